@@ -5,11 +5,22 @@ from __future__ import annotations
 from alerts.promql import GPU
 from dashboards.boards.job import MEMBER
 from dashboards.layout import Board, link_to, row, section
-from dashboards.panels import ENGINE, RULES, SHARE, areas, figure, lines, rows_of
+from dashboards.panels import (
+    ENGINE,
+    ROLES,
+    RULES,
+    SHARE,
+    TRANSFERS,
+    areas,
+    figure,
+    lines,
+    rows_of,
+)
 from dashboards.queries import JOBS as SELECTED
 from dashboards.queries import Query, limit, rate, selected
 from dashboards.variables import datasource, of_few, of_many
 from gpunode.export import palette
+from gpunode.verdict.engine import OTHER_ROLE
 
 LISTED = 20
 """Replicas that a table shows at most."""
@@ -32,6 +43,18 @@ def _part(name: str) -> str:
 def _of_gpus(expression: str, by: str) -> str:
     """A figure of the engines of the chosen services."""
     return f"sum by ({by}) ({MEMBER} * on ({GPU}) group_right () ({expression}))"
+
+
+def _of_instances(phase: str) -> str:
+    """Requests in a phase at the instances that only prefill or decode, by their role."""
+    requests = f'gpunode_serving_requests{{phase="{phase}"}}'
+    told = " or ".join(
+        f"label_replace({requests} and on ({GPU}, engine, model) "
+        f'gpunode_serving_engine_info{{role="{role}"}}, "role", "{role}", "", "")'
+        for role in OTHER_ROLE
+    )
+    each = f"max by ({GPU}, engine, model, role) ({told})"
+    return f"sum by ({GPU}, model, role) ({MEMBER} * on ({GPU}) group_right () {each})"
 
 
 SERVING_BOARD = Board(
@@ -196,6 +219,41 @@ SERVING_BOARD = Board(
                     [_asked(_part("decode"), "decode")],
                     "s",
                     needs=ENGINE,
+                ),
+            ),
+        ),
+        section(
+            "Prefill and decode apart",
+            row(
+                8,
+                rows_of(
+                    "Instances by role",
+                    "Which instances prefill and which decode, and what waits at each? Where it "
+                    "waits, the others wait for that instance; what is on its way everywhere "
+                    "waits for the network.",
+                    {
+                        "Waiting": (_asked(_of_instances("waiting")), "none"),
+                        "Running": (_asked(_of_instances("running")), "none"),
+                        "On the way": (_asked(_of_instances("transferring")), "none"),
+                    },
+                    names={
+                        "cluster": "Cluster",
+                        "instance": "Node",
+                        "gpu": "GPU",
+                        "role": "Role",
+                        "model": "Model",
+                    },
+                    sort_by="Waiting",
+                    needs=ROLES,
+                    links={"Node": link_to("gpunode-node", cluster="cluster", node="instance")},
+                ),
+                lines(
+                    "KV cache between instances",
+                    "How long is the KV cache of a request on its way between prefill and decode? "
+                    "Mean.",
+                    [_asked(f'avg by (workload) ({PARTS}{{part="transfer"}})', "{{workload}}")],
+                    "s",
+                    needs=TRANSFERS,
                 ),
             ),
         ),

@@ -85,6 +85,8 @@ SERVING = {
     "Stands still": "A",
     "Time to the first token": "ABC",
     "Decoding and whole answers": "A",
+    "Instances by role": "ABC",
+    "KV cache between instances": "A",
 }
 """The queries about engines, of which the incidents have none."""
 

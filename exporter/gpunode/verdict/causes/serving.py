@@ -9,6 +9,7 @@ from gpunode.serving.requests import (
     API_CPUS,
     ITEMS,
     KV_CACHE,
+    PARTS,
     PREEMPTIONS,
     REQUESTS,
     STARTING,
@@ -17,10 +18,19 @@ from gpunode.serving.requests import (
 )
 from gpunode.verdict.advice import Advice
 from gpunode.verdict.case import Case, Evidence
-from gpunode.verdict.causes.cause import BOUND, Bounds, Cause, Effect, Explains, Loses, Remedy
-from gpunode.verdict.causes.host import THREAD_BUSY, busy_thread
+from gpunode.verdict.causes.cause import (
+    BOUND,
+    LOST,
+    Bounds,
+    Cause,
+    Effect,
+    Explains,
+    Loses,
+    Remedy,
+)
+from gpunode.verdict.causes.host import EXPLAINED, THREAD_BUSY, busy_thread
 from gpunode.verdict.causes.limits import LAUNCHES
-from gpunode.verdict.engine import USES, ServingEngine, engine_of
+from gpunode.verdict.engine import USES, ServingEngine, engine_of, other_side
 
 FULL = 0.95
 """From this share of the KV cache in use, a request that waits has no room: vLLM and SGLang keep a
@@ -51,6 +61,62 @@ def _full_from(engine: ServingEngine) -> float:
     """
     varies = engine.most("running") > engine.least("running")
     return _no_room_from(engine) if varies else FULL
+
+
+def _waits_for_cache(case: Case) -> Iterator[Evidence]:
+    """There is nothing to compute, as the KV cache of requests is on its way.
+
+    SGLang counts these requests; with vLLM they wait, and only the time of transfers is told.
+    """
+    engine = engine_of(case)
+    if engine is None or engine.least("running") >= 1.0:
+        return
+    spent, least = engine.rate(PARTS, "transfer"), max(LOST, EXPLAINED * case.without_work)
+    if (on_way := engine.least("transferring")) >= 1.0:
+        meaning = "requests whose KV cache is on its way, at each look"
+        yield engine.evidence(REQUESTS, on_way, 1.0, meaning, "transferring")
+    elif engine.least("waiting") >= 1.0 and spent >= least:
+        meaning = "seconds of KV cache on its way, per second"
+        yield engine.evidence(PARTS, spent, least, meaning, "transfer")
+    else:
+        return
+    yield from _other_side_at_work(case)
+
+
+def _other_side_at_work(case: Case) -> Iterator[Evidence]:
+    """Whom an instance waits for: the one of the other role that has most to do."""
+    others = sorted(other_side(case), key=lambda one: one.least("waiting") + one.least("running"))
+    for other in others[-1:]:
+        if other.least("waiting") >= 1.0:
+            yield other.waiting()
+        if other.least("running") >= 1.0:
+            yield other.running()
+
+
+KV_TRANSFER = Cause(
+    name="kv_transfer",
+    meaning="prefill and decode run apart, and the KV cache of requests is not there yet",
+    named_when=(
+        "the GPU has no work and its engine computes nothing at a look, while requests are "
+        "`transferring` at each look; or requests wait at each look, and transfers take at least "
+        f"{EXPLAINED:g} of the time without work. The evidence names the instance of the other "
+        "role, if that is on the node and has requests"
+    ),
+    looks=(Explains(_waits_for_cache, rank=44, of_idle=True),),
+    uses=(*USES, PARTS),
+    advice=Advice(
+        "soon",
+        "waiting for the KV cache of requests from or to another instance",
+        "If requests wait at the prefill instances, start more of them; if they wait at the decode "
+        "instances, more of those, or more memory for their KV cache. If they wait at neither, it "
+        "is the network: see that the cache goes over NVLink or RDMA "
+        "(`--disaggregation-ib-device` of SGLang, `UCX_TLS` and `UCX_NET_DEVICES` with NIXL).",
+    ),
+    remedy=Remedy(
+        ("starved",), "Change how many instances prefill and decode, or send the cache over RDMA."
+    ),
+    family="network",
+)
 
 
 def _without_room(case: Case) -> Iterator[Evidence]:
@@ -313,4 +379,4 @@ BATCH_SMALL = Cause(
     family="device",
 )
 
-CAUSES = (KV_FULL, QUEUE, HOST_BOUND, COLD_START, PREFILL_INTERFERENCE, BATCH_SMALL)
+CAUSES = (KV_TRANSFER, KV_FULL, QUEUE, HOST_BOUND, COLD_START, PREFILL_INTERFERENCE, BATCH_SMALL)
