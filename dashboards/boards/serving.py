@@ -36,8 +36,27 @@ def _asked(expression: str, legend: str = "") -> Query:
     return Query(selected(expression, SELECTED), legend)
 
 
-def _part(name: str) -> str:
-    return f'avg ({PARTS}{{part="{name}"}})'
+def _part(name: str) -> Query:
+    """The mean of a part of a request, by model."""
+    return _asked(f'avg by (model) ({PARTS}{{part="{name}"}})', f"{{{{model}}}}: {name}")
+
+
+def _whole(quantile: float, legend: str) -> Query:
+    """How long whole requests take, by model."""
+    each = rate("gpunode_serving_response_seconds_bucket", f"{GPU}, model, le")
+    told = f"sum by (model, le) ({MEMBER} * on ({GPU}) group_right () ({each}))"
+    return _asked(f"histogram_quantile({quantile:g}, {told})", f"{{{{model}}}}: {legend}")
+
+
+def _of_replicas(expression: str) -> Query:
+    """A figure of each replica and model: of those with the longest queues."""
+    told = f"{_each_replica(expression)} and on ({GPU}, model) {LONGEST}"
+    return _asked(told)
+
+
+def _each_replica(expression: str) -> str:
+    each = f"max by ({GPU}, engine, model) ({expression})"
+    return f"sum by ({GPU}, engine, model) ({MEMBER} * on ({GPU}) group_right () {each})"
 
 
 def _of_gpus(expression: str, by: str) -> str:
@@ -56,6 +75,10 @@ def _of_instances(phase: str) -> str:
     each = f"max by ({GPU}, engine, model, role) ({told})"
     return f"sum by ({GPU}, model, role) ({MEMBER} * on ({GPU}) group_right () {each})"
 
+
+WAITING = _each_replica('gpunode_serving_requests{phase="waiting"}')
+LONGEST = f"topk({LISTED}, {WAITING})"
+"""The replicas and models for which most requests wait."""
 
 SERVING_BOARD = Board(
     uid="gpunode-serving",
@@ -120,7 +143,7 @@ SERVING_BOARD = Board(
                 lines(
                     "Requests",
                     "Do requests wait, and does the queue grow?",
-                    [_asked(f"sum by (phase) ({QUEUE})", "{{phase}}")],
+                    [_asked(f"sum by (model, phase) ({QUEUE})", "{{model}}: {{phase}}")],
                     "none",
                     needs=ENGINE,
                 ),
@@ -129,9 +152,9 @@ SERVING_BOARD = Board(
                     "Where does the time to the first token go: into the queue, into prefill, or "
                     "elsewhere? Means.",
                     [
-                        _asked(_part("first_token"), "first token"),
-                        _asked(_part("queue"), "queue"),
-                        _asked(_part("prefill"), "prefill"),
+                        _part("first_token"),
+                        _part("queue"),
+                        _part("prefill"),
                     ],
                     "s",
                     needs=ENGINE,
@@ -152,7 +175,7 @@ SERVING_BOARD = Board(
                     "How many tokens come in and out, how many come in time, and how many did the "
                     "prefix cache have? Tokens a second.",
                     [
-                        _asked(f"sum by (kind) ({TOKENS})", "{{kind}}"),
+                        _asked(f"sum by (model, kind) ({TOKENS})", "{{model}}: {{kind}}"),
                         _asked("sum (job:gpunode_serving_tokens:goodput5m)", "in time"),
                     ],
                     "none",
@@ -190,17 +213,24 @@ SERVING_BOARD = Board(
                 8,
                 rows_of(
                     "Replicas",
-                    f"Which replica waits, by model? The {LISTED} with the longest queues.",
+                    f"Which replica waits, by model, and what has it to do? The {LISTED} with the "
+                    "longest queues.",
                     {
-                        "Waiting": (
-                            _asked(
-                                f"topk({LISTED}, sum by ({GPU}, engine, model) ({MEMBER} "
-                                f"* on ({GPU}) group_right () "
-                                "max by (cluster, instance, gpu, uuid, engine, model) "
-                                '(gpunode_serving_requests{phase="waiting"})))'
+                        "Waiting": (_asked(LONGEST), "none"),
+                        "Running": (
+                            _of_replicas('gpunode_serving_requests{phase="running"}'),
+                            "none",
+                        ),
+                        "Tokens/s": (
+                            _of_replicas(
+                                rate(
+                                    'gpunode_serving_tokens_total{kind="generated"}',
+                                    f"{GPU}, engine, model",
+                                )
                             ),
                             "none",
-                        )
+                        ),
+                        "KV cache": (_of_replicas("gpunode_serving_kv_cache_used_ratio"), SHARE),
                     },
                     names={
                         "cluster": "Cluster",
@@ -215,8 +245,9 @@ SERVING_BOARD = Board(
                 ),
                 lines(
                     "Decoding and whole answers",
-                    "How long does a request decode? Mean.",
-                    [_asked(_part("decode"), "decode")],
+                    "How long does a request decode? Mean. How long do whole requests take: half "
+                    "of them at most, and all but the slowest hundredth?",
+                    [_part("decode"), _whole(0.5, "half"), _whole(0.99, "99%")],
                     "s",
                     needs=ENGINE,
                 ),

@@ -90,3 +90,50 @@ def test_the_time_of_transfers_is_told_by_service(tmp_path: Path) -> None:
     case.expect(MINUTES - 2, query, [("", {"workload": "llama-decode"}, 0.5)])
     ran = play(tmp_path, [case], shipped(*FIRST))
     assert ran.returncode == 0, (ran.stdout + ran.stderr)[:3000]
+
+
+def test_queue_and_answers_are_told_by_model_and_replica(tmp_path: Path) -> None:
+    """A replica that waits, beside one of another model that answers all within a second."""
+    case = Case("c")
+    busy, calm = ({**gpu(n), **MODEL, "model": name} for n, name in enumerate(("llama", "qwen")))
+    answers = [
+        (
+            with_labels("gpunode_serving_response_seconds_bucket", {**calm, "le": le}),
+            f"0+60x{MINUTES}",
+        )
+        for le in ("1.0", "2.0", "+Inf")
+    ]
+    given = (
+        *instance(0, "chat-0", "", waiting=6, running=3),
+        held(1, "chat-1"),
+        (with_labels("gpunode_serving_requests", {**calm, "phase": "waiting"}), f"0x{MINUTES}"),
+        (with_labels("gpunode_serving_requests", {**calm, "phase": "running"}), f"2x{MINUTES}"),
+        (with_labels("gpunode_serving_kv_cache_used_ratio", busy), f"0.9x{MINUTES}"),
+        (
+            with_labels("gpunode_serving_tokens_total", {**calm, "kind": "generated"}),
+            f"0+600x{MINUTES}",
+        ),
+        *answers,
+    )
+    case.inputs = [{"series": series, "values": values} for series, values in given]
+    at = [{**labels, "in_cluster": "c"} for labels in (busy, calm)]
+    expected = ({0: 6.0, 1: 0.0}, {0: 3.0, 1: 2.0}, {1: 10.0}, {0: 0.9})
+    for query, values in zip(queries("Replicas"), expected, strict=True):
+        asked = query.replace("30s", "5m")
+        case.expect(
+            MINUTES - 2, asked, [("", at[number], value) for number, value in values.items()]
+        )
+    (requests,) = queries("Requests")
+    by_phase = {("llama", "running"): 3, ("llama", "waiting"): 6, ("qwen", "running"): 2}
+    case.expect(
+        MINUTES - 2,
+        f"{requests} > 0",
+        [("", {"model": model, "phase": at}, many) for (model, at), many in by_phase.items()],
+    )
+    *_, half, slowest = (
+        query.replace("30s", "5m") for query in queries("Decoding and whole answers")
+    )
+    case.expect(MINUTES - 2, half, [("", {"model": "qwen"}, 0.5)])
+    case.expect(MINUTES - 2, slowest, [("", {"model": "qwen"}, 0.99)])
+    ran = play(tmp_path, [case], shipped(*FIRST))
+    assert ran.returncode == 0, (ran.stdout + ran.stderr)[:3000]
