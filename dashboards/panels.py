@@ -54,6 +54,8 @@ DATASOURCE = common.DataSourceRef(type_val="prometheus", uid="${datasource}")
 CLIENT = "the training client: docs/training.md"
 SERVING = "a server that reports its requests: docs/training.md"
 ENGINE = "an inference engine that tells its metrics: docs/serving.md"
+ROLES = "instances that say their role (SGLang): docs/serving.md"
+TRANSFERS = "an engine that tells how long its KV cache travels (SGLang, vLLM with NIXL)"
 RAS = "NCCL's RAS service, NCCL 2.24 or later"
 NCCL_LOG = "NCCL's log: NCCL_DEBUG_FILE, docs/training.md"
 INFINIBAND = "InfiniBand or RoCE adapters"

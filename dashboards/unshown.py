@@ -65,7 +65,6 @@ UNSHOWN: Mapping[str, tuple[str, ...]] = {
         "gpunode_nccl_collectives_total",
         "gpunode_nccl_topology_channels",
         "gpunode_serving_inputs_total",
-        "gpunode_serving_response_seconds",
         "gpunode_slurm_jobs",
         "gpunode_training_flops_total",
         "gpunode_training_samples_total",

@@ -1,7 +1,8 @@
 """Services by what their inference engines say: queue, cache, tokens, objectives, energy.
 
 An engine's series are those of the first GPU of its server, so a sum over GPUs counts each once,
-and the GPUs that have them are the replicas.
+and the GPUs that have them are the replicas. A server has at most nine models
+(``gpunode.serving.page.MODELS``, and the others).
 """
 
 from __future__ import annotations
@@ -29,6 +30,11 @@ def of_services(expression: str, *labels: str) -> str:
     )
 
 
+def _of_models(counter: str) -> str:
+    """What a counter of engines gains a second, by service and model."""
+    return of_services(rate(counter, f"{GPU}, model"), "model")
+
+
 def _missed(window: str) -> str:
     """The share of the first tokens, and of the others, that came later than they should."""
     first = rate(f"{FIRST}_count", GPU, window)
@@ -41,7 +47,7 @@ def _missed(window: str) -> str:
     return f"clamp_min(1 - {met} / {of_services(came, 'objective')}, 0)"
 
 
-ANSWERED = of_services(rate(f'{ENDED}{{result="finished"}}'))
+ANSWERED = _of_models(f'{ENDED}{{result="finished"}}')
 GENERATED = 'job:gpunode_serving_tokens:rate5m{kind="generated"}'
 
 OBJECTIVES: Given = {
@@ -59,17 +65,21 @@ TOLD: Given = {
     series(REQUESTS, **LLAMA, phase="waiting"): 3.0,
 }
 OF = ("", "train", "")
+OF_LLAMA = (*OF, "llama")
 
 OF_ENGINES: tuple[Record, ...] = (
     Record(
         name="job:gpunode_serving_queue:count",
-        labels=(*SERVICE, "phase"),
+        labels=(*SERVICE, "model", "phase"),
         expression=of_services(
-            f"sum by ({GPU}, phase) (max by ({GPU}, engine, model, phase) ({REQUESTS}))", "phase"
+            f"sum by ({GPU}, model, phase) (max by ({GPU}, engine, model, phase) ({REQUESTS}))",
+            "model",
+            "phase",
         ),
-        purpose="Requests that the replicas of a service compute, and that wait for their turn.",
+        purpose="Requests that the replicas of a service compute, and that wait for their turn, by "
+        "model.",
         given=TOLD,
-        results={(*OF, "running"): 8.0, (*OF, "waiting"): 3.0},
+        results={(*OF_LLAMA, "running"): 8.0, (*OF_LLAMA, "waiting"): 3.0},
     ),
     Record(
         name="job:gpunode_serving_queue:per_replica",
@@ -95,24 +105,24 @@ OF_ENGINES: tuple[Record, ...] = (
     ),
     Record(
         name="job:gpunode_serving_tokens:rate5m",
-        labels=(*SERVICE, "kind"),
-        expression=of_services(rate(TOKENS, f"{GPU}, kind"), "kind"),
-        purpose="Tokens a second of a service, by kind.",
+        labels=(*SERVICE, "model", "kind"),
+        expression=of_services(rate(TOKENS, f"{GPU}, model, kind"), "model", "kind"),
+        purpose="Tokens a second of a service, by model and kind.",
         given={**HELD, series(TOKENS, **LLAMA, kind="generated"): 200.0},
-        results={(*OF, "generated"): 200.0},
+        results={(*OF_LLAMA, "generated"): 200.0},
     ),
     Record(
         name="job:gpunode_serving_request:part5m",
-        labels=(*SERVICE, "part"),
+        labels=(*SERVICE, "model", "part"),
         expression=(
-            f"{of_services(rate(PARTS, f'{GPU}, part'), 'part')} "
-            f"/ on ({BY_SERVICE}) group_left () ({ANSWERED} > 0) "
-            f"or label_replace({of_services(rate(f'{FIRST}_sum'))} "
-            f"/ ({of_services(rate(f'{FIRST}_count'))} > 0), "
+            f"{of_services(rate(PARTS, f'{GPU}, model, part'), 'model', 'part')} "
+            f"/ on ({BY_SERVICE}, model) group_left () ({ANSWERED} > 0) "
+            f"or label_replace({_of_models(f'{FIRST}_sum')} "
+            f"/ ({_of_models(f'{FIRST}_count')} > 0), "
             '"part", "first_token", "", "")'
         ),
-        purpose="Mean seconds of a request to a service by part: to its first token, and of these "
-        "in the queue and in prefill; in decoding; as a whole, where a histogram lacks.",
+        purpose="Mean seconds of a request to a service by model and part: to its first token, and "
+        "of these in the queue and in prefill; in decoding; as a whole, where a histogram lacks.",
         given={
             **HELD,
             series(ENDED, **LLAMA, result="finished"): 2.0,
@@ -120,7 +130,7 @@ OF_ENGINES: tuple[Record, ...] = (
             series(f"{FIRST}_sum", **LLAMA): 3.0,
             series(f"{FIRST}_count", **LLAMA): 2.0,
         },
-        results={(*OF, "queue"): 0.5, (*OF, "first_token"): 1.5},
+        results={(*OF_LLAMA, "queue"): 0.5, (*OF_LLAMA, "first_token"): 1.5},
     ),
     Record(
         name="job:gpunode_serving_objective:missed5m",

@@ -5,11 +5,22 @@ from __future__ import annotations
 from alerts.promql import GPU
 from dashboards.boards.job import MEMBER
 from dashboards.layout import Board, link_to, row, section
-from dashboards.panels import ENGINE, RULES, SHARE, areas, figure, lines, rows_of
+from dashboards.panels import (
+    ENGINE,
+    ROLES,
+    RULES,
+    SHARE,
+    TRANSFERS,
+    areas,
+    figure,
+    lines,
+    rows_of,
+)
 from dashboards.queries import JOBS as SELECTED
 from dashboards.queries import Query, limit, rate, selected
 from dashboards.variables import datasource, of_few, of_many
 from gpunode.export import palette
+from gpunode.verdict.engine import OTHER_ROLE
 
 LISTED = 20
 """Replicas that a table shows at most."""
@@ -25,14 +36,49 @@ def _asked(expression: str, legend: str = "") -> Query:
     return Query(selected(expression, SELECTED), legend)
 
 
-def _part(name: str) -> str:
-    return f'avg ({PARTS}{{part="{name}"}})'
+def _part(name: str) -> Query:
+    """The mean of a part of a request, by model."""
+    return _asked(f'avg by (model) ({PARTS}{{part="{name}"}})', f"{{{{model}}}}: {name}")
+
+
+def _whole(quantile: float, legend: str) -> Query:
+    """How long whole requests take, by model."""
+    each = rate("gpunode_serving_response_seconds_bucket", f"{GPU}, model, le")
+    told = f"sum by (model, le) ({MEMBER} * on ({GPU}) group_right () ({each}))"
+    return _asked(f"histogram_quantile({quantile:g}, {told})", f"{{{{model}}}}: {legend}")
+
+
+def _of_replicas(expression: str) -> Query:
+    """A figure of each replica and model: of those with the longest queues."""
+    told = f"{_each_replica(expression)} and on ({GPU}, model) {LONGEST}"
+    return _asked(told)
+
+
+def _each_replica(expression: str) -> str:
+    each = f"max by ({GPU}, engine, model) ({expression})"
+    return f"sum by ({GPU}, engine, model) ({MEMBER} * on ({GPU}) group_right () {each})"
 
 
 def _of_gpus(expression: str, by: str) -> str:
     """A figure of the engines of the chosen services."""
     return f"sum by ({by}) ({MEMBER} * on ({GPU}) group_right () ({expression}))"
 
+
+def _of_instances(phase: str) -> str:
+    """Requests in a phase at the instances that only prefill or decode, by their role."""
+    requests = f'gpunode_serving_requests{{phase="{phase}"}}'
+    told = " or ".join(
+        f"label_replace({requests} and on ({GPU}, engine, model) "
+        f'gpunode_serving_engine_info{{role="{role}"}}, "role", "{role}", "", "")'
+        for role in OTHER_ROLE
+    )
+    each = f"max by ({GPU}, engine, model, role) ({told})"
+    return f"sum by ({GPU}, model, role) ({MEMBER} * on ({GPU}) group_right () {each})"
+
+
+WAITING = _each_replica('gpunode_serving_requests{phase="waiting"}')
+LONGEST = f"topk({LISTED}, {WAITING})"
+"""The replicas and models for which most requests wait."""
 
 SERVING_BOARD = Board(
     uid="gpunode-serving",
@@ -97,7 +143,7 @@ SERVING_BOARD = Board(
                 lines(
                     "Requests",
                     "Do requests wait, and does the queue grow?",
-                    [_asked(f"sum by (phase) ({QUEUE})", "{{phase}}")],
+                    [_asked(f"sum by (model, phase) ({QUEUE})", "{{model}}: {{phase}}")],
                     "none",
                     needs=ENGINE,
                 ),
@@ -106,9 +152,9 @@ SERVING_BOARD = Board(
                     "Where does the time to the first token go: into the queue, into prefill, or "
                     "elsewhere? Means.",
                     [
-                        _asked(_part("first_token"), "first token"),
-                        _asked(_part("queue"), "queue"),
-                        _asked(_part("prefill"), "prefill"),
+                        _part("first_token"),
+                        _part("queue"),
+                        _part("prefill"),
                     ],
                     "s",
                     needs=ENGINE,
@@ -129,7 +175,7 @@ SERVING_BOARD = Board(
                     "How many tokens come in and out, how many come in time, and how many did the "
                     "prefix cache have? Tokens a second.",
                     [
-                        _asked(f"sum by (kind) ({TOKENS})", "{{kind}}"),
+                        _asked(f"sum by (model, kind) ({TOKENS})", "{{model}}: {{kind}}"),
                         _asked("sum (job:gpunode_serving_tokens:goodput5m)", "in time"),
                     ],
                     "none",
@@ -167,17 +213,24 @@ SERVING_BOARD = Board(
                 8,
                 rows_of(
                     "Replicas",
-                    f"Which replica waits, by model? The {LISTED} with the longest queues.",
+                    f"Which replica waits, by model, and what has it to do? The {LISTED} with the "
+                    "longest queues.",
                     {
-                        "Waiting": (
-                            _asked(
-                                f"topk({LISTED}, sum by ({GPU}, engine, model) ({MEMBER} "
-                                f"* on ({GPU}) group_right () "
-                                "max by (cluster, instance, gpu, uuid, engine, model) "
-                                '(gpunode_serving_requests{phase="waiting"})))'
+                        "Waiting": (_asked(LONGEST), "none"),
+                        "Running": (
+                            _of_replicas('gpunode_serving_requests{phase="running"}'),
+                            "none",
+                        ),
+                        "Tokens/s": (
+                            _of_replicas(
+                                rate(
+                                    'gpunode_serving_tokens_total{kind="generated"}',
+                                    f"{GPU}, engine, model",
+                                )
                             ),
                             "none",
-                        )
+                        ),
+                        "KV cache": (_of_replicas("gpunode_serving_kv_cache_used_ratio"), SHARE),
                     },
                     names={
                         "cluster": "Cluster",
@@ -192,10 +245,46 @@ SERVING_BOARD = Board(
                 ),
                 lines(
                     "Decoding and whole answers",
-                    "How long does a request decode? Mean.",
-                    [_asked(_part("decode"), "decode")],
+                    "How long does a request decode? Mean. How long do whole requests take: half "
+                    "of them at most, and all but the slowest hundredth?",
+                    [_part("decode"), _whole(0.5, "half"), _whole(0.99, "99%")],
                     "s",
                     needs=ENGINE,
+                ),
+            ),
+        ),
+        section(
+            "Prefill and decode apart",
+            row(
+                8,
+                rows_of(
+                    "Instances by role",
+                    "Which instances prefill and which decode, and what waits at each? Where it "
+                    "waits, the others wait for that instance; what is on its way everywhere "
+                    "waits for the network.",
+                    {
+                        "Waiting": (_asked(_of_instances("waiting")), "none"),
+                        "Running": (_asked(_of_instances("running")), "none"),
+                        "On the way": (_asked(_of_instances("transferring")), "none"),
+                    },
+                    names={
+                        "cluster": "Cluster",
+                        "instance": "Node",
+                        "gpu": "GPU",
+                        "role": "Role",
+                        "model": "Model",
+                    },
+                    sort_by="Waiting",
+                    needs=ROLES,
+                    links={"Node": link_to("gpunode-node", cluster="cluster", node="instance")},
+                ),
+                lines(
+                    "KV cache between instances",
+                    "How long is the KV cache of a request on its way between prefill and decode? "
+                    "Mean.",
+                    [_asked(f'avg by (workload) ({PARTS}{{part="transfer"}})', "{{workload}}")],
+                    "s",
+                    needs=TRANSFERS,
                 ),
             ),
         ),

@@ -80,11 +80,14 @@ EVERY_JOB: Mapping[str, str] = {**CHOSEN, f"topk ({SHOWN}, ": "topk (10000, "}
 
 SERVING = {
     **dict.fromkeys(("First tokens", "Tokens late", "Waiting", "KV cache"), "A"),
-    **dict.fromkeys(("Joule/token", "Requests", "Batch", "Replicas"), "A"),
+    **dict.fromkeys(("Joule/token", "Requests", "Batch"), "A"),
+    "Replicas": "ABCD",
     **dict.fromkeys(("Tokens", "KV cache and preemptions"), "AB"),
     "Stands still": "A",
     "Time to the first token": "ABC",
-    "Decoding and whole answers": "A",
+    "Decoding and whole answers": "ABC",
+    "Instances by role": "ABC",
+    "KV cache between instances": "A",
 }
 """The queries about engines, of which the incidents have none."""
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from gpunode.config import ServingSettings, Settings
 from gpunode.node import http
+from gpunode.node.kernel import HERTZ
 from gpunode.node.node import Scraped
 from gpunode.serving.requests import ServingEngines
 from gpunode.source import WHOLE_NODE, Place, Reading, Source
@@ -76,6 +77,14 @@ class Fleet:
             known = children / "children"
             before = known.read_text() if known.exists() else ""
             known.write_text(f"{before}{pid} ")
+
+    def use(self, pid: int, seconds: float) -> None:
+        """Let a process have used so much CPU since it began."""
+        file = self.root / f"proc/{pid}/stat"
+        name, _, rest = file.read_text().rpartition(") ")
+        fields = rest.split()
+        fields[11] = str(round(seconds * HERTZ))
+        file.write_text(f"{name}) {' '.join(fields)}\n")
 
     def serve(self, pid: int, address: str, said: str | OSError) -> None:
         """Let a process listen, and answer this."""

@@ -265,6 +265,105 @@ def test_a_server_without_metrics_has_started(tmp_path: Path) -> None:
     assert unanswered(told, "no_metrics") == 1
 
 
+API_CPUS = "gpunode_serving_api_cpus_ratio"
+
+
+def vllm(root: Path) -> Fleet:
+    """A server of two GPUs, of which the API server and the engine core are on none."""
+    fleet = Fleet(root, gpus=2)
+    fleet.run(10, program="vllm")
+    fleet.run(11, 10, program="VLLM::EngineCore")
+    for index, card in enumerate(fleet.cards):
+        fleet.run(20 + index, 11, program=f"VLLM::Worker_TP{index}")
+        card.hold(20 + index)
+    fleet.serve(10, AT, RUNNING)
+    return fleet
+
+
+def test_the_cpu_of_who_takes_requests_is_told_for_each_gpu(tmp_path: Path) -> None:
+    """Not that of the engine core, which spins while it waits for its workers."""
+    fleet = vllm(tmp_path)
+    assert API_CPUS not in fleet.read()
+    fleet.use(10, 4.0)
+    fleet.use(11, 10.0)
+    told = fleet.read(10)
+    for index in range(2):
+        assert series(told, API_CPUS, uuid=f"GPU-{index}") == pytest.approx(0.4)
+    fleet.use(10, 13.8)
+    assert series(fleet.read(10), API_CPUS, uuid="GPU-1") == pytest.approx(0.98)
+
+
+def test_of_several_that_take_requests_the_busiest_is_told(tmp_path: Path) -> None:
+    """As SGLang with several tokenizers, which are children of the one that listens."""
+    fleet = Fleet(tmp_path)
+    fleet.run(10, program="sglang")
+    fleet.run(11, 10, program="sglang::scheduler")
+    fleet.run(12, 10)
+    fleet.run(13, 10)
+    fleet.cards[0].hold(11)
+    fleet.serve(10, AT, page("sglang_0.5"))
+    fleet.read()
+    for pid, seconds in ((10, 1.0), (11, 10.0), (12, 9.0), (13, 7.0)):
+        fleet.use(pid, seconds)
+    assert series(fleet.read(10), API_CPUS) == pytest.approx(0.9)
+    read = fleet.proc.node.read_text
+
+    def denied(path: str) -> str:
+        if path == "/proc/12/stat":
+            raise PermissionError(errno.EACCES, "denied", path)
+        return read(path)
+
+    fleet.proc.node.read_text = denied  # type: ignore[method-assign]
+    fleet.use(13, 15.0)
+    assert series(fleet.read(10), API_CPUS) == pytest.approx(0.8)
+
+
+def test_what_another_process_with_its_pid_used_is_not_of_who_takes_requests(
+    tmp_path: Path,
+) -> None:
+    fleet = vllm(tmp_path)
+    fleet.run(30, 10)
+    fleet.use(30, 5.0)
+    fleet.read()
+    fleet.run(30, 10, start=2000)
+    fleet.use(30, 9.0)
+    fleet.use(10, 1.0)
+    assert series(fleet.read(10), API_CPUS, uuid="GPU-0") == pytest.approx(0.1)
+
+
+def test_an_engine_that_answers_from_the_gpu_has_no_other_that_takes_requests(
+    tmp_path: Path,
+) -> None:
+    fleet = Fleet(tmp_path)
+    fleet.run(7, program="llama-server")
+    fleet.cards[0].hold(7)
+    fleet.serve(7, AT, RUNNING)
+    fleet.read()
+    fleet.use(7, 9.0)
+    assert API_CPUS not in fleet.read(10)
+
+
+@pytest.mark.parametrize("said", [RUNNING.replace(" 2", " 0"), TimeoutError()])
+def test_a_server_too_busy_with_tokens_of_requests_is_held_up_by_its_host(
+    said: str | OSError, tmp_path: Path
+) -> None:
+    """Its engine has no request yet, and it may be too busy to answer."""
+    fleet = vllm(tmp_path)
+    stage = Stage(
+        *(Actor(index, {"idle": 1.0}, program="VLLM::Worker_TP0") for index in range(2)),
+        finders=[Engines(fleet)],
+    )
+    fleet.proc.node.clock = stage.clock  # type: ignore[assignment]
+    stage.play(10)
+    fleet.serve(10, AT, said)
+    for second in range(10, 90, 10):
+        fleet.use(10, 0.97 * second)
+        stage.play(10)
+    assert stage.causes == ["host_bound", "host_bound"]
+    (busy,) = (one for one in stage.verdict(1).evidence if API_CPUS in one.series)
+    assert busy.value == pytest.approx(0.97)
+
+
 TOKENLESS = "gpunode_serving_tokenless_seconds"
 
 

@@ -153,6 +153,7 @@ def test_time_without_work_is_put_down_to_what_the_node_shows(actor: Actor, caus
 AT_WORK = {"compute": 0.9, "memory": 0.1}
 DECODES = {"memory": 0.9, "compute": 0.1}
 SPINS = {"blocked": 1.0}
+TOKENISES: dict[Metric, float] = {serving.API_CPUS: 0.98}
 PREEMPTS: dict[Labelled, float] = {(serving.PREEMPTIONS, ()): 0.2}
 
 
@@ -185,6 +186,13 @@ def passes(tokens: float) -> dict[Labelled, float]:
         # The engine's own code.
         (engine(GAPS, 4, gauges=ONE_THREAD), "host_bound"),
         (engine({"memory": 0.7, "launch": 0.3}, 4), "host_bound"),
+        # The process that takes requests, before the engine knows of any.
+        (engine(GAPS, 0, gauges=TOKENISES), "host_bound"),
+        (engine(IDLE, 0, gauges=TOKENISES), "host_bound"),
+        (engine(GAPS, 4, gauges={**RESTS, **TOKENISES}), "host_bound"),
+        (server(NOTHING, {**RESTS, **TOKENISES}), "host_bound"),
+        (engine(GAPS, 4, 3, gauges=TOKENISES), "queue"),
+        (engine(GAPS, 0, gauges={serving.API_CPUS: 0.7}), "no_requests"),
         (engine({"memory": 0.7, "launch": 0.3}, 0), "kernel_launch"),
         (engine({"memory": 0.9, "launch": 0.1}, 40), "none"),
         # What its batches are made of.
@@ -219,11 +227,73 @@ def test_a_gpu_of_a_server_knows_the_requests_of_its_first_gpu() -> None:
     assert 'uuid="GPU-0"' in waiting.series
 
 
-def test_a_server_to_which_requests_are_on_their_way_has_requests() -> None:
-    """One that only decodes waits for the KV cache of another instance."""
-    decodes = engine(GAPS, 0)
-    decodes.levels[serving.REQUESTS, ("vllm", "llama", "transferring")] = 3.0
-    assert told(decodes).cause == "unexplained"
+def instance(
+    index: int, role: str, states: dict[str, float], running: float, waiting: float, on_way: float
+) -> Actor:
+    """A GPU of an instance of SGLang's that does only prefill or decode."""
+    model = ("sglang", "llama")
+    levels: dict[Labelled, float] = {
+        (serving.INFO, (*model, f"GPU-{index}", role)): 1.0,
+        (serving.REQUESTS, (*model, "running")): running,
+        (serving.REQUESTS, (*model, "waiting")): waiting,
+        (serving.REQUESTS, (*model, "transferring")): on_way,
+    }
+    return Actor(index, states, RESTS, program="sglang", levels=levels)
+
+
+TRANSFERS: dict[Labelled, float] = {(serving.PARTS, ("transfer",)): 0.6}
+
+
+@pytest.mark.parametrize(
+    ("actor", "cause"),
+    [
+        (instance(0, "decode", GAPS, 0, 0, 3), "kv_transfer"),
+        (instance(0, "decode", IDLE, 0, 0, 3), "kv_transfer"),
+        (instance(0, "decode", GAPS, 0, 2, 3), "kv_transfer"),
+        (instance(0, "prefill", GAPS, 0, 0, 1), "kv_transfer"),
+        # It has others to decode meanwhile, or nobody asks.
+        (instance(0, "decode", GAPS, 4, 0, 3), "unexplained"),
+        (instance(0, "decode", GAPS, 4, 2, 3), "queue"),
+        (instance(0, "decode", GAPS, 0, 0, 0), "no_requests"),
+        (instance(0, "decode", AT_WORK, 0, 0, 3), "none"),
+        # vLLM counts those that are on their way among those that wait.
+        (engine(GAPS, 0, 3, rates=TRANSFERS), "kv_transfer"),
+        (engine(GAPS, 4, 3, rates=TRANSFERS), "queue"),
+        (engine(GAPS, 0, 0, rates=TRANSFERS), "no_requests"),
+        (engine(GAPS, 0, 3, rates={(serving.PARTS, ("transfer",)): 0.15}), "queue"),
+    ],
+)
+def test_an_instance_that_only_prefills_or_decodes_waits_for_the_kv_cache(
+    actor: Actor, cause: str
+) -> None:
+    verdict = told(actor)
+    assert verdict.cause == cause
+    assert cause == "none" or verdict.evidence
+
+
+def whom(*others: Actor) -> list[str]:
+    """The GPUs that the evidence names of a decode instance that waits for the KV cache."""
+    stage = Stage(instance(0, "decode", NOTHING, 0, 0, 3), *others)
+    stage.play(60)
+    verdict = stage.verdict()
+    assert verdict.cause == "kv_transfer"
+    uuids = (evidence.series.partition('uuid="')[2] for evidence in verdict.evidence)
+    return [uuid.partition('"')[0] for uuid in uuids][2:]
+
+
+def test_who_waits_for_the_kv_cache_knows_the_instance_that_has_most_to_do() -> None:
+    busy, calm = instance(1, "prefill", AT_WORK, 1, 5, 0), instance(2, "prefill", AT_WORK, 1, 0, 0)
+    assert whom(calm, busy) == ["GPU-1", "GPU-1"]
+    assert whom(calm) == ["GPU-2"]
+    # Nothing waits there: it is the network, or an instance on another node.
+    assert whom(instance(1, "prefill", IDLE, 0, 0, 3)) == []
+    assert whom(instance(1, "decode", AT_WORK, 9, 9, 0)) == []
+    other = instance(1, "prefill", AT_WORK, 1, 5, 0)
+    other.levels = {
+        (metric, ("sglang", "qwen", *labels[2:])): value
+        for (metric, labels), value in other.levels.items()
+    }
+    assert whom(other) == []
 
 
 LAUNCHES = {"compute": 0.33, "launch": 0.67}

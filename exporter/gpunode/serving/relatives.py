@@ -96,19 +96,25 @@ def ancestors(holder: Holder, known: Known) -> list[Holder]:
 
 def siblings(line: list[Holder], on_gpus: Collection[int], known: Known) -> Iterator[Holder]:
     """The other children of the processes above one, of the same tenant and on no GPU."""
+    others = {*on_gpus, *(one.pid for one in line)}
     for above in line[1:]:
-        path = f"/proc/{above.pid}/task/{above.pid}/children"
-        children = text_of(above.node, path).split()[:CHILDREN]
-        for child in (int(pid) for pid in children if pid.isdecimal()):
-            stat = stat_of(above.node, child)
-            if stat is None or child in on_gpus or any(child == one.pid for one in line):
-                continue
-            one = known(child, stat)
-            try:
-                if tenant(one) == tenant(above):
-                    yield one
-            except (OSError, ValueError):
-                continue
+        yield from children(above, others, known)
+
+
+def children(above: Holder, others: Collection[int], known: Known) -> Iterator[Holder]:
+    """The children of a process that are of the same tenant, without some others."""
+    path = f"/proc/{above.pid}/task/{above.pid}/children"
+    listed = text_of(above.node, path).split()[:CHILDREN]
+    for child in (int(pid) for pid in listed if pid.isdecimal()):
+        stat = None if child in others else stat_of(above.node, child)
+        if stat is None:
+            continue
+        one = known(child, stat)
+        try:
+            if tenant(one) == tenant(above):
+                yield one
+        except (OSError, ValueError):
+            continue
 
 
 def addresses(holder: Holder, *, on_gpu: bool) -> list[str]:

@@ -24,7 +24,7 @@ from gpunode.config import Settings
 from gpunode.driver.driver import Identity
 from gpunode.gpu import GPU
 from gpunode.holders.census import Census
-from gpunode.holders.holder import Holder, Pauses
+from gpunode.holders.holder import Holder, Pauses, stat_of
 from gpunode.metric import Metric, Sample
 from gpunode.node.kernel import ProcessStat
 from gpunode.node.node import Scraped
@@ -141,6 +141,15 @@ STARTING = Metric(
     "loads the model, compiles or captures graphs.",
     GPU,
 )
+API_CPUS = Metric(
+    "gpunode_serving_api_cpus_ratio",
+    "gauge",
+    "CPUs that the busiest of the engine's processes used since the last look that take its "
+    "requests and make tokens of them: of the one that answers and its children, without those on "
+    "a GPU and those that started them; absent where a process on a GPU answers "
+    "(/proc/PID/stat).",
+    GPU,
+)
 UNANSWERED = Metric(
     "gpunode_serving_unanswered",
     "gauge",
@@ -230,6 +239,10 @@ REASONS = ("no_permission", "unknown", "no_metrics", "silent", "garbled")
 """Why nothing is read of a process, the most telling first."""
 
 
+Key = tuple[int, float | None]
+"""A process: its PID, and when it started."""
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     """A process that answers, and where; its start tells it from a later one with its PID."""
@@ -252,6 +265,9 @@ class Found:
     starting: set[Holder] = field(default_factory=set)
     """Processes for which nobody answers, though it could be seen who listens."""
 
+    cpus: dict[Target, float] = field(default_factory=dict)
+    """CPUs that the busiest of the processes uses that take requests."""
+
     answering: float = 0.0
     """Seconds that engines took to answer."""
 
@@ -271,6 +287,9 @@ class Server:
     hunts: dict[Holder, Pauses] = field(default_factory=dict)
     deaf: dict[Target, tuple[float, str]] = field(default_factory=dict)
     """Until when not to ask what has no metrics, and why."""
+
+    used: dict[Key, tuple[float, float]] = field(default_factory=dict)
+    """Seconds of CPU of each process that takes requests, and when (monotonic) that was read."""
 
     found: Found = field(default_factory=Found)
     taken: float = -math.inf
@@ -308,7 +327,6 @@ class ServersNow:
     servers: tuple[ServerNow, ...]
 
 
-Key = tuple[int, float | None]
 Labels = tuple[str, str, str, str]
 
 
@@ -337,6 +355,7 @@ class ServingEngines:
         MET,
         TOKENLESS,
         STARTING,
+        API_CPUS,
         UNANSWERED,
     )
     unknowns = (UNKNOWN, STRANGE, MORE_SERVERS)
@@ -464,6 +483,7 @@ class ServingEngines:
             else:
                 found.reasons[holder] = server.found.reasons.get(holder, "garbled")
         self._join_ranks(found)
+        self._watch(server, found)
 
     def _join_ranks(self, found: Found) -> None:
         """Let the one of a group of ranks that answers speak for those that do not.
@@ -478,6 +498,29 @@ class ServingEngines:
             if len(answering) == 1:
                 found.reasons.pop(holder, None)
                 (found.answers_for[holder],) = answering
+
+    def _watch(self, server: Server, found: Found) -> None:
+        """See how busy those are that take requests, also one that is too busy to answer.
+
+        A process that started one on a GPU may spin while it waits for that, as vLLM's engine core.
+        """
+        lines = (relatives.ancestors(holder, self._process) for holder in server.holders)
+        others = {process.pid for line in lines for process in line}
+        before, server.used = server.used, {}
+        for target in {*found.answers_for.values(), *found.silent}:
+            if any(target.pid == holder.pid for holder in server.holders):
+                continue
+            below = relatives.children(target.process, others, self._process)
+            for process in (target.process, *below):
+                stat = stat_of(self.node, process.pid)
+                if stat is None or stat.start != process.start:
+                    continue
+                now, key = self.node.clock.monotonic(), (process.pid, process.start)
+                server.used[key] = stat.cpu, now
+                cpu, at = before.get(key, (0.0, now))
+                if at < now:
+                    used = (stat.cpu - cpu) / (now - at)
+                    found.cpus[target] = max(used, found.cpus.get(target, 0.0))
 
     def _hunt(
         self,
@@ -613,6 +656,9 @@ class ServingEngines:
                     samples += self._of(target, page, gpus, server.taken, still)
                     now_serving += self._now(page, gpus)
             samples += self._of_silent(found, now, still)
+            for target, used in found.cpus.items():
+                for gpu in self._gpus(server, target):
+                    samples += API_CPUS.at(used, *gpu.labels)
             for holder in found.starting & server.holders.keys():
                 if relatives.is_engine(holder):
                     for gpu in server.holders[holder]:

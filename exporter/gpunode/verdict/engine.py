@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gpunode.metric import Metric
@@ -10,7 +11,10 @@ from gpunode.verdict.case import Case, Evidence
 from gpunode.verdict.facts import series_name
 
 USES = (INFO, REQUESTS)
-"""The metrics behind ``engine_of`` and ``nobody_asks``."""
+"""The metrics behind ``engine_of``, ``nobody_asks`` and ``other_side``."""
+
+OTHER_ROLE = {"decode": "prefill", "prefill": "decode"}
+"""Where prefill and decode run apart, the role with which an instance shares its requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +72,18 @@ def engine_of(case: Case) -> ServingEngine | None:
         return None
     servers = dict.fromkeys(of[:4] for of in case.facts.series(REQUESTS) if of[1] in firsts)
     return ServingEngine(case, tuple(servers)) if servers else None
+
+
+def other_side(case: Case) -> Iterator[ServingEngine]:
+    """The instances on this node that prefill for a GPU that decodes, or decode for one that does.
+
+    They serve the same model by the same engine. Those of vLLM do not say their role.
+    """
+    instances = [at for at in case.facts.series(INFO) if at[1] == at[4]]
+    shared = {(*at[2:4], OTHER_ROLE.get(at[5])) for at in case.facts.series(INFO, *case.at)}
+    for at in instances:
+        if (*at[2:4], at[5]) in shared:
+            yield ServingEngine(case, (at[:4],))
 
 
 def nobody_asks(case: Case) -> Evidence | None:

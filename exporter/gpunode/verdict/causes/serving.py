@@ -6,8 +6,10 @@ from collections.abc import Iterator
 
 from gpunode.jobs import processes as job
 from gpunode.serving.requests import (
+    API_CPUS,
     ITEMS,
     KV_CACHE,
+    PARTS,
     PREEMPTIONS,
     REQUESTS,
     STARTING,
@@ -16,10 +18,19 @@ from gpunode.serving.requests import (
 )
 from gpunode.verdict.advice import Advice
 from gpunode.verdict.case import Case, Evidence
-from gpunode.verdict.causes.cause import BOUND, Bounds, Cause, Effect, Explains, Loses, Remedy
-from gpunode.verdict.causes.host import busy_thread
+from gpunode.verdict.causes.cause import (
+    BOUND,
+    LOST,
+    Bounds,
+    Cause,
+    Effect,
+    Explains,
+    Loses,
+    Remedy,
+)
+from gpunode.verdict.causes.host import EXPLAINED, THREAD_BUSY, busy_thread
 from gpunode.verdict.causes.limits import LAUNCHES
-from gpunode.verdict.engine import USES, ServingEngine, engine_of
+from gpunode.verdict.engine import USES, ServingEngine, engine_of, other_side
 
 FULL = 0.95
 """From this share of the KV cache in use, a request that waits has no room: vLLM and SGLang keep a
@@ -50,6 +61,62 @@ def _full_from(engine: ServingEngine) -> float:
     """
     varies = engine.most("running") > engine.least("running")
     return _no_room_from(engine) if varies else FULL
+
+
+def _waits_for_cache(case: Case) -> Iterator[Evidence]:
+    """There is nothing to compute, as the KV cache of requests is on its way.
+
+    SGLang counts these requests; with vLLM they wait, and only the time of transfers is told.
+    """
+    engine = engine_of(case)
+    if engine is None or engine.least("running") >= 1.0:
+        return
+    spent, least = engine.rate(PARTS, "transfer"), max(LOST, EXPLAINED * case.without_work)
+    if (on_way := engine.least("transferring")) >= 1.0:
+        meaning = "requests whose KV cache is on its way, at each look"
+        yield engine.evidence(REQUESTS, on_way, 1.0, meaning, "transferring")
+    elif engine.least("waiting") >= 1.0 and spent >= least:
+        meaning = "seconds of KV cache on its way, per second"
+        yield engine.evidence(PARTS, spent, least, meaning, "transfer")
+    else:
+        return
+    yield from _other_side_at_work(case)
+
+
+def _other_side_at_work(case: Case) -> Iterator[Evidence]:
+    """Whom an instance waits for: the one of the other role that has most to do."""
+    others = sorted(other_side(case), key=lambda one: one.least("waiting") + one.least("running"))
+    for other in others[-1:]:
+        if other.least("waiting") >= 1.0:
+            yield other.waiting()
+        if other.least("running") >= 1.0:
+            yield other.running()
+
+
+KV_TRANSFER = Cause(
+    name="kv_transfer",
+    meaning="prefill and decode run apart, and the KV cache of requests is not there yet",
+    named_when=(
+        "the GPU has no work and its engine computes nothing at a look, while requests are "
+        "`transferring` at each look; or requests wait at each look, and transfers take at least "
+        f"{EXPLAINED:g} of the time without work. The evidence names the instance of the other "
+        "role, if that is on the node and has requests"
+    ),
+    looks=(Explains(_waits_for_cache, rank=44, of_idle=True),),
+    uses=(*USES, PARTS),
+    advice=Advice(
+        "soon",
+        "waiting for the KV cache of requests from or to another instance",
+        "If requests wait at the prefill instances, start more of them; if they wait at the decode "
+        "instances, more of those, or more memory for their KV cache. If they wait at neither, it "
+        "is the network: see that the cache goes over NVLink or RDMA "
+        "(`--disaggregation-ib-device` of SGLang, `UCX_TLS` and `UCX_NET_DEVICES` with NIXL).",
+    ),
+    remedy=Remedy(
+        ("starved",), "Change how many instances prefill and decode, or send the cache over RDMA."
+    ),
+    family="network",
+)
 
 
 def _without_room(case: Case) -> Iterator[Evidence]:
@@ -150,6 +217,18 @@ def _thread_holds_up(case: Case) -> Iterator[Evidence]:
         yield engine.running()
 
 
+def _requests_held_up(case: Case) -> Iterator[Evidence]:
+    """The process that takes requests is busy, of which the engine may not know any yet.
+
+    Tokens are made of them there, in one thread of Python or in few:
+    https://github.com/vllm-project/vllm/blob/main/docs/design/arch_overview.md
+    """
+    used = case.now(API_CPUS)
+    if used >= THREAD_BUSY:
+        meaning = "CPUs used by the busiest process that takes the engine's requests"
+        yield case.evidence(API_CPUS, used, THREAD_BUSY, meaning)
+
+
 def _launches(case: Case) -> Effect | None:
     """Gaps between the kernels of an engine that has requests to compute."""
     engine, share = engine_of(case), case.shares["launch"]
@@ -164,21 +243,28 @@ HOST_BOUND = Cause(
     named_when=(
         f"gaps between small kernels take at least {LAUNCHES:g} of the time, or the GPU is "
         "`starved` while a thread of the process is busy, and the engine computes requests at each "
-        "look"
+        "look; or the GPU has no work while a process that takes requests and makes tokens of them "
+        f"uses at least {THREAD_BUSY:g} CPUs"
     ),
-    looks=(Explains(_thread_holds_up, rank=48), Loses(_launches)),
-    uses=(*USES, job.HOST_THREAD),
+    looks=(
+        Explains(_thread_holds_up, rank=48),
+        Explains(_requests_held_up, rank=49, of_idle=True),
+        Loses(_launches),
+    ),
+    uses=(*USES, API_CPUS, job.HOST_THREAD),
     refines=("kernel_launch", "data_loading_cpu"),
     advice=Advice(
         "soon",
         "waiting for the engine's scheduler, tokeniser or launches between steps",
-        "Use CUDA graphs (no `--enforce-eager` of vLLM, no `--disable-cuda-graph` of SGLang or "
-        "TGI), several steps or an overlapped scheduler (`--async-scheduling` of vLLM; no "
-        "`--disable-overlap-schedule` of SGLang), more API servers (`--api-server-count`), and "
-        "faster or more CPUs.",
+        "If the process that takes requests is busy, start more of them: `--api-server-count` of "
+        "vLLM, `--tokenizer-worker-num` of SGLang, `--validation-workers` of TGI. Else use CUDA "
+        "graphs (no `--enforce-eager` of vLLM, no `--disable-cuda-graph` of SGLang or TGI), "
+        "several steps or an overlapped scheduler (`--async-scheduling` of vLLM; no "
+        "`--disable-overlap-schedule` of SGLang), and faster or more CPUs.",
     ),
     remedy=Remedy(
-        ("launch", "starved"), "Use CUDA graphs and an asynchronous scheduler, and faster CPUs."
+        ("launch", "starved"),
+        "Use CUDA graphs, an asynchronous scheduler, several API servers, and faster CPUs.",
     ),
     family="host",
     slows_its_gpu=True,
@@ -293,4 +379,4 @@ BATCH_SMALL = Cause(
     family="device",
 )
 
-CAUSES = (KV_FULL, QUEUE, HOST_BOUND, COLD_START, PREFILL_INTERFERENCE, BATCH_SMALL)
+CAUSES = (KV_TRANSFER, KV_FULL, QUEUE, HOST_BOUND, COLD_START, PREFILL_INTERFERENCE, BATCH_SMALL)
