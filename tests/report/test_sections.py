@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 import pytest
@@ -16,6 +17,7 @@ from gpunode.report.sections.losses import loss_of
 from gpunode.report.view import PeriodView
 from gpunode.report.words import written
 from tests.bench import forecasts
+from tests.needs import ROOT
 
 START = 1_785_542_400 // DAY * DAY
 Days = Mapping[int, float]
@@ -401,6 +403,17 @@ def test_what_helps_is_below_the_figures_and_no_word_is_broken() -> None:
     assert "data_loading_cpu" in page, "a name of a cause is whole"
     assert f"{'x' * 24}<wbr>{'x' * 24}<wbr>{'x' * 12}" in page
     assert "anywhere }" not in page.partition("code {")[0]
+
+
+def test_the_report_asks_for_what_the_document_has_sacct_print() -> None:
+    of = past(7)
+    cluster(of, "a", 100, 50)
+    document = (ROOT / "docs/report.md").read_text()
+    asked = re.search(r"SLURM_TIME_FORMAT=%s sacct (?:.*\\\n)*.*(?= >)", document)
+    assert asked is not None
+    command = " ".join(asked[0].replace("\\\n", "").split())
+    assert "--starttime" in command, "else it begins with today"
+    assert f"`{command}`" in says(told(of), "queue")
 
 
 def test_intervals_hold_what_they_say() -> None:
