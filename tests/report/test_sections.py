@@ -11,8 +11,10 @@ from gpunode.export import palette
 from gpunode.report.billing import Billing
 from gpunode.report.document import Report, Table
 from gpunode.report.history import DAY, HOUR, JobKey, JobPast, NodeKey, NodePast, Past, Period
+from gpunode.report.mail import text
 from gpunode.report.page import html
 from gpunode.report.sections import report
+from gpunode.report.sections.bills import team_bills, team_report
 from gpunode.report.sections.losses import loss_of
 from gpunode.report.view import PeriodView
 from gpunode.report.words import written
@@ -403,6 +405,30 @@ def test_what_helps_is_below_the_figures_and_no_word_is_broken() -> None:
     assert "data_loading_cpu" in page, "a name of a cause is whole"
     assert f"{'x' * 24}<wbr>{'x' * 24}<wbr>{'x' * 12}" in page
     assert "anywhere }" not in page.partition("code {")[0]
+
+
+def test_the_bill_of_a_team_in_two_clusters_names_the_job_first_in_lines_of_a_mail() -> None:
+    of = past(28)
+    for name in ("frankfurt", "paris"):
+        cluster(of, name, 100, 50)
+    long = "llama-70b-continued-pretraining-worker"
+    job(of, long, states={"compute": 8.0, "starved": 4.0}).models["NVIDIA H200"] = 8064.0
+    job(of, "short", states={"compute": 2.0})
+    view = PeriodView(
+        of,
+        Past(of.period.before),
+        Billing.model_validate({"price": 2.5, "currency": "EUR"}),
+        "namespace",
+    )
+    lines = text(team_report(view, team_bills(view)[0], "http://prometheus")).splitlines()
+    assert max(map(len, lines)) <= 78, "RFC 5322"
+    heads = [line.strip() for line in lines if line.startswith("  ") and line[2] != " "]
+    assert heads.count(long) == 2, "once among the losses, once among the jobs"
+    assert "short" in heads
+    said = " ".join(" ".join(lines).split())
+    assert f"{long} cluster a, owner kim, cause starved, to get back" in said
+    assert f"{long} cluster a, owner kim, held 8,064 GPU hours, useful 66.7%, lost 2,688" in said
+    assert "price of held EUR 20,160" in said
 
 
 def test_the_report_asks_for_what_the_document_has_sacct_print() -> None:
