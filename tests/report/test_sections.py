@@ -286,6 +286,13 @@ def test_what_is_no_state_has_no_colour_of_one() -> None:
 
 def test_no_change_has_no_sign_of_one() -> None:
     assert written(-0.0001, "points") == "+0.0"
+    assert [written(value, "GPUs") for value in (-1e-15, -0.004, -0.006)] == ["0", "0.00", "-0.01"]
+    of = past(28)
+    cluster(of, "a", 64, 60, idle=2)
+    demand = next(one for one in told(of).sections if one.name == "demand")
+    assert "gains +0.0 GPUs a week (80\u202f% interval +0.0 to +0.0)" in demand.says
+    (gain,) = (figure for figure in demand.figures if figure.name == "demand_gain")
+    assert gain.note == "GPUs a week (80\u202f%: +0.0 to +0.0)"
 
 
 def test_reclaiming_what_is_merely_held_makes_supply_last() -> None:
