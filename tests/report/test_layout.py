@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, Page
 
 from gpunode.report.history import DAY, NodeKey, NodePast
 from gpunode.report.page import html
+from tests.needs import need
 from tests.report.test_sections import START, cluster, job, past, told
 
 pytestmark = pytest.mark.integration
@@ -63,3 +67,51 @@ def test_no_name_in_a_chart_is_cut_by_its_side(written: Path, browser: Browser) 
     assert page.locator("svg text", has_text="llama-70b").count() == 1
     assert page.evaluate(OUTSIDE) == []
     page.close()
+
+
+MILLIMETRE = 72 / 25.4
+"""In points, of which a PDF is made."""
+
+A4 = (210 * MILLIMETRE, 297 * MILLIMETRE)
+MARGIN = 14 * MILLIMETRE
+
+
+class Word(NamedTuple):
+    """A word on paper, in points."""
+
+    left: float
+    right: float
+    height: float
+    text: str
+
+
+WORD = re.compile(r'<word xMin="(.+)" yMin="(.+)" xMax="(.+)" yMax="(.+)">(.*)</word>')
+
+
+def on_paper(page: Page) -> list[Word]:
+    """The words of the PDF that Chromium prints; each page of it is A4."""
+    pdf = page.pdf(prefer_css_page_size=True)
+    command = [need("pdftotext"), "-bbox", "-", "-"]
+    told = subprocess.run(command, input=pdf, capture_output=True, check=True).stdout.decode()
+    for width, height in re.findall(r'<page width="(.+)" height="(.+)">', told):
+        assert (float(width), float(height)) == pytest.approx(A4, abs=1)
+    found = []
+    for *sides, text in WORD.findall(told):
+        left, top, right, bottom = map(float, sides)
+        found.append(Word(round(left, 1), round(right, 1), round(bottom - top, 1), text))
+    return found
+
+
+def test_no_table_is_wider_than_a4(written: Path, browser: Browser) -> None:
+    """Chromium makes every page smaller if anything of it is too wide for the paper."""
+    page = browser.new_page()
+    page.goto(written.as_uri())
+    words = on_paper(page)
+    page.evaluate("document.querySelectorAll('section').forEach(one => one.remove())")
+    title = on_paper(page)[:12]
+    page.close()
+    assert [word.text for word in title][-5:] == ["capacity,", "1", "Aug", "2026", "to"]
+    assert words[: len(title)] == title, "as large as without a table"
+    assert min(word.left for word in words) > MARGIN - 1
+    assert max(word.right for word in words) < A4[0] - MARGIN + 1
+    assert {*CAUSES, "slurm-4301"} <= {word.text for word in words}, "whole words"
