@@ -77,14 +77,16 @@ MARGIN = 14 * MILLIMETRE
 
 
 class Word(NamedTuple):
-    """A word on paper, in points."""
+    """A word on paper: its sheet, and where it is on it, in points."""
 
+    sheet: int
     left: float
     right: float
     height: float
     text: str
 
 
+SHEET = re.compile(r'<page width="(.+?)" height="(.+?)">(.+?)</page>', re.DOTALL)
 WORD = re.compile(r'<word xMin="(.+)" yMin="(.+)" xMax="(.+)" yMax="(.+)">(.*)</word>')
 
 
@@ -93,12 +95,12 @@ def on_paper(page: Page) -> list[Word]:
     pdf = page.pdf(prefer_css_page_size=True)
     command = [need("pdftotext"), "-bbox", "-", "-"]
     told = subprocess.run(command, input=pdf, capture_output=True, check=True).stdout.decode()
-    for width, height in re.findall(r'<page width="(.+)" height="(.+)">', told):
-        assert (float(width), float(height)) == pytest.approx(A4, abs=1)
     found = []
-    for *sides, text in WORD.findall(told):
-        left, top, right, bottom = map(float, sides)
-        found.append(Word(round(left, 1), round(right, 1), round(bottom - top, 1), text))
+    for sheet, (width, height, words) in enumerate(SHEET.findall(told)):
+        assert (float(width), float(height)) == pytest.approx(A4, abs=1)
+        for *sides, text in WORD.findall(words):
+            left, top, right, bottom = map(float, sides)
+            found.append(Word(sheet, round(left, 1), round(right, 1), round(bottom - top, 1), text))
     return found
 
 
@@ -115,3 +117,20 @@ def test_no_table_is_wider_than_a4(written: Path, browser: Browser) -> None:
     assert min(word.left for word in words) > MARGIN - 1
     assert max(word.right for word in words) < A4[0] - MARGIN + 1
     assert {*CAUSES, "slurm-4301"} <= {word.text for word in words}, "whole words"
+
+
+def test_figures_are_not_torn_between_two_sheets(written: Path, browser: Browser) -> None:
+    page = browser.new_page()
+    page.goto(written.as_uri())
+    others = "section:not(#idle, #training)"
+    page.evaluate(f"document.querySelectorAll('{others}').forEach(one => one.remove())")
+    for above in range(500, 900, 20):
+        page.evaluate(f"document.querySelector('#training').style.marginTop = '{above}px'")
+        words = on_paper(page)
+        texts = [word.text for word in words]
+        label = next(
+            at for at in range(len(words)) if texts[at : at + 3] == ["Useful", "in", "training"]
+        )
+        figure = next(word for word in words[label:] if word.text[0].isdigit())
+        assert figure.sheet == words[label].sheet
+    page.close()
