@@ -222,7 +222,10 @@ HANG = Known(
     nodes=("n-2",),
     more=_stalls,
     parts=(WELL, HANGS),
-    named_on={"stopped": (("n-2", "3"),)},
+    named_on={
+        "stopped": (("n-2", "3"),),
+        "stalled_collective": tuple(("n-2", str(gpu)) for gpu in range(8) if gpu != 3),
+    },
 )
 STRAGGLER = Known(
     workload="resnet",
@@ -635,6 +638,7 @@ def test_a_job_that_hangs_names_the_rank_that_is_waited_for(why: Why) -> None:
     assert (first["cause"], first["given_back"]) == ("stalled_collective", None)
     assert near(first["given_back_upper"], 7)
     assert f"GPU 3 of n-2 (rank 3) was waited for: {STOPPED.meaning}" in first["evidence"]
+    assert "GPU 2 of n-2 (rank 2) and 4 more; GPU 3" in first["evidence"]
     assert "no GPU of the job worked for 1 h" in first["evidence"]
     assert first["remedy"].startswith(STOPPED.advice.remedy)
     (alert,) = said.rows("alerts", "alerts")
