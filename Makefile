@@ -91,7 +91,7 @@ pictures: $(INSTALLED)  ## take the pictures of docs/dashboards.md: make picture
 report-data: $(INSTALLED) monitoring  ## a Prometheus on port 9091 with eight weeks of a fleet for the report
 	$(BIN)/python -m tests.bench.review --port 9091
 
-report-pictures: $(INSTALLED)  ## take the pictures of docs/report.md: make report-pictures PROMETHEUS=http://127.0.0.1:9091
+report-pictures: $(INSTALLED)  ## take the pictures of docs/report.md: make report-pictures PROMETHEUS=http://127.0.0.1:9091, with Chromium and poppler-utils
 	$(BIN)/python -m tests.report.pictures $(PROMETHEUS)
 
 fuzz: $(INSTALLED)  ## ten minutes of fuzzing for each parser; for less: make fuzz FUZZ="--seconds 60 tape"

@@ -44,6 +44,7 @@ GET = {
     "torch": "apt-get install python3-torch",
     **dict.fromkeys(("lightning", "transformers"), "make .monitoring/training, with python3-torch"),
     "chromium": "apt-get install chromium",
+    **dict.fromkeys(("pdftoppm", "pdftotext"), "apt-get install poppler-utils"),
     "node": "apt-get install nodejs",
     "hey": "apt-get install hey",
     "llama.cpp": "make .monitoring/llama",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -38,6 +39,15 @@ TOLD = 40.0
 
 SPEED = 2.0
 
+JOBS = {
+    "storage": "research/llm",
+    "hang": "4301",
+    "straggler": "vision/resnet",
+    "communication": "search/ranker",
+    "heat": "hot",
+}
+"""By what held it up: jobs of a known past, of which ``gpunode why`` is asked."""
+
 GROUND, INK = "#16161a", "#d8d8dc"
 COLOURS = {
     "black": GROUND,
@@ -65,6 +75,8 @@ def main() -> None:
             _page_of(browser, story)
         address = f"--web.listen-address=127.0.0.1:{free_port()}"
         _terminal(browser, "demo", (100, 30), " hang: ", *gpunode, "demo", "hang", address)
+        demo = shlex.join((*gpunode, "demo", "hang", "--once", f"--speed={SPEED:g}", address))
+        _terminal(browser, "demo-pipe", (100, 40), "", "sh", "-c", f"{demo} | cat")
         url = served(scenes.hang().stage.loop)
         for columns, lines in SIZES:
             name = f"top-{columns}x{lines}"
@@ -74,11 +86,12 @@ def main() -> None:
 
 
 def _why(browser: Browser) -> None:
-    """What is said of a job while it waits for storage, at the moment to which its past goes."""
+    """What is said of each job, at the moment to which its past goes."""
     then = f"import time; time.time = lambda: {NOW}.0; from gpunode.__main__ import main; main()"
     with tempfile.TemporaryDirectory() as folder, remembering(past(), Path(folder)) as url:
-        asked = ("why", "research/llm", f"--prometheus.url={url}")
-        _terminal(browser, "why", (100, 65), "", sys.executable, "-c", then, *asked)
+        for cause, job in JOBS.items():
+            asked = ("why", job, f"--prometheus.url={url}")
+            _terminal(browser, f"why-{cause}", (100, 80), "", sys.executable, "-c", then, *asked)
 
 
 def _page_of(browser: Browser, story: str) -> None:
@@ -112,7 +125,10 @@ def _demo(story: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
 def _terminal(
     browser: Browser, name: str, size: tuple[int, int], until: str, *command: str
 ) -> None:
-    """A program in a terminal of so many columns and lines, once it shows something."""
+    """A program in a terminal of so many columns and lines, once it shows something.
+
+    Without anything to wait for, all that it has written when it ends.
+    """
     columns, lines = size
     screen = pyte.Screen(columns, lines)
     stream = pyte.Stream(screen)
@@ -127,14 +143,14 @@ def _terminal(
     page.set_content(
         f"<style>body{{margin:0}}pre{{display:inline-block;margin:0;padding:12px;"
         f"background:{GROUND};color:{INK};font:14px/18px 'DejaVu Sans Mono',monospace}}</style>"
-        f"<pre>{''.join(_lines(screen))}</pre>"
+        f"<pre>{''.join(_lines(screen, lines if until else screen.cursor.y))}</pre>"
     )
     _keep(page.locator("pre").screenshot(), name)
     page.close()
 
 
-def _lines(screen: pyte.Screen) -> Iterator[str]:
-    for row in range(screen.lines):
+def _lines(screen: pyte.Screen, rows: int) -> Iterator[str]:
+    for row in range(rows):
         for column in range(screen.columns):
             cell = screen.buffer[row][column]
             ink, ground = _colour(cell.fg, INK), _colour(cell.bg, GROUND)

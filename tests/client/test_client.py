@@ -24,7 +24,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpunode import __version__
+from gpunode import __version__, client
 from gpunode.client import Session
 from gpunode.client.protocol import BEST_OF, FRAMES, PHASES, VERSION
 from gpunode.client.sender import Account, compiled_graphs, gpus_of_this_process, where
@@ -832,9 +832,17 @@ class NoNumber:
     __int__ = __index__ = __bool__ = __len__ = __float__
 
 
+ANYTHING: st.SearchStrategy[object] = st.sampled_from(
+    [None, "x", math.nan, [], -1, 0, 3, NoNumber()]
+)
+NAMES = st.sampled_from(
+    ["tokens", "smaples", "name", "loader", "optimizer", "every", "self", "session"]
+)
+
+
 @pytest.mark.parametrize("given", [None, "x", math.nan, [], -1, 0, NoNumber()])
 def test_no_call_raises(given: Any, caplog: pytest.LogCaptureFixture) -> None:
-    session = Session()
+    session: Any = Session()
     session.configure(flops_per_token=given, flops=given)
     session.configure(given)
     session.step(given, given, given)
@@ -854,12 +862,41 @@ def test_no_call_raises(given: Any, caplog: pytest.LogCaptureFixture) -> None:
     assert account.tokens >= 2
     session.flush()
     session.status()
-    told = [message for message in caplog.messages if "is left out" in message]
+    told = [message for message in caplog.messages if "has no place" in message]
     assert [one.split("'")[1] for one in told] == ["flops", "smaples", "second", "evry"]
     counted = given is None or (isinstance(given, int) and given >= 0)
     wrong = {one for one in caplog.messages if "counts as 0" in one}
     assert len(wrong) == (0 if counted else 6), "each once"
     assert any("none of step, data, checkpoint" in one for one in caplog.messages)
+
+
+CALLS = [name for name in client.__all__ if not isinstance(getattr(client, name), type)]
+
+
+@given(st.lists(ANYTHING, max_size=5), st.dictionaries(NAMES, ANYTHING, max_size=3))
+def test_no_call_raises_whatever_its_arguments_are_called(
+    arguments: list[object], named: dict[str, object]
+) -> None:
+    session = Session()
+    session._started = True
+    for call in CALLS:
+        getattr(session, call)(*arguments, **named)
+
+
+def test_what_training_needs_back_is_taken_under_another_name(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    session: Any = Session()
+    optimizer = SimpleNamespace(step=lambda: 7)
+    assert list(session.watch(loadr=[1, 2])) == [1, 2]
+    assert session.follow(model=optimizer) is optimizer
+    session.step(5, tokens=3)
+    assert session._drain().tokens == 5
+    assert caplog.messages == [
+        "gpunode.client.watch has no place for 'loadr'",
+        "gpunode.client.follow has no place for 'model'",
+        "gpunode.client.step has no place for 'tokens'",
+    ]
 
 
 @pytest.mark.parametrize(

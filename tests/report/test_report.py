@@ -480,7 +480,7 @@ def test_nothing_but_charts_is_wider_than_a_phone(folder: Path, browser: Browser
         ("billing-file", "currency: '<b>'", "currency"),
         ("billing-file", "teams: {a: {namespace: x}}", "teams.a.namespace"),
         ("billing-file", "teams: {a: {mail: ['a@b\\nBcc: c@d']}}", "teams.a.mail.0"),
-        ("sacct-file", "", "sacct --allusers"),
+        ("sacct-file", "", "SLURM_TIME_FORMAT=%s sacct --allusers"),
         ("sacct-file", "JobIDRaw|Account|Submit|Start\n1|a", "line 2"),
     ],
 )

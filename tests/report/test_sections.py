@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 import pytest
@@ -10,12 +11,15 @@ from gpunode.export import palette
 from gpunode.report.billing import Billing
 from gpunode.report.document import Report, Table
 from gpunode.report.history import DAY, HOUR, JobKey, JobPast, NodeKey, NodePast, Past, Period
+from gpunode.report.mail import text
 from gpunode.report.page import html
 from gpunode.report.sections import report
+from gpunode.report.sections.bills import team_bills, team_report
 from gpunode.report.sections.losses import loss_of
 from gpunode.report.view import PeriodView
 from gpunode.report.words import written
 from tests.bench import forecasts
+from tests.needs import ROOT
 
 START = 1_785_542_400 // DAY * DAY
 Days = Mapping[int, float]
@@ -282,6 +286,13 @@ def test_what_is_no_state_has_no_colour_of_one() -> None:
 
 def test_no_change_has_no_sign_of_one() -> None:
     assert written(-0.0001, "points") == "+0.0"
+    assert [written(value, "GPUs") for value in (-1e-15, -0.004, -0.006)] == ["0", "0.00", "-0.01"]
+    of = past(28)
+    cluster(of, "a", 64, 60, idle=2)
+    demand = next(one for one in told(of).sections if one.name == "demand")
+    assert "gains +0.0 GPUs a week (80\u202f% interval +0.0 to +0.0)" in demand.says
+    (gain,) = (figure for figure in demand.figures if figure.name == "demand_gain")
+    assert gain.note == "GPUs a week (80\u202f%: +0.0 to +0.0)"
 
 
 def test_reclaiming_what_is_merely_held_makes_supply_last() -> None:
@@ -401,6 +412,41 @@ def test_what_helps_is_below_the_figures_and_no_word_is_broken() -> None:
     assert "data_loading_cpu" in page, "a name of a cause is whole"
     assert f"{'x' * 24}<wbr>{'x' * 24}<wbr>{'x' * 12}" in page
     assert "anywhere }" not in page.partition("code {")[0]
+
+
+def test_the_bill_of_a_team_in_two_clusters_names_the_job_first_in_lines_of_a_mail() -> None:
+    of = past(28)
+    for name in ("frankfurt", "paris"):
+        cluster(of, name, 100, 50)
+    long = "llama-70b-continued-pretraining-worker"
+    job(of, long, states={"compute": 8.0, "starved": 4.0}).models["NVIDIA H200"] = 8064.0
+    job(of, "short", states={"compute": 2.0})
+    view = PeriodView(
+        of,
+        Past(of.period.before),
+        Billing.model_validate({"price": 2.5, "currency": "EUR"}),
+        "namespace",
+    )
+    lines = text(team_report(view, team_bills(view)[0], "http://prometheus")).splitlines()
+    assert max(map(len, lines)) <= 78, "RFC 5322"
+    heads = [line.strip() for line in lines if line.startswith("  ") and line[2] != " "]
+    assert heads.count(long) == 2, "once among the losses, once among the jobs"
+    assert "short" in heads
+    said = " ".join(" ".join(lines).split())
+    assert f"{long} cluster a, owner kim, cause starved, to get back" in said
+    assert f"{long} cluster a, owner kim, held 8,064 GPU hours, useful 66.7%, lost 2,688" in said
+    assert "price of held EUR 20,160" in said
+
+
+def test_the_report_asks_for_what_the_document_has_sacct_print() -> None:
+    of = past(7)
+    cluster(of, "a", 100, 50)
+    document = (ROOT / "docs/report.md").read_text()
+    asked = re.search(r"SLURM_TIME_FORMAT=%s sacct (?:.*\\\n)*.*(?= >)", document)
+    assert asked is not None
+    command = " ".join(asked[0].replace("\\\n", "").split())
+    assert "--starttime" in command, "else it begins with today"
+    assert f"`{command}`" in says(told(of), "queue")
 
 
 def test_intervals_hold_what_they_say() -> None:

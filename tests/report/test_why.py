@@ -222,7 +222,10 @@ HANG = Known(
     nodes=("n-2",),
     more=_stalls,
     parts=(WELL, HANGS),
-    named_on={"stopped": (("n-2", "3"),)},
+    named_on={
+        "stopped": (("n-2", "3"),),
+        "stalled_collective": tuple(("n-2", str(gpu)) for gpu in range(8) if gpu != 3),
+    },
 )
 STRAGGLER = Known(
     workload="resnet",
@@ -635,6 +638,7 @@ def test_a_job_that_hangs_names_the_rank_that_is_waited_for(why: Why) -> None:
     assert (first["cause"], first["given_back"]) == ("stalled_collective", None)
     assert near(first["given_back_upper"], 7)
     assert f"GPU 3 of n-2 (rank 3) was waited for: {STOPPED.meaning}" in first["evidence"]
+    assert "GPU 2 of n-2 (rank 2) and 4 more; GPU 3" in first["evidence"]
     assert "no GPU of the job worked for 1 h" in first["evidence"]
     assert first["remedy"].startswith(STOPPED.advice.remedy)
     (alert,) = said.rows("alerts", "alerts")
@@ -840,45 +844,80 @@ def test_what_cannot_be_answered_is_one_line_and_exit_code_2(
 
 EPILOG = re.search(r"```sh\n(#!/bin/sh\n.*?)```", (ROOT / "docs/why.md").read_text(), re.DOTALL)
 FAKES = {
-    "scontrol": 'echo n-2; echo n-3  # show hostnames "$3"',
+    "scontrol": """echo "$2" >> {folder}/asked
+case $2 in
+hostnames) echo n-2; echo n-3 ;;
+job) cat {folder}/jobs ;;
+esac""",
     "runuser": 'shift 3; echo "as $0" >> {folder}/called; exec "$@"',
     "gpunode": 'echo "gpunode $*"',
 }
+SHOWN = """\
+JobId=4303 ArrayJobId=4301 ArrayTaskId=1 JobName=train
+   UserId=kim(1000) GroupId=kim(1000) MCS_label=N/A
+   JobState=COMPLETED Reason=None Dependency=(null)
+   WorkDir={folder}
+   StdErr={folder}/slurm-4301_1.out
+   StdIn=/dev/null
+   StdOut={folder}/slurm-4301_1.out
+   Power=
+
+JobId=4301 ArrayJobId=4301 ArrayTaskId=2 JobName=train StdOut=/x
+   UserId=kim(1000) GroupId=kim(1000) MCS_label=N/A
+   JobState=COMPLETING Reason=None Dependency=(null)
+   WorkDir={folder}
+   StdErr={folder}/job.err
+   StdIn=/dev/null
+   StdOut={folder}/job 2.out
+   Power=
+"""
+"""What Slurm 22.05 says of two tasks of an array, without some lines."""
 
 
 @pytest.mark.parametrize(
-    ("node", "output", "written"),
+    ("node", "told", "known", "written", "asked"),
     [
-        ("n-2", "job.out", "at work\ngpunode why 4301 --prometheus.url=https://prometheus.example"),
-        ("n-3", "job.out", "at work\n"),
-        ("n-2", "slurm-%j.out", None),
-        ("n-2", "", None),
+        ("n-2", "job 2.out", SHOWN, True, ["hostnames"]),
+        ("n-3", "job 2.out", SHOWN, False, ["hostnames"]),
+        ("n-2", "slurm-%A_%a.out", SHOWN, True, ["hostnames", "job"]),
+        ("n-2", None, SHOWN, True, ["hostnames", "job"]),
+        ("n-3", None, SHOWN, False, ["hostnames"]),
+        ("n-2", None, SHOWN.replace("job 2.out", "%N.out"), False, ["hostnames", "job"]),
+        ("n-2", None, SHOWN.replace("StdOut=", "Std="), False, ["hostnames", "job"]),
+        ("n-2", None, "", False, ["hostnames", "job"]),
     ],
 )
 def test_the_epilog_writes_at_the_end_of_a_jobs_output(
-    tmp_path: Path, node: str, output: str, written: str | None
+    tmp_path: Path, node: str, told: str | None, known: str, written: bool, asked: list[str]
 ) -> None:
     assert EPILOG is not None
     for name, does in FAKES.items():
         (tmp_path / name).write_text(f"#!/bin/sh\n{does.format(folder=tmp_path)}\n")
         (tmp_path / name).chmod(0o755)
     script = EPILOG[1].replace("/opt/gpunode/bin", str(tmp_path)).replace("PATH=", "PATH=$PATH:")
-    (tmp_path / "job.out").write_text("at work\n")
-    told = {
+    (tmp_path / "jobs").write_text(known.format(folder=tmp_path))
+    outputs = {name: tmp_path / name for name in ("job 2.out", "slurm-4301_1.out")}
+    for output in outputs.values():
+        output.write_text("at work\n")
+    environment = {
         "PATH": f"{tmp_path}:/usr/bin:/bin",
         "SLURM_JOB_ID": "4301",
         "SLURM_JOB_USER": "kim",
         "SLURM_JOB_NODELIST": "n-[2-3]",
         "SLURMD_NODENAME": node,
-        "SLURM_JOB_STDOUT": str(tmp_path / output) if output else "",
+        **({"SLURM_JOB_STDOUT": str(tmp_path / told)} if told else {}),
     }
-    ran = subprocess.run(["/bin/sh", "-c", script], env=told, capture_output=True, check=False)
+    before = {*tmp_path.iterdir(), tmp_path / "asked", tmp_path / "called"}
+    ran = subprocess.run(
+        ["/bin/sh", "-c", script], env=environment, capture_output=True, check=False
+    )
     assert ran.returncode == 0, "a node whose Epilog fails is drained"
     assert (ran.stdout, ran.stderr) == (b"", b"")
-    assert (tmp_path / "job.out").read_text().startswith(written or "at work\n")
-    if written != "at work\n" and written:
-        assert "gpunode why" in (tmp_path / "job.out").read_text()
-    assert not (tmp_path / "slurm-%j.out").exists()
+    answer = "gpunode why 4301 --prometheus.url=https://prometheus.example\n" if written else ""
+    assert outputs["job 2.out"].read_text() == "at work\n" + answer
+    assert outputs["slurm-4301_1.out"].read_text() == "at work\n"
+    assert (tmp_path / "asked").read_text().split() == asked
+    assert set(tmp_path.iterdir()) <= before
 
 
 def test_a_terminal_and_the_output_of_a_job_get_words(why: Why, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@
         save()
 
 Nothing here blocks training or raises into it: calls put a few numbers into a bounded queue, and a
-thread sends them once a second, or drops them if no daemon runs. A keyword that a call does not
+thread sends them once a second, or drops them if no daemon runs. An argument that a call does not
 have is left out, with a warning in the log. Standard library only.
 """
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
+import inspect
 import logging
 import math
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from numbers import Real
 from time import perf_counter
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, TypeVar
 
 from gpunode.client.protocol import NAME, PHASES
 from gpunode.client.sender import Account, Sender, amount, is_amount
@@ -21,6 +23,7 @@ from gpunode.client.sender import Account, Sender, amount, is_amount
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 ROOM = 1 << 16
 """Events per queue, which the sender empties once a second; the oldest are dropped first."""
@@ -44,6 +47,44 @@ Note = Callable[[Account], None]
 """A change to the account, which only the sender's thread may apply."""
 
 
+def _forgiving(
+    call: Callable[Concatenate[Session, P], T],
+) -> Callable[Concatenate[Session, P], T]:
+    """Let a call do without the arguments that it has no place for, with a warning.
+
+    If it lacks an argument, it takes the first of those instead: training that says
+    ``watch(loadr=loader)`` goes on with its loader.
+    """
+    parameters = list(inspect.signature(call).parameters.values())[1:]
+    places = [parameter.name for parameter in parameters]
+    required = [one.name for one in parameters if one.default is inspect.Parameter.empty]
+    perform: Callable[..., T] = call
+
+    @functools.wraps(call)
+    def forgiving(session: Session, /, *given: P.args, **named: P.kwargs) -> T:
+        try:
+            return call(session, *given, **named)
+        except TypeError:
+            taken: dict[str, object] = dict(zip(places, given, strict=False))
+            spare: dict[str, object] = {
+                f"argument {place}": value
+                for place, value in enumerate(given, 1)
+                if place > len(places)
+            }
+            for name, value in named.items():
+                (taken if name in places and name not in taken else spare)[name] = value
+            missing = [name for name in required if name not in taken]
+            if not spare and not missing:
+                raise
+            for name in spare:
+                session._warn(f"{call.__name__} has no place for {name!r}")
+            for name in missing:
+                taken[name] = next(iter(spare.values()), None)
+            return perform(session, **taken)
+
+    return forgiving
+
+
 class Session:
     """The training of one process. Call it from one thread only: the one that trains."""
 
@@ -61,22 +102,18 @@ class Session:
         self._profiler: Callable[[], None] | None = None
         os.register_at_fork(after_in_child=self._forget)
 
-    def configure(self, flops_per_token: float | None = None, **unknown: object) -> None:
+    @_forgiving
+    def configure(self, flops_per_token: float | None = None) -> None:
         """Set the model's ``flops_per_token`` in training: about 6 x parameters.
 
         PaLM, appendix B (https://arxiv.org/abs/2204.02311): 6N + 12 x layers x heads x head
         dimension x sequence length.
         """
         self._account.flops_per_token = amount(flops_per_token) or None
-        self._refuse("configure", unknown, flops_per_token=flops_per_token)
+        self._refuse("configure", flops_per_token=flops_per_token)
 
-    def step(
-        self,
-        tokens: float = 0,
-        samples: float = 0,
-        loss: float | None = None,
-        **unknown: object,
-    ) -> None:
+    @_forgiving
+    def step(self, tokens: float = 0, samples: float = 0, loss: float | None = None) -> None:
         """Report the end of a training step.
 
         Pass ``loss`` only if it is already a number: reading a GPU tensor would stall training.
@@ -90,13 +127,15 @@ class Session:
             self.loss(loss)
         if self._profiler is not None:
             self._profiler()
-        if unknown or not (is_amount(tokens) and is_amount(samples)):
-            self._refuse("step", unknown, tokens=tokens, samples=samples)
+        if not (is_amount(tokens) and is_amount(samples)):
+            self._refuse("step", tokens=tokens, samples=samples)
 
+    @_forgiving
     def watch(self, loader: Iterable[T]) -> Watched[T]:
         """Wrap a loader to measure the wait for each batch; see ``Watched``."""
         return Watched(self, loader)
 
+    @_forgiving
     def mark(self, name: str) -> None:
         """Begin a phase: step, data, checkpoint, evaluation, compile or other."""
         if name not in PHASES:
@@ -107,6 +146,7 @@ class Session:
         if not self._started:
             self._start()
 
+    @_forgiving
     def loss(self, loss: float) -> None:
         """Record the loss if it is a number; tensors on a GPU are ignored."""
         if not getattr(loss, "is_cuda", False):
@@ -114,6 +154,7 @@ class Session:
                 number = float(loss) if math.isfinite(loss) else math.nan
                 self._notes.append(lambda account: account.loss(number))
 
+    @_forgiving
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Mark a block as a phase: checkpoint, evaluation, compile, data or other."""
@@ -124,13 +165,15 @@ class Session:
         finally:
             self.mark(before)
 
-    def request(self, seconds: float = 0.0, batch: int = 1, **unknown: object) -> None:
+    @_forgiving
+    def request(self, seconds: float = 0.0, batch: int = 1) -> None:
         """Report a served request: its duration and its number of inputs."""
-        self._refuse("request", unknown, seconds=seconds, batch=batch)
+        self._refuse("request", seconds=seconds, batch=batch)
         self._requests.append((amount(seconds), int(amount(batch))))
         if not self._started:
             self._start()
 
+    @_forgiving
     def follow(self, optimizer: Any) -> Any:
         """Count every step of a PyTorch optimizer as a training step; returns the optimizer."""
         if not callable(getattr(optimizer, "step", None)):
@@ -149,9 +192,10 @@ class Session:
         optimizer.step = stepped
         return optimizer
 
-    def profile(self, every: int = 1000, **unknown: object) -> None:
+    @_forgiving
+    def profile(self, every: int = 1000) -> None:
         """Profile one step in ``every`` with torch.profiler and report its longest kernels."""
-        self._refuse("profile", unknown, every=every)
+        self._refuse("profile", every=every)
         steps = int(amount(every))
         if not steps:
             self._warn("profile: every is 0, so nothing is profiled")
@@ -163,6 +207,7 @@ class Session:
 
         self._profiler = StepProfiler(steps, report)
 
+    @_forgiving
     def flush(self) -> None:
         """Send all queued events now; also happens when the process exits.
 
@@ -171,15 +216,14 @@ class Session:
         if self._sender is not None:
             self._sender.send()
 
+    @_forgiving
     def status(self) -> str:
         """Whether a daemon takes what is reported, in a line."""
         sender = self._sender
         return (sender.status if sender else "") or "gpunode: nothing has been sent yet"
 
-    def _refuse(self, call: str, unknown: Mapping[str, object], **given: object) -> None:
-        """Warn of keywords that a call does not have, and of what is no number."""
-        for name in unknown:
-            self._warn(f"{call} has no {name!r}, which is left out")
+    def _refuse(self, call: str, **given: object) -> None:
+        """Warn of what is no number."""
         for name, value in given.items():
             if value is not None and not is_amount(value):
                 kind = "a number" if isinstance(value, Real) else f"a {type(value).__name__}"

@@ -19,10 +19,12 @@ from gpunode.report.words import Unit, written
 WIDTH = 960
 LEFT, RIGHT, TOP, BOTTOM = 76, 16, 12, 30
 BARS = 640
-NAMES = 210
+NAMES = 250
 """Widths of a chart of horizontal bars, and of the names beside them."""
 
-LONGEST_NAME = 32
+LONGEST_NAME = 26
+"""Characters that fit beside the bars, as wide as the capitals of DejaVu Sans are."""
+
 ROW = 28
 TICKS = 5
 MOST_LABELS = 9

@@ -23,7 +23,7 @@ LONGEST_NAME = 60
 def text(report: Report, line: int = LINE) -> str:
     """What a terminal would show, without colours."""
     file = io.StringIO()
-    printed(report, Console(file=file, width=line))
+    printed(report, Console(file=file, width=line), wide=False)
     return "\n".join(one.rstrip() for one in file.getvalue().splitlines()) + "\n"
 
 

@@ -19,7 +19,11 @@ LONGEST_LINE = 4096
 NEEDED = ("JobIDRaw", "Account", "Submit", "Start")
 """Columns without which nothing can be said."""
 
-ASKED = "sacct --allusers --allocations --parsable2 --format=JobIDRaw,Account,Submit,Eligible,Start"
+ASKED = (
+    "SLURM_TIME_FORMAT=%s sacct --allusers --allocations --parsable2 --starttime now-30days "
+    "--format=JobIDRaw,Account,Submit,Eligible,Start"
+)
+"""Without a time to start at, ``sacct`` begins with today; without a format, times have no zone."""
 
 
 @dataclass(frozen=True, slots=True)

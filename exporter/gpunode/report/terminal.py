@@ -31,19 +31,23 @@ def _text(text: str, style: str = "") -> Text:
     return Text(text.replace(THIN, ""), style=style)
 
 
-def printed(report: Report, console: Console) -> None:
-    """Print what a report says, without the PromQL and what is behind charts."""
+def printed(report: Report, console: Console, *, wide: bool = True) -> None:
+    """Print what a report says, without the PromQL and what is behind charts.
+
+    A table for which lines are too short has longer ones in a file or pipe; unless ``wide``, its
+    rows are paragraphs.
+    """
     console.print(_text(report.title, style="bold"))
     console.print(_text(report.finding))
     for warning in report.warnings:
         console.print(_text(f"The server warns: {warning}", style="bold"))
     for section in report.sections:
-        _section(section, console)
+        _section(section, console, wide)
     console.print()
     console.print(_text(f"From {report.source}. {report.reading}", style="dim"))
 
 
-def _section(section: ReportSection, console: Console) -> None:
+def _section(section: ReportSection, console: Console, wide: bool) -> None:
     console.print()
     console.print(_text(section.title, style="bold"))
     console.print(_text(section.says))
@@ -64,16 +68,19 @@ def _section(section: ReportSection, console: Console) -> None:
         elif any(column.name in WORDS for column in table.columns):
             _paragraphs(table, console)
         else:
-            _wide(Padding(_grid(table), (0, 0, 0, 2), expand=False), console)
+            _figures(table, console, wide)
 
 
-def _wide(grid: Padding, console: Console) -> None:
-    """Print a table; into a file or pipe, which has no width, no cell is cut or broken."""
-    if console.is_terminal:
-        console.print(grid)
-        return
+def _figures(table: Table, console: Console, wide: bool) -> None:
+    """Print a table; into a file or pipe, no cell is cut or broken."""
+    grid = Padding(_grid(table), (0, 0, 0, 2), expand=False)
     needs = Measurement.get(console, console.options.update(max_width=WIDEST), grid).maximum
-    Console(file=console.file, width=max(needs, console.width)).print(grid)
+    if console.is_terminal or needs <= console.width:
+        console.print(grid)
+    elif wide:
+        Console(file=console.file, width=needs).print(grid)
+    else:
+        _paragraphs(table, console)
 
 
 def _grid(table: Table) -> RichTable:

@@ -225,11 +225,11 @@ class PeriodView:
 
     def job_columns(self) -> tuple[TableColumn, ...]:
         cluster = (TableColumn("cluster", "Cluster"),) if self.several_clusters else ()
-        return (*cluster, TableColumn("job", "Job"), TableColumn("owner", "Owner"))
+        return (TableColumn("job", "Job"), *cluster, TableColumn("owner", "Owner"))
 
     def job_cells(self, job: JobKey) -> tuple[Value, ...]:
         cluster = (shown(job.cluster),) if self.several_clusters else ()
-        return (*cluster, shown(job.workload), owner(job))
+        return (shown(job.workload), *cluster, owner(job))
 
     def week(self, at: int) -> int:
         """The end of the week of the period to which the end of a day belongs."""

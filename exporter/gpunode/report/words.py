@@ -68,12 +68,19 @@ KINDS: dict[str, str] = {
 
 
 def number(value: float) -> str:
-    """A number with three digits, or all of those before the point."""
+    """A number with three digits, or all of those before the point; what reads as 0 has no sign."""
+    if round(value, 2) == 0:
+        value = abs(value)
     if abs(value) >= 1e6:
         return f"{value / 1e6:,.2f} million"
     if abs(value) >= 100 or round(value, 6) == round(value):
         return f"{value:,.0f}"
     return f"{value:,.1f}" if abs(value) >= 10 else f"{value:,.2f}"
+
+
+def gained(value: float) -> str:
+    """A gain or a loss, with its sign; what reads as 0 is no loss."""
+    return f"{round(value, 1) or 0.0:+,.1f}"
 
 
 def hourly(price: float) -> str:
@@ -95,7 +102,7 @@ def written(value: float | str | None, unit: Unit) -> str:
     if unit == "share":
         return f"{value:.1%}".replace("%", "\u202f%")
     if unit == "points":
-        return f"{round(value * 100, 1) or 0.0:+.1f}"  # no -0.0
+        return gained(value * 100)
     if unit == "count" or (unit == "GPUs" and abs(value) >= 10):
         return f"{value:,.0f}"
     if unit == "times":

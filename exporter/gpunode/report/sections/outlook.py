@@ -28,7 +28,7 @@ from gpunode.report.view import (
     used,
     useful,
 )
-from gpunode.report.words import clock, counted, date, number, written
+from gpunode.report.words import clock, counted, date, gained, number, written
 
 FULL = 0.995
 """Share of the GPUs from which on they are all held."""
@@ -204,7 +204,11 @@ def demand(view: PeriodView) -> ReportSection:
                 "GPUs",
                 by_hour,
                 "GPUs a week"
-                + (f" (80\u202f%: {gains[0] * 7:+,.1f} to {gains[1] * 7:+,.1f})" if gains else ""),
+                + (
+                    f" (80\u202f%: {gained(gains[0] * 7)} to {gained(gains[1] * 7)})"
+                    if gains
+                    else ""
+                ),
             ),
             Figure(
                 "days_until_full",
@@ -321,9 +325,9 @@ def _forecast(view: PeriodView, line: Trend | None, supply: float | None) -> str
     if line is None or supply is None:
         return f"There are too few days of data for a trend; it takes {LEAST_DAYS} of them."
     gains = line.gains()
-    says = f"The busiest hour of a day gains {line.gain * 7:+,.1f} GPUs a week"
+    says = f"The busiest hour of a day gains {gained(line.gain * 7)} GPUs a week"
     says += (
-        f" (80\u202f% interval {gains[0] * 7:+,.1f} to {gains[1] * 7:+,.1f}). "
+        f" (80\u202f% interval {gained(gains[0] * 7)} to {gained(gains[1] * 7)}). "
         if gains
         else f". How sure that is cannot be said: it takes {LEAST_FOR_INTERVAL} days of data. "
     )
