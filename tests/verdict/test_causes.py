@@ -181,6 +181,9 @@ def passes(tokens: float) -> dict[Labelled, float]:
         (engine(GAPS, 4, 3, 0.97), "kv_full"),
         (engine(GAPS, 4, 3, rates=PREEMPTS), "kv_full"),
         (engine(AT_WORK, 40, 3, 0.97), "kv_full"),
+        (engine({"memory": 0.8, "launch": 0.2}, 14, 25, 0.97), "kv_full"),
+        (engine({"memory": 0.8, "launch": 0.2}, 14, 25, 0.6), "host_bound"),
+        (engine({"memory": 0.6, "launch": 0.4}, 14, 25, 0.97), "host_bound"),
         (engine(AT_WORK, 40, 3, 0.94), "none"),
         (engine(AT_WORK, 40, 0, 0.97), "none"),
         # The engine's own code.

@@ -35,8 +35,12 @@ class ServingEngine:
 
     @property
     def kv_cache(self) -> float:
-        """The share of the KV cache in use, 0 if that is not told."""
-        return max(self.case.facts.now(KV_CACHE, *at) or 0.0 for at in self.servers)
+        """The largest share of the KV cache in use at any look, 0 if that is not told.
+
+        A request that ends leaves room until the next one is let in.
+        """
+        readings = (self.case.facts.readings(KV_CACHE, *at) for at in self.servers)
+        return max((value for several in readings for value, _ in several), default=0.0)
 
     def rate(self, metric: Metric, *labels: str) -> float:
         """The increase per second of a counter, 0 if it is not known."""

@@ -40,6 +40,10 @@ FEW = 8.0
 """Up to so many requests at a time, decoding reads all weights for little: an H100 needs about 300
 to be bound by arithmetic (989 TFLOP/s in BF16 over 3.35 TB/s)."""
 
+LARGE_GAPS = 2 * LAUNCHES
+"""From this share of the time in gaps between kernels, an engine waits for its host, whatever room
+its cache has. Below, more requests in each step would make up for more."""
+
 PROMPTS = 0.9
 """From this share of the tokens in the steps, prompts take the steps in which others decode."""
 
@@ -141,6 +145,15 @@ def _bound_by_room(case: Case) -> Effect | None:
     return Effect(1.0, evidence) if evidence else None
 
 
+def _gaps_of_few(case: Case) -> Effect | None:
+    """Gaps between kernels, of which there are fewer for each token if there is room for more."""
+    share = case.shares["launch"]
+    if not LAUNCHES <= share < LARGE_GAPS:
+        return None
+    evidence = tuple(_without_room(case))
+    return Effect(share, (case.state("launch", LAUNCHES), *evidence)) if evidence else None
+
+
 KV_FULL = Cause(
     name="kv_full",
     meaning="requests wait because the KV cache is full",
@@ -148,9 +161,10 @@ KV_FULL = Cause(
         "the engine has requests that wait at each look, while at least "
         f"{FULL:g} of its KV cache is in use, or another one as large as those that run would take "
         "more than that while now more and now fewer run, or it takes requests off the GPU to "
-        "compute them again"
+        f"compute them again; before `host_bound`, unless {LARGE_GAPS:g} of the time is lost in "
+        "gaps between kernels"
     ),
-    looks=(Explains(_without_room, rank=45), Bounds(_bound_by_room)),
+    looks=(Explains(_without_room, rank=45), Loses(_gaps_of_few), Bounds(_bound_by_room)),
     uses=(*USES, KV_CACHE, PREEMPTIONS),
     advice=Advice(
         "soon",
