@@ -88,7 +88,7 @@ def test_the_command_of_the_readme_tells_a_pipe_what_happens() -> None:
     [
         ("storage", "GPUs 0–7 are starved: storage is too slow"),  # noqa: RUF001
         ("hang", "GPUs 0–4, 6 and 7 hang: they wait for GPU 5"),  # noqa: RUF001
-        ("p2p", "GPUs 0–7 are moving data between GPUs while nothing is computed"),  # noqa: RUF001
+        ("p2p", "while nothing is computed: NCCL_P2P_DISABLE=1 is set"),
         ("throttled", "GPUs 0–4, 6 and 7 wait for GPU 5, which is slowed down by heat"),  # noqa: RUF001
         ("shm", "GPUs 0–7 are starved: the job's /dev/shm is full"),  # noqa: RUF001
     ],

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import cast
 
+import pytest
+
 from gpunode.config import STORIES, DemoSettings
 from gpunode.export.web.node import NodeNow, node
 from gpunode.host import pressure
+from gpunode.jobs.owners import NCCL_SETTING
 from gpunode.node.node import Node
 from gpunode.node.tape import TapeNode
 from gpunode.sources import watch
 from tests.export.page import scenes
+from tests.verdict.stage import Actor, Stage
 
 
 def told(story: str) -> NodeNow:
@@ -62,3 +66,30 @@ def test_what_slows_a_gpu_is_told_with_those_that_wait_for_it() -> None:
     assert any("throttled" in one.series for one in finding.evidence)
     late = next(gpu for gpu in now.gpus if gpu.label == "5")
     assert late.does == "waited for: slowed down by heat"
+
+
+def test_the_setting_that_keeps_data_off_nvlink_is_named_with_what_unsets_it() -> None:
+    (finding,) = told("p2p").findings
+    assert finding.title.endswith("while nothing is computed: NCCL_P2P_DISABLE=1 is set")
+    assert "`unset NCCL_P2P_DISABLE`" in finding.remedy
+    assert any("gpunode_nccl_setting_info" in one.series for one in finding.evidence)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "setting", "named"),
+    [
+        (2, ("NCCL_P2P_DISABLE", "1"), True),
+        (2, ("NCCL_P2P_DISABLE", "0"), False),
+        (2, ("NCCL_DEBUG", "1"), False),
+        (1, ("NCCL_P2P_DISABLE", "1"), False),  # its data goes to other nodes
+    ],
+)
+def test_a_setting_is_named_where_it_tells_of_the_loss(
+    gpus: int, setting: tuple[str, str], named: bool
+) -> None:
+    states = {"communication": 0.6, "compute": 0.4}
+    actors = (Actor(at, states, levels={(NCCL_SETTING, setting): 1.0}) for at in range(gpus))
+    stage = Stage(*actors)
+    stage.play(60)
+    (finding,) = node(stage.loop).findings
+    assert ("NCCL_P2P_DISABLE=1" in finding.title) == named, finding

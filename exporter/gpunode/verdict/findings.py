@@ -219,7 +219,7 @@ class Known:
         if cause.uncertain and self.unread:
             return UNREAD
         if cause is not NONE:
-            return cause.advice
+            return cause.says(verdict.evidence)
         most = next((state for state in WITHOUT_LOSS if window.state.get(state, 0.0) >= BOUND), "")
         if most == "idle" and self.misses_a_rank:
             return IDLE_IN_A_HANG
@@ -413,7 +413,7 @@ def _remedy(known: Known, at: At, advice: Advice) -> str:
 def _of_late(known: Known, late: At) -> Advice:
     """What to do about a GPU that others wait for, with what is told after its name."""
     if verdict := known.slowed(late):
-        own = _cause(verdict).advice
+        own = _cause(verdict).says(verdict.evidence)
         return replace(own, does=f"which is {own.does}")
     return known.late[late].advice
 
