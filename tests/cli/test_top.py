@@ -24,6 +24,7 @@ from rich.console import Console
 from gpunode.cli import top as top_command
 from gpunode.cli.top import Chosen, DaemonAddress, NoDaemon, ask, screen
 from gpunode.export.web.node import NodeNow, node
+from gpunode.incidents import history
 from gpunode.unread import Unknown
 from tests.conftest import watching
 from tests.daemon import PATIENCE, free_port
@@ -170,6 +171,15 @@ def test_60_columns_keep_the_owner_and_say_since_when() -> None:
     assert "owner" in narrow
     (gpu,) = [line for line in wide.splitlines() if line.startswith("2  ")]
     assert "2 min" in gpu
+
+
+def test_what_began_before_the_first_point_has_lasted_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(history, "POINTS", 13)  # two minutes
+    scene = scenes.Scene(scenes.actor(0, scenes.STARVED, 290.0))
+    told = run(f"--url={served(scene.play(180).stage.loop)}", width=120).stdout
+    assert ">2 min" in told
 
 
 def test_a_dumb_terminal_gets_the_table_once() -> None:

@@ -9,6 +9,7 @@ import pytest
 from gpunode.config import STORIES, DemoSettings
 from gpunode.export.web.node import NodeNow, node
 from gpunode.host import pressure
+from gpunode.incidents import history
 from gpunode.jobs.owners import NCCL_SETTING
 from gpunode.node.node import Node
 from gpunode.node.tape import TapeNode
@@ -93,3 +94,65 @@ def test_a_setting_is_named_where_it_tells_of_the_loss(
     stage.play(60)
     (finding,) = node(stage.loop).findings
     assert ("NCCL_P2P_DISABLE=1" in finding.title) == named, finding
+
+
+def test_a_gpu_has_been_waited_for_as_long_as_others_wait() -> None:
+    scene = scenes.at_work(3)
+    scene.play(120)
+    for one in scene.actors[:2]:
+        scenes.act(one, scenes.WAITING, 300.0)
+    *waiting, late = node(scene.play(60).stage.loop).gpus
+    assert late.cause == "none", "its own cause would tell of the time before as well"
+    assert late.lasts_seconds == max(gpu.lasts_seconds or 0.0 for gpu in waiting)
+    assert 50 <= late.lasts_seconds <= 70
+
+
+@pytest.fixture
+def two_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In place of the hour that is kept."""
+    monkeypatch.setattr(history, "POINTS", 13)
+
+
+@pytest.mark.usefixtures("two_minutes")
+@pytest.mark.parametrize("seconds", [20.0, 200.0])
+def test_a_hang_has_lasted_as_long_as_the_finding_says_that_nothing_moved(seconds: float) -> None:
+    scene = scenes.at_work(2)
+    for one in scene.actors:
+        scenes.act(one, scenes.WAITING, 300.0)
+    scene.play(60)  # the wait for a slow rank before it is no hang
+    scenes.act(scene.actors[0], {"blocked": 1.0}, 128.0)
+    scenes.act(scene.actors[1], {"idle": 1.0}, 118.0)
+    now = node(scene.play(seconds).stage.loop)
+    (still,) = [one for one in now.findings[0].evidence if "blocked_streak" in one.series]
+    assert seconds - 4 <= still.value <= seconds
+    assert [gpu.lasts_seconds for gpu in now.gpus] == [still.value] * 2
+    assert not any(gpu.lasts_longer for gpu in now.gpus)
+
+
+@pytest.mark.usefixtures("two_minutes")
+def test_what_began_before_what_is_kept_has_lasted_longer() -> None:
+    scene = scenes.at_work(1)
+    scene.play(30)
+    scenes.act(scene.actors[0], scenes.STARVED, 290.0)
+    (before,) = node(scene.play(90).stage.loop).gpus
+    (after,) = node(scene.play(90).stage.loop).gpus
+    assert not before.lasts_longer
+    assert 70 <= (before.lasts_seconds or 0.0) <= 90
+    assert after.lasts_longer
+    assert 110 <= (after.lasts_seconds or 0.0) <= 120
+
+
+def test_a_gpu_that_rests_has_not_rested_while_it_worked() -> None:
+    rests, works = Actor(0, jobs=("notebook",)), Actor(1)
+    scene = scenes.Scene(rests, works)
+    scene.play(120)
+    rests.states = {"idle": 1.0}
+    idle, other = node(scene.play(60).stage.loop).gpus
+    assert idle.cause == other.cause == "none"
+    assert 40 <= (idle.lasts_seconds or 0.0) <= 60
+    assert other.lasts_seconds is None
+
+
+def test_a_lost_gpu_has_been_lost_since_it_did_not_answer() -> None:
+    lost = next(gpu for gpu in node(scenes.lost(60).stage.loop).gpus if gpu.label == "3")
+    assert 40 <= (lost.lasts_seconds or 0.0) <= 60

@@ -6,7 +6,6 @@ It asks the daemon over HTTP, as the page does, so it needs neither a driver nor
 from __future__ import annotations
 
 import json
-import math
 import os
 import select
 import ssl
@@ -14,11 +13,10 @@ import sys
 import termios
 import time
 import tty
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from types import MappingProxyType
 from typing import Any, TypeVar
 
 import httpx2
@@ -29,7 +27,6 @@ from rich.text import Text
 
 from gpunode.cli.table import LONGEST_TEXT, OF_A_NODE, URGENCIES, Row, fitting, row, table
 from gpunode.config import DaemonSettings, UsageError
-from gpunode.export.web.api import Hour
 from gpunode.export.web.node import GpuNow, NodeNow
 from gpunode.report.fetch import NoWholeAnswer, fetched
 from gpunode.source import Met
@@ -76,9 +73,6 @@ MOVES = {
     "j": 1,
 }
 """What each key moves the choice by: arrows, page up and down, and as in ``less``."""
-
-HISTORY = 20.0
-"""Seconds between two looks at the last hour."""
 
 NOT_OURS = "what answers is no gpunode of this version"
 
@@ -283,15 +277,14 @@ def show(server: DaemonAddress, interval: float, as_json: bool = False) -> None:
     if as_json:
         print(node.model_dump_json(indent=2))
         return
-    ages = Ages(server)
     if not (console.is_terminal and sys.stdin.isatty()) or console.is_dumb_terminal:
-        console.print(screen(node, Chosen(place=-1), "", console, ages=ages.of(node)))
+        console.print(screen(node, Chosen(place=-1), "", console))
         return
     chosen, since = Chosen(), time.time()
     with keys() as pressed, Live(console=console, auto_refresh=False, screen=True) as live:
         trouble = ""
         while True:
-            shown = screen(node, chosen, trouble, console, console.height, ages.of(node))
+            shown = screen(node, chosen, trouble, console, console.height)
             live.update(shown, refresh=True)
             struck = pressed(interval)
             if struck:
@@ -305,44 +298,19 @@ def show(server: DaemonAddress, interval: float, as_json: bool = False) -> None:
                 trouble = f"No answer since {at} ({error}). This is what was seen then."
 
 
-class Ages:
-    """For how long each GPU has done what it does, by the daemon's last hour."""
-
-    def __init__(self, server: DaemonAddress) -> None:
-        self.server = server
-        self.asked = -math.inf
-        self.hour = Hour(step_seconds=0, times=[], gpus=[])
-
-    def of(self, node: NodeNow) -> dict[str, str]:
-        """By the UUID of a GPU; without those of which that is not known."""
-        if node.time - self.asked >= HISTORY or node.time < self.asked:
-            self.asked = node.time
-            with suppress(NoDaemon):
-                self.hour = understood(self.server.get("/api/v1/history", ANSWER_TIMEOUT), Hour)
-        causes = {gpu.uuid: gpu.cause for gpu in self.hour.gpus}
-        first = self.hour.times[0] if self.hour.times else None  # before is not in the history
-        return {
-            gpu.uuid: f"{'>' if began == first else ''}{lasting(node.time - began)}"
-            for gpu in node.gpus
-            if (began := self._since(gpu, causes.get(gpu.uuid, []))) is not None
-        }
-
-    def _since(self, gpu: GpuNow, causes: Sequence[str | None]) -> float | None:
-        """When a GPU began to be held up by what holds it up now."""
-        began = None
-        for at, cause in zip(reversed(self.hour.times), reversed(causes), strict=False):
-            if gpu.cause in (None, "none") or cause != gpu.cause:
-                break
-            began = at
-        return began
-
-
 def lasting(seconds: float) -> str:
     """A time in a few characters."""
     for most, unit, one in ((90, "s", 1), (5400, "min", 60)):
         if seconds < most:
             return f"{seconds / one:.0f} {unit}"
     return f"{seconds / 3600:.0f} h"
+
+
+def _lasts(gpu: GpuNow, longer: str) -> str:
+    """For how long a GPU does what it does, in a few characters; empty if that is not known."""
+    if gpu.lasts_seconds is None:
+        return ""
+    return f"{longer if gpu.lasts_longer else ''}{lasting(gpu.lasts_seconds)}"
 
 
 def ask(server: DaemonAddress) -> NodeNow:
@@ -356,7 +324,6 @@ def screen(
     trouble: str,
     console: Console,
     height: int = 0,
-    ages: Mapping[str, str] = MappingProxyType({}),
 ) -> Group:
     """What is wrong, and below it every GPU, or those around the chosen one that have room."""
     name, _ = KEYS[chosen.key]
@@ -365,10 +332,9 @@ def screen(
     head.append(time.strftime("  %H:%M:%S", time.localtime(node.time)), style="dim")
     alarm = [Text(trouble, style="bold red")] if trouble else []
     if chosen.opened and gpus:
-        return Group(head, *alarm, Text(), *_opened(gpus[chosen.place], ages))
+        return Group(head, *alarm, Text(), *_opened(gpus[chosen.place]))
     rows = [
-        row(gpu, ages.get(gpu.uuid, ""), bool(height) and at == chosen.place)
-        for at, gpu in enumerate(gpus)
+        row(gpu, lasting(gpu), bool(height) and at == chosen.place) for at, gpu in enumerate(gpus)
     ]
     tape = f"Played from a tape: {node.playing.title}" if node.playing else ""
     played = [Text(tape, style="cyan")] if tape else []
@@ -395,10 +361,10 @@ def screen(
     return Group(above, table(rows, caption, columns))
 
 
-def _opened(gpu: GpuNow, ages: Mapping[str, str]) -> Iterator[Text]:
+def _opened(gpu: GpuNow) -> Iterator[Text]:
     """All that is known of a GPU."""
-    since = f" for {ages[gpu.uuid].replace('>', 'more than ')}" if gpu.uuid in ages else ""
-    title = f"GPU {gpu.label} is {gpu.does}{since}"
+    lasts = _lasts(gpu, "more than ")
+    title = f"GPU {gpu.label} is {gpu.does}{f' for {lasts}' if lasts else ''}"
     yield Text(printable(title, LONGEST_TEXT), style=URGENCIES[gpu.urgency])
     if gpu.remedy:
         yield Text(f"  {printable(gpu.remedy, 2 * LONGEST_TEXT).replace('`', '')}")
