@@ -31,6 +31,10 @@ PATIENCE = 120.0
 """Seconds for what takes a few, on a machine that is busy with other tests."""
 
 MAKE_DEMO = re.compile(r"^demo: .*\n\t@trap : INT; \$\(BIN\)/(gpunode .*) \$\(DEMO\) ", re.M)
+TIME = re.compile(r"\d\d:\d\d:\d\d")
+"""It is that of the place where the demo runs, and of the look at which a caption was new."""
+
+TOUR = ROOT / "docs/tour.md"
 CAPTION = re.compile(r"  \d\d:\d\d:\d\d  nvidia-smi says (.*); gpunode says: (.*)")
 
 
@@ -74,13 +78,21 @@ def test_the_command_of_the_readme_tells_a_pipe_what_happens() -> None:
     assert waits.startswith("  (filling in the 5 minutes before it")
     assert look.startswith("  Look at this: nvidia-smi calls seven GPUs busy.")
     captions = [found.groups() for line in told if (found := CAPTION.fullmatch(line))]
-    assert captions[0] == ("100 %", "GPUs 0–7 are at work.")  # noqa: RUF001
     hangs = "hang: they wait for GPU 5, whose process is stopped by a signal or a debugger."
-    assert captions[-1] == ("100 % (GPU 5: 0 %)", f"GPUs 0–4, 6 and 7 {hangs}")  # noqa: RUF001
+    # Of what is said in between, nothing lasts.
+    assert captions == [
+        ("100 %", "GPUs 0–7 are at work."),  # noqa: RUF001
+        ("100 % (GPU 5: 0 %)", f"GPUs 0–4, 6 and 7 {hangs}"),  # noqa: RUF001
+    ]
     heading, *gpus, finding = told[len(captions) :]
     assert heading.split()[:2] == ["GPU", "now"]
     assert [line.split()[0] for line in gpus] == [str(n) for n in range(8)]
     assert finding == f"hang: {captions[-1][1]}"
+    (shown,) = re.findall(r"```\n(A training job hangs\n.*?)```", TOUR.read_text(), re.S)
+    printed = ["A training job hangs", look, waits, *told]
+    assert [TIME.sub("", line) for line in shown.splitlines()] == [
+        TIME.sub("", line) for line in printed
+    ]
 
 
 @pytest.mark.parametrize(
