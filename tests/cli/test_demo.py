@@ -15,6 +15,7 @@ from typing import IO
 
 import pytest
 
+from gpunode.cli.demo import Captions
 from gpunode.cli.stories import ORDER, Scene, in_order
 from gpunode.cli.table import row
 from gpunode.config import INCIDENTS, STORIES, DemoSettings, load
@@ -115,10 +116,13 @@ def test_each_story_begins_well_and_ends_in_its_cause(name: str, finding: str) -
     assert all(min(map(float, filter(None, gpu.states["compute"]))) > 0.5 for gpu in hour.gpus)
     assert scene.says() == "GPUs 0–7 are at work."  # noqa: RUF001
     watts = 0.0
+    captions, told = Captions(), []
     for moment in scene.moments:
         ends = moment - scene.tape.lead
+        told += [found[2] for line in captions.new(scene) if (found := CAPTION.fullmatch(line))]
         watts = node(scene.loop).gpus[0].power_watts or watts
     assert finding in scene.says()
+    assert told == ["GPUs 0–7 are at work.", scene.says()], "no guess in between"  # noqa: RUF001
     assert 30 <= ends <= 45
     now = node(scene.loop)
     assert now.playing

@@ -13,6 +13,8 @@ import pytest
 from axe_core_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, Route, expect
 
+from gpunode.cli import stories
+from gpunode.config import STORIES, DemoSettings
 from gpunode.export import palette
 from gpunode.incidents import history
 from gpunode.report.document import Report
@@ -150,6 +152,18 @@ def test_what_began_before_the_first_point_has_lasted_longer(
     with opened(browser, served(scene.play(180).stage.loop)) as page:
         assert "62 % of its time · for more than 2 min" in row(page, "0")
         assert "for " not in row(page, "1"), "nothing is wrong with it"
+
+
+def test_a_tape_is_named_with_how_far_it_has_come(browser: Browser) -> None:
+    story = stories.Scene.of(STORIES / "hang.jsonl.gz", DemoSettings(), "2 of 5", before=300)
+    for moment in story.moments:
+        if moment >= 176:
+            break
+    with opened(browser, served(story.loop)) as page:
+        expect(page.locator("#title")).to_have_text(
+            "Played from a tape 2 of 5: A training job hangs, the time before it: 2 min to go."
+        )
+        expect(page.locator("#look")).to_contain_text("nvidia-smi calls seven GPUs busy")
 
 
 def test_it_says_when_all_is_well(browser: Browser, address: Callable[[str], str]) -> None:

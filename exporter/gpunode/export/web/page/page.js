@@ -533,7 +533,7 @@ function keyed(list, entries, item, none) {
 function showPlaying(tape) {
   $("playing").hidden = !tape;
   if (!tape) return;
-  const before = tape.seconds < 0 ? `, the hour before: ${lasting(-tape.seconds)} to go` : "";
+  const before = tape.seconds < 0 ? `, the time before it: ${lasting(-tape.seconds)} to go` : "";
   put($("title"), `Played from a tape${tape.place ? ` ${tape.place}` : ""}: ${tape.title}${before}.`);
   put($("look"), tape.look ? `Look at this: ${tape.look}` : "");
 }
