@@ -21,6 +21,7 @@ from gpunode.cli.table import row
 from gpunode.config import INCIDENTS, STORIES, DemoSettings, load
 from gpunode.export.web.api import history
 from gpunode.export.web.node import node
+from tests.tapes.stories import STORY
 from tests.tapes.stories import main as make_stories
 from tests.tapes.truth import TRUTH
 from tests.terminal import Terminal
@@ -96,17 +97,8 @@ def test_the_command_of_the_readme_tells_a_pipe_what_happens() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("name", "finding"),
-    [
-        ("storage", "GPUs 0–7 are starved: storage is too slow"),  # noqa: RUF001
-        ("hang", "GPUs 0–4, 6 and 7 hang: they wait for GPU 5"),  # noqa: RUF001
-        ("p2p", "while nothing is computed: NCCL_P2P_DISABLE=1 is set"),
-        ("throttled", "GPUs 0–4, 6 and 7 wait for GPU 5, which is slowed down by heat"),  # noqa: RUF001
-        ("shm", "GPUs 0–7 are starved: the job's /dev/shm is full"),  # noqa: RUF001
-    ],
-)
-def test_each_story_begins_well_and_ends_in_its_cause(name: str, finding: str) -> None:
+@pytest.mark.parametrize("name", STORY)
+def test_each_story_begins_well_and_ends_in_its_cause(name: str) -> None:
     settings = load(DemoSettings, "gpunode demo", [name])
     before = 600.0 if name == "hang" else 120.0
     scene = Scene.of(STORIES / f"{name}.jsonl.gz", settings, "", before)
@@ -121,7 +113,7 @@ def test_each_story_begins_well_and_ends_in_its_cause(name: str, finding: str) -
         ends = moment - scene.tape.lead
         told += [found[2] for line in captions.new(scene) if (found := CAPTION.fullmatch(line))]
         watts = node(scene.loop).gpus[0].power_watts or watts
-    assert finding in scene.says()
+    assert STORY[name].finding in scene.says()
     assert told == ["GPUs 0–7 are at work.", scene.says()], "no guess in between"  # noqa: RUF001
     assert 30 <= ends <= 45
     now = node(scene.loop)
