@@ -143,6 +143,21 @@ def test_enter_opens_the_evidence_of_the_chosen_gpu() -> None:
         assert terminal.child.wait(PATIENCE) == 0
 
 
+@pytest.mark.parametrize(("lines", "cut"), [(9, True), (12, True), (16, False)])
+def test_an_opened_gpu_fits_with_the_keys_below_it(lines: int, cut: bool) -> None:
+    """Of what has no room, the most telling is kept."""
+    with top(f"--url={served(scenes.hang(60, 60).stage.loop)}", size=(lines, 60)) as terminal:
+        terminal.shows("q: quit" if lines > 9 else "owner")
+        terminal.strike("\r")
+        shown = terminal.shows("Enter: all GPUs  up, down: another  q: quit")
+        assert "GPU 0 is hanging: waits for GPU 5" in shown
+        assert "kill -CONT 41205" in shown
+        assert "its process is" in shown or lines < 12
+        assert (" left out.  " in shown) == cut
+        assert ("GPU-0" in shown) != cut
+        assert "limit 1" not in shown, "that a GPU is waited for is no figure"
+
+
 def test_a_filter_shows_the_gpus_with_these_words() -> None:
     with top(f"--url={served(scenes.hang(60, 60).stage.loop)}") as terminal:
         terminal.shows("q: quit")

@@ -32,6 +32,7 @@ from gpunode.report.fetch import NoWholeAnswer, fetched
 from gpunode.source import Met
 from gpunode.text import printable
 from gpunode.verdict.advice import URGENCIES as ORDER
+from gpunode.verdict.case import Evidence
 from gpunode.verdict.findings import Finding
 
 ANSWER_TIMEOUT = 5.0
@@ -48,6 +49,9 @@ LARGEST_FIGURE = 1e15
 
 FINDINGS = 3
 """Findings above the table; the page has them all."""
+
+OPENED_FACTS = 2
+"""What is told of an opened GPU, whose it is and which process, before evidence is left out."""
 
 KEYS: dict[str, tuple[str, Callable[[Row], tuple[float, str]]]] = {
     "g": ("GPU", lambda _: (0.0, "")),
@@ -332,9 +336,10 @@ def screen(
     head.append(time.strftime("  %H:%M:%S", time.localtime(node.time)), style="dim")
     alarm = [Text(trouble, style="bold red")] if trouble else []
     if chosen.opened and gpus:
-        return Group(head, *alarm, Text(), *_opened(gpus[chosen.place]))
+        return _opened(gpus[chosen.place], Group(head, *alarm, Text()), console, height)
     rows = [
-        row(gpu, lasting(gpu), bool(height) and at == chosen.place) for at, gpu in enumerate(gpus)
+        row(gpu, _lasts(gpu, ">"), bool(height) and at == chosen.place)
+        for at, gpu in enumerate(gpus)
     ]
     tape = f"Played from a tape: {node.playing.title}" if node.playing else ""
     played = [Text(tape, style="cyan")] if tape else []
@@ -361,32 +366,49 @@ def screen(
     return Group(above, table(rows, caption, columns))
 
 
-def _opened(gpu: GpuNow) -> Iterator[Text]:
-    """All that is known of a GPU."""
+def _opened(gpu: GpuNow, above: Group, console: Console, height: int) -> Group:
+    """What is known of a GPU, as far as it has room: above all what to do and how to go on."""
     lasts = _lasts(gpu, "more than ")
     title = f"GPU {gpu.label} is {gpu.does}{f' for {lasts}' if lasts else ''}"
-    yield Text(printable(title, LONGEST_TEXT), style=URGENCIES[gpu.urgency])
+    told = [Text(printable(title, LONGEST_TEXT), style=URGENCIES[gpu.urgency])]
     if gpu.remedy:
-        yield Text(f"  {printable(gpu.remedy, 2 * LONGEST_TEXT).replace('`', '')}")
-    for one in gpu.evidence:
-        figures = f"{one.value:.3g}, limit {one.threshold:.3g}"
-        yield Text(f"  because {printable(one.meaning, LONGEST_TEXT)}: {figures}", style="dim")
+        told.append(Text(f"  {printable(gpu.remedy, 2 * LONGEST_TEXT).replace('`', '')}"))
+    evidence, facts = list(map(_evidence, gpu.evidence)), list(_facts(gpu))
+    cut = 0
+    while True:
+        left_out = f"{cut} left out.  " if cut else ""
+        keys = Text(f"{left_out}Enter: all GPUs  up, down: another  q: quit", style="dim")
+        shown = Group(above, *told, *evidence, *facts, keys)
+        lines = console.render_lines(shown) if height else []
+        if len(lines) <= height or not (evidence or facts):
+            return shown
+        (facts if len(facts) > OPENED_FACTS else evidence or facts).pop()
+        cut += 1
+
+
+def _evidence(one: Evidence) -> Text:
+    """A figure behind a verdict; without it where only that it is so counts."""
+    figures = "" if one.value == one.threshold else f": {one.value:.3g}, limit {one.threshold:.3g}"
+    return Text(f"  because {printable(one.meaning, LONGEST_TEXT)}{figures}", style="dim")
+
+
+def _facts(gpu: GpuNow) -> Iterator[Text]:
+    """Who holds a GPU, and what was read of it."""
     states = ", ".join(f"{state} {share:.0%}" for state, share in gpu.states.items())
     heat = f"{gpu.temperature_celsius:.0f} °C" if gpu.temperature_celsius is not None else ""
     watts = f"{gpu.power_watts:.0f} W" if gpu.power_watts is not None else ""
     ranks = f"rank {', '.join(gpu.ranks)}" if gpu.ranks else ""
     for what, value in (
-        ("model", gpu.name),
         ("owner", ", ".join(filter(None, (*gpu.owners, ranks)))),
         ("serves", gpu.serves),
         ("processes", ", ".join(gpu.pids)),
         ("heat and power", ", ".join(filter(None, (heat, watts)))),
         ("now", states),
+        ("model", gpu.name),
         ("uuid", gpu.uuid),
     ):
         if value:
             yield Text(f"  {what:15} {printable(value, LONGEST_TEXT)}")
-    yield Text("Enter: all GPUs  up, down: another  q: quit", style="dim")
 
 
 def _unread(unread: Sequence[Met]) -> str:
