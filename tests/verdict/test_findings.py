@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import cast
 
 import pytest
 
-from gpunode.config import STORIES, DemoSettings
+from gpunode.config import INCIDENTS, STORIES, DemoSettings
 from gpunode.export.web.node import NodeNow, node
 from gpunode.host import pressure
 from gpunode.incidents import history
 from gpunode.jobs.owners import NCCL_SETTING
+from gpunode.loop.playing import NowPlaying
 from gpunode.node.node import Node
 from gpunode.node.tape import TapeNode
 from gpunode.sources import watch
@@ -18,11 +20,11 @@ from tests.export.page import scenes
 from tests.verdict.stage import Actor, Stage
 
 
-def told(story: str) -> NodeNow:
-    """What the page tells at the end of an incident of the demo."""
-    tape = TapeNode(STORIES / f"{story}.jsonl.gz")
-    loop = watch(cast(Node, tape), DemoSettings())
-    for _ in loop.replay(tape.clock, tape.end):
+def told(story: str, folder: Path = STORIES, seconds: float = 0.0) -> NodeNow:
+    """What the page tells at the end of an incident of the demo, or of another folder."""
+    tape = TapeNode(folder / f"{story}.jsonl.gz")
+    loop = watch(cast(Node, tape), DemoSettings(), NowPlaying(tape))
+    for _ in loop.replay(tape.clock, seconds or tape.end):
         pass
     return node(loop)
 
@@ -56,6 +58,17 @@ def test_what_a_verdict_says_of_storage_is_not_told_of_the_node_again() -> None:
     assert {one.cause for one in now.figures if one.short} == {"data_loading_storage"}
     (finding,) = now.findings
     assert finding.title.endswith("are starved: storage is too slow")
+
+
+def test_what_a_tape_lacks_is_not_said_of_a_node() -> None:
+    (finding,) = told("starved", INCIDENTS, seconds=20.0).findings
+    assert finding.title.endswith("and what may explain it is not all on the tape")
+    assert "doctor" not in finding.remedy
+
+
+def test_a_gain_that_rounds_to_none_is_not_told() -> None:
+    (finding,) = told("comm_nop2p", INCIDENTS, seconds=20.0).findings
+    assert finding.gain == ""
 
 
 def test_what_slows_a_gpu_is_told_with_those_that_wait_for_it() -> None:

@@ -9,11 +9,11 @@ from pydantic import BaseModel, Field
 
 from gpunode import __version__
 from gpunode.audit.source import Audited, Result
-from gpunode.export.playing import Playing
 from gpunode.gpu.activity import BLOCKED_STREAK, MEMORY_TOTAL, MEMORY_USED, TEMPERATURE, UTILIZATION
 from gpunode.incidents.history import History
 from gpunode.jobs.steps import LAST_STEP
 from gpunode.loop import Loop
+from gpunode.loop.playing import Playing
 from gpunode.serving.requests import ServerNow, ServersNow
 from gpunode.source import Key, Met, Silent
 from gpunode.verdict.advice import Urgency
