@@ -508,10 +508,19 @@ class ReplaySettings(Settings):
     print: Literal["table", "metrics"] = Field("table", description="what to print at the end")
 
 
+class DemoGpuSettings(GpuSettings):
+    """The same for incidents that are over before what is read every 30 s is read twice."""
+
+    health_interval: Seconds = Field(
+        10.0, description="seconds between reads of error counters and modes"
+    )
+
+
 class DemoSettings(Settings):
     """Play incidents, say what is worth looking at, and show where the time of each GPU went."""
 
     web: PlayingWebSettings = PlayingWebSettings()
+    gpu: DemoGpuSettings = DemoGpuSettings()
 
     incident: Annotated[CliPositionalArg[Path], ASKED] = Field(
         STORIES,

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pyte
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, expect, sync_playwright
 
 from gpunode.cli.stories import ORDER
 from tests.bench.known import remembering
@@ -25,6 +25,7 @@ from tests.export.page import scenes
 from tests.export.page.serve import served
 from tests.needs import ROOT, need
 from tests.report.test_why import NOW, past
+from tests.tapes.stories import STORY
 from tests.terminal import Terminal
 
 FOLDER = ROOT / "docs/tour"
@@ -34,10 +35,8 @@ SIZES = ((60, 16), (80, 24), (200, 50))
 
 PAGE = {"width": 1280, "height": 860}
 
-TOLD = 40.0
-"""Seconds of an incident after which it has been told."""
-
-SPEED = 2.0
+DRAWN = 4.0
+"""Seconds after which the last hour has a point of what was found."""
 
 JOBS = {
     "storage": "research/llm",
@@ -95,13 +94,15 @@ def _why(browser: Browser) -> None:
 
 
 def _page_of(browser: Browser, story: str) -> None:
-    """The demo's page once an incident has been told."""
+    """The demo's page once it has found what the incident is."""
+    finding = STORY[story].finding
     with _demo(story) as (url, child):
+        assert child.stdout is not None
+        next(line for line in child.stdout if finding in line)
+        time.sleep(DRAWN)
         page = browser.new_page(viewport=PAGE, color_scheme="light")  # type: ignore[arg-type]
         page.goto(url)
-        assert child.stdout is not None
-        next(line for line in child.stdout if "nvidia-smi says" in line)
-        time.sleep(TOLD / SPEED)
+        expect(page.locator(".finding h3").first).to_contain_text(finding)
         page.wait_for_selector(".strip path")
         _keep(page.screenshot(), f"demo-{story}")
         page.close()
@@ -110,7 +111,7 @@ def _page_of(browser: Browser, story: str) -> None:
 @contextmanager
 def _demo(story: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     address = f"127.0.0.1:{free_port()}"
-    command = [sys.executable, "-m", "gpunode", "demo", story, f"--speed={SPEED:g}"]
+    command = [sys.executable, "-m", "gpunode", "demo", story]
     with subprocess.Popen(
         [*command, f"--web.listen-address={address}"], stdout=subprocess.PIPE, text=True
     ) as child:

@@ -24,6 +24,7 @@ from rich.console import Console
 from gpunode.cli import top as top_command
 from gpunode.cli.top import Chosen, DaemonAddress, NoDaemon, ask, screen
 from gpunode.export.web.node import NodeNow, node
+from gpunode.incidents import history
 from gpunode.unread import Unknown
 from tests.conftest import watching
 from tests.daemon import PATIENCE, free_port
@@ -142,6 +143,21 @@ def test_enter_opens_the_evidence_of_the_chosen_gpu() -> None:
         assert terminal.child.wait(PATIENCE) == 0
 
 
+@pytest.mark.parametrize(("lines", "cut"), [(9, True), (12, True), (16, False)])
+def test_an_opened_gpu_fits_with_the_keys_below_it(lines: int, cut: bool) -> None:
+    """Of what has no room, the most telling is kept."""
+    with top(f"--url={served(scenes.hang(60, 60).stage.loop)}", size=(lines, 60)) as terminal:
+        terminal.shows("q: quit" if lines > 9 else "owner")
+        terminal.strike("\r")
+        shown = terminal.shows("Enter: all GPUs  up, down: another  q: quit")
+        assert "GPU 0 is hanging: waits for GPU 5" in shown
+        assert "kill -CONT 41205" in shown
+        assert "its process is" in shown or lines < 12
+        assert (" left out.  " in shown) == cut
+        assert ("GPU-0" in shown) != cut
+        assert "limit 1" not in shown, "that a GPU is waited for is no figure"
+
+
 def test_a_filter_shows_the_gpus_with_these_words() -> None:
     with top(f"--url={served(scenes.hang(60, 60).stage.loop)}") as terminal:
         terminal.shows("q: quit")
@@ -170,6 +186,15 @@ def test_60_columns_keep_the_owner_and_say_since_when() -> None:
     assert "owner" in narrow
     (gpu,) = [line for line in wide.splitlines() if line.startswith("2  ")]
     assert "2 min" in gpu
+
+
+def test_what_began_before_the_first_point_has_lasted_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(history, "POINTS", 13)  # two minutes
+    scene = scenes.Scene(scenes.actor(0, scenes.STARVED, 290.0))
+    told = run(f"--url={served(scene.play(180).stage.loop)}", width=120).stdout
+    assert ">2 min" in told
 
 
 def test_a_dumb_terminal_gets_the_table_once() -> None:

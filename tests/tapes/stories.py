@@ -52,6 +52,9 @@ class Story:
 
     title: str
     look: str
+    finding: str
+    """In which words of gpunode it ends."""
+
     tape: str
     job: str
     most: int = 0
@@ -129,6 +132,7 @@ STORY = {
         "The job is starved by storage",
         "nvidia-smi shows 60 to 100 %; GPUs stand still for half of the time. The table at the "
         "bottom shows under I/O how long tasks wait for storage.",
+        "GPUs 0–7 are starved: storage is too slow",  # noqa: RUF001
         "h200_storage",
         "resnet-imagenet-0",
     ),
@@ -136,6 +140,7 @@ STORY = {
         "A training job hangs",
         "nvidia-smi calls seven GPUs busy. The finding says which process they wait for, "
         "and what continues it.",
+        "GPUs 0–4, 6 and 7 hang: they wait for GPU 5",  # noqa: RUF001
         "h200_hang",
         "llama-70b-worker-0",
         odd=("h200_hang", 1),
@@ -145,6 +150,7 @@ STORY = {
     "p2p": Story(
         "The job runs with NCCL_P2P_DISABLE=1",
         "nvidia-smi calls all GPUs busy, at a fifth of their power. They only move data.",
+        "while nothing is computed: NCCL_P2P_DISABLE=1 is set",
         "comm_nop2p",
         "mixtral-pretrain-0",
         edit=without_p2p,
@@ -152,6 +158,7 @@ STORY = {
     "throttled": Story(
         "One GPU is throttled by heat, and seven wait for it",
         "Seven GPUs look busy and wait. GPU 5 is at 91 °C and at a third of its clock.",
+        "GPUs 0–4, 6 and 7 wait for GPU 5, which is slowed down by heat",  # noqa: RUF001
         "straggler",
         "gemma-tune-worker-0",
         odd=("healthy", 0),
@@ -160,6 +167,7 @@ STORY = {
     "shm": Story(
         "A leak fills /dev/shm",
         "The finding names the job's /dev/shm: its loaders wait for room in it.",
+        "GPUs 0–7 are starved: the job's /dev/shm is full",  # noqa: RUF001
         "h200_shm",
         "clip-laion-0",
         edit=leaking,

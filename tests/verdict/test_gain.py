@@ -207,6 +207,7 @@ def test_whatever_the_time_goes_to_a_gain_is_within_its_bounds(
     [
         (Gain(1.24, 1.33, 1.46), "1.3 times as fast (1.2 to 1.5)"),
         (Gain(7.7, 19.99, 25.0), "20 times as fast (7.7 to 25)"),
+        (Gain(1.0, 1.04, 1.2), ""),
     ],
 )
 def test_a_gain_in_words(gain: Gain, words: str) -> None:

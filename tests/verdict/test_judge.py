@@ -192,7 +192,8 @@ def cases() -> Iterator[Case]:
     """GPUs of which a node tells everything, or everything but one thing or all of one kind."""
     of_jobs = {metric for metric in USED if metric.name.startswith("gpunode_job_")}
     known = [USED, USED - of_jobs, frozenset({PCIE_BYTES}), *(USED - {one} for one in USED)]
-    for metrics, rate, main in product(known, (0.0, 0.3, 1e9), ("starved", "copy", "compute")):
+    states = ("starved", "copy", "compute", "communication")
+    for metrics, rate, main in product(known, (0.0, 0.3, 1e9), states):
         snapshots = tuple(
             Snapshot(at, {key: (value, at) for key, value in series(metrics, rate * at)})
             for at in (1.0, 3.0)

@@ -56,7 +56,6 @@ from gpunode.driver.driver import Gpu, listed
 from gpunode.driver.errands import DRIVER_TIMEOUT
 from gpunode.driver.vendors import open_drivers
 from gpunode.export.exposition import Exposition
-from gpunode.export.playing import NowPlaying
 from gpunode.export.web.access import AccessFile
 from gpunode.export.web.entrance import Entrance
 from gpunode.gpu.calibration import implausible, kept, written
@@ -64,6 +63,7 @@ from gpunode.gpu.probe import ProbeError, measured, probe
 from gpunode.handover.formats import FORMATS
 from gpunode.incidents.black_box import BlackBox
 from gpunode.loop import MORE_THREADS, Loop
+from gpunode.loop.playing import NowPlaying
 from gpunode.nccl.bench import BANDWIDTH_LOW, Measurement
 from gpunode.nccl.run import BenchError, measure
 from gpunode.node.descriptors import DescriptorsNode

@@ -38,6 +38,10 @@ LONGEST_LINE = 1000
 TOLD_EVERY = 1200
 """Seconds before an incident that are filled in between two lines that say so."""
 
+SETTLED = 5.0
+"""Seconds of a tape for which the same must be said before it is a caption. What explains a loss is
+read every few seconds, so what is said first may not last."""
+
 IN_PLAIN_TEXT = (GPU, NOW, WENT_TO, WATTS, STEP)
 """For where there are no colours."""
 
@@ -69,29 +73,36 @@ def showing(caption: str) -> Iterator[Show]:
 
 
 class Captions:
-    """What is said of a scene: a line whenever it changes."""
+    """What is said of a scene: a line whenever it changes to something that lasts."""
 
     def __init__(self) -> None:
         self.scene: Scene | None = None
-        self.last = ""
+        self.last = self.coming = self.line = ""
+        self.since = 0.0
+        """Since when (of the tape) that which is coming is said."""
 
     def begun(self, scene: Scene) -> Iterator[str]:
         """What happens in a scene and what to look at, if that has not been said yet."""
         if scene is not self.scene:
-            self.scene, self.last = scene, ""
+            self.scene = scene
+            self.last = self.coming = ""
             yield scene.title
             if scene.tape.look:
                 yield f"  Look at this: {scene.tape.look}"
 
-    def new(self, scene: Scene) -> Iterator[str]:
-        """What has not been said yet."""
+    def new(self, scene: Scene, ended: bool = False) -> Iterator[str]:
+        """What has not been said yet; at the end also what has not lasted."""
         yield from self.begun(scene)
-        said = scene.says()
-        if said and said != self.last:
-            self.last = said
-            at = time.strftime("%H:%M:%S", time.localtime(scene.tape.clock.time()))
+        clock, said = scene.tape.clock, scene.says()
+        if said and said != self.coming:
+            self.coming, self.since = said, clock.now
+            at = time.strftime("%H:%M:%S", time.localtime(clock.time()))
             smi = utilisation(scene.loop)
-            yield f"  {at}  nvidia-smi says {smi}; gpunode says: {said}"
+            self.line = f"  {at}  nvidia-smi says {smi}; gpunode says: {said}"
+        lasts = ended or not self.last or clock.now - self.since >= SETTLED
+        if self.coming != self.last and lasts:
+            self.last = self.coming
+            yield self.line
 
 
 class Drawn:
@@ -118,6 +129,7 @@ class Drawn:
         self.live.update(Group(Text(), self._table(scene, self.caption)), refresh=True)
 
     def played(self, scene: Scene) -> None:
+        self._say(self.captions.new(scene, ended=True))
         self.live.console.print(Text(), self._table(scene), Text())
         self.live.update(Text(self.caption, style="dim"), refresh=True)
 
@@ -145,12 +157,12 @@ class Written:
             so_far = f": {filled * TOLD_EVERY / 60:.0f} so far" if filled else ""
             print(f"  (filling in the {whole} before it{so_far})", flush=True)
 
-    def playing(self, scene: Scene) -> None:
-        for line in self.captions.new(scene):
+    def playing(self, scene: Scene, ended: bool = False) -> None:
+        for line in self.captions.new(scene, ended):
             print(printable(line, LONGEST_LINE))
 
     def played(self, scene: Scene) -> None:
-        self.playing(scene)
+        self.playing(scene, ended=True)
         with self.console.capture() as drawn:
             self.console.print(table(_rows(scene), columns=IN_PLAIN_TEXT))
         for line in drawn.get().splitlines():

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import cast
 
 from gpunode.config import DemoSettings
-from gpunode.export.playing import NowPlaying
 from gpunode.gpu.activity import UTILIZATION
 from gpunode.loop import Loop
+from gpunode.loop.playing import NowPlaying
 from gpunode.node.node import Node
 from gpunode.node.tape import TapeNode
 from gpunode.sources import watch

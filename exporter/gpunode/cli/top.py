@@ -6,7 +6,6 @@ It asks the daemon over HTTP, as the page does, so it needs neither a driver nor
 from __future__ import annotations
 
 import json
-import math
 import os
 import select
 import ssl
@@ -14,11 +13,10 @@ import sys
 import termios
 import time
 import tty
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from types import MappingProxyType
 from typing import Any, TypeVar
 
 import httpx2
@@ -29,12 +27,12 @@ from rich.text import Text
 
 from gpunode.cli.table import LONGEST_TEXT, OF_A_NODE, URGENCIES, Row, fitting, row, table
 from gpunode.config import DaemonSettings, UsageError
-from gpunode.export.web.api import Hour
 from gpunode.export.web.node import GpuNow, NodeNow
 from gpunode.report.fetch import NoWholeAnswer, fetched
 from gpunode.source import Met
 from gpunode.text import printable
 from gpunode.verdict.advice import URGENCIES as ORDER
+from gpunode.verdict.case import Evidence
 from gpunode.verdict.findings import Finding
 
 ANSWER_TIMEOUT = 5.0
@@ -51,6 +49,9 @@ LARGEST_FIGURE = 1e15
 
 FINDINGS = 3
 """Findings above the table; the page has them all."""
+
+OPENED_FACTS = 2
+"""What is told of an opened GPU, whose it is and which process, before evidence is left out."""
 
 KEYS: dict[str, tuple[str, Callable[[Row], tuple[float, str]]]] = {
     "g": ("GPU", lambda _: (0.0, "")),
@@ -76,9 +77,6 @@ MOVES = {
     "j": 1,
 }
 """What each key moves the choice by: arrows, page up and down, and as in ``less``."""
-
-HISTORY = 20.0
-"""Seconds between two looks at the last hour."""
 
 NOT_OURS = "what answers is no gpunode of this version"
 
@@ -283,15 +281,14 @@ def show(server: DaemonAddress, interval: float, as_json: bool = False) -> None:
     if as_json:
         print(node.model_dump_json(indent=2))
         return
-    ages = Ages(server)
     if not (console.is_terminal and sys.stdin.isatty()) or console.is_dumb_terminal:
-        console.print(screen(node, Chosen(place=-1), "", console, ages=ages.of(node)))
+        console.print(screen(node, Chosen(place=-1), "", console))
         return
     chosen, since = Chosen(), time.time()
     with keys() as pressed, Live(console=console, auto_refresh=False, screen=True) as live:
         trouble = ""
         while True:
-            shown = screen(node, chosen, trouble, console, console.height, ages.of(node))
+            shown = screen(node, chosen, trouble, console, console.height)
             live.update(shown, refresh=True)
             struck = pressed(interval)
             if struck:
@@ -305,44 +302,19 @@ def show(server: DaemonAddress, interval: float, as_json: bool = False) -> None:
                 trouble = f"No answer since {at} ({error}). This is what was seen then."
 
 
-class Ages:
-    """For how long each GPU has done what it does, by the daemon's last hour."""
-
-    def __init__(self, server: DaemonAddress) -> None:
-        self.server = server
-        self.asked = -math.inf
-        self.hour = Hour(step_seconds=0, times=[], gpus=[])
-
-    def of(self, node: NodeNow) -> dict[str, str]:
-        """By the UUID of a GPU; without those of which that is not known."""
-        if node.time - self.asked >= HISTORY or node.time < self.asked:
-            self.asked = node.time
-            with suppress(NoDaemon):
-                self.hour = understood(self.server.get("/api/v1/history", ANSWER_TIMEOUT), Hour)
-        causes = {gpu.uuid: gpu.cause for gpu in self.hour.gpus}
-        first = self.hour.times[0] if self.hour.times else None  # before is not in the history
-        return {
-            gpu.uuid: f"{'>' if began == first else ''}{lasting(node.time - began)}"
-            for gpu in node.gpus
-            if (began := self._since(gpu, causes.get(gpu.uuid, []))) is not None
-        }
-
-    def _since(self, gpu: GpuNow, causes: Sequence[str | None]) -> float | None:
-        """When a GPU began to be held up by what holds it up now."""
-        began = None
-        for at, cause in zip(reversed(self.hour.times), reversed(causes), strict=False):
-            if gpu.cause in (None, "none") or cause != gpu.cause:
-                break
-            began = at
-        return began
-
-
 def lasting(seconds: float) -> str:
     """A time in a few characters."""
     for most, unit, one in ((90, "s", 1), (5400, "min", 60)):
         if seconds < most:
             return f"{seconds / one:.0f} {unit}"
     return f"{seconds / 3600:.0f} h"
+
+
+def _lasts(gpu: GpuNow, longer: str) -> str:
+    """For how long a GPU does what it does, in a few characters; empty if that is not known."""
+    if gpu.lasts_seconds is None:
+        return ""
+    return f"{longer if gpu.lasts_longer else ''}{lasting(gpu.lasts_seconds)}"
 
 
 def ask(server: DaemonAddress) -> NodeNow:
@@ -356,7 +328,6 @@ def screen(
     trouble: str,
     console: Console,
     height: int = 0,
-    ages: Mapping[str, str] = MappingProxyType({}),
 ) -> Group:
     """What is wrong, and below it every GPU, or those around the chosen one that have room."""
     name, _ = KEYS[chosen.key]
@@ -365,9 +336,9 @@ def screen(
     head.append(time.strftime("  %H:%M:%S", time.localtime(node.time)), style="dim")
     alarm = [Text(trouble, style="bold red")] if trouble else []
     if chosen.opened and gpus:
-        return Group(head, *alarm, Text(), *_opened(gpus[chosen.place], ages))
+        return _opened(gpus[chosen.place], Group(head, *alarm, Text()), console, height)
     rows = [
-        row(gpu, ages.get(gpu.uuid, ""), bool(height) and at == chosen.place)
+        row(gpu, _lasts(gpu, ">"), bool(height) and at == chosen.place)
         for at, gpu in enumerate(gpus)
     ]
     tape = f"Played from a tape: {node.playing.title}" if node.playing else ""
@@ -395,32 +366,49 @@ def screen(
     return Group(above, table(rows, caption, columns))
 
 
-def _opened(gpu: GpuNow, ages: Mapping[str, str]) -> Iterator[Text]:
-    """All that is known of a GPU."""
-    since = f" for {ages[gpu.uuid].replace('>', 'more than ')}" if gpu.uuid in ages else ""
-    title = f"GPU {gpu.label} is {gpu.does}{since}"
-    yield Text(printable(title, LONGEST_TEXT), style=URGENCIES[gpu.urgency])
+def _opened(gpu: GpuNow, above: Group, console: Console, height: int) -> Group:
+    """What is known of a GPU, as far as it has room: above all what to do and how to go on."""
+    lasts = _lasts(gpu, "more than ")
+    title = f"GPU {gpu.label} is {gpu.does}{f' for {lasts}' if lasts else ''}"
+    told = [Text(printable(title, LONGEST_TEXT), style=URGENCIES[gpu.urgency])]
     if gpu.remedy:
-        yield Text(f"  {printable(gpu.remedy, 2 * LONGEST_TEXT).replace('`', '')}")
-    for one in gpu.evidence:
-        figures = f"{one.value:.3g}, limit {one.threshold:.3g}"
-        yield Text(f"  because {printable(one.meaning, LONGEST_TEXT)}: {figures}", style="dim")
+        told.append(Text(f"  {printable(gpu.remedy, 2 * LONGEST_TEXT).replace('`', '')}"))
+    evidence, facts = list(map(_evidence, gpu.evidence)), list(_facts(gpu))
+    cut = 0
+    while True:
+        left_out = f"{cut} left out.  " if cut else ""
+        keys = Text(f"{left_out}Enter: all GPUs  up, down: another  q: quit", style="dim")
+        shown = Group(above, *told, *evidence, *facts, keys)
+        lines = console.render_lines(shown) if height else []
+        if len(lines) <= height or not (evidence or facts):
+            return shown
+        (facts if len(facts) > OPENED_FACTS else evidence or facts).pop()
+        cut += 1
+
+
+def _evidence(one: Evidence) -> Text:
+    """A figure behind a verdict; without it where only that it is so counts."""
+    figures = "" if one.value == one.threshold else f": {one.value:.3g}, limit {one.threshold:.3g}"
+    return Text(f"  because {printable(one.meaning, LONGEST_TEXT)}{figures}", style="dim")
+
+
+def _facts(gpu: GpuNow) -> Iterator[Text]:
+    """Who holds a GPU, and what was read of it."""
     states = ", ".join(f"{state} {share:.0%}" for state, share in gpu.states.items())
     heat = f"{gpu.temperature_celsius:.0f} °C" if gpu.temperature_celsius is not None else ""
     watts = f"{gpu.power_watts:.0f} W" if gpu.power_watts is not None else ""
     ranks = f"rank {', '.join(gpu.ranks)}" if gpu.ranks else ""
     for what, value in (
-        ("model", gpu.name),
         ("owner", ", ".join(filter(None, (*gpu.owners, ranks)))),
         ("serves", gpu.serves),
         ("processes", ", ".join(gpu.pids)),
         ("heat and power", ", ".join(filter(None, (heat, watts)))),
         ("now", states),
+        ("model", gpu.name),
         ("uuid", gpu.uuid),
     ):
         if value:
             yield Text(f"  {what:15} {printable(value, LONGEST_TEXT)}")
-    yield Text("Enter: all GPUs  up, down: another  q: quit", style="dim")
 
 
 def _unread(unread: Sequence[Met]) -> str:

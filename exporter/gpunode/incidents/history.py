@@ -17,6 +17,7 @@ from gpunode.gpu.power import ENERGY
 from gpunode.metric import Metric
 from gpunode.source import Reading, Readings
 from gpunode.verdict.causes import CAUSES
+from gpunode.verdict.causes.cause import BOUND
 from gpunode.verdict.facts import increase
 from gpunode.verdict.source import BOTTLENECK
 
@@ -151,17 +152,39 @@ class History:
 
         Where the clock was set back, the points that it took for the future are left out.
         """
-        places: list[int] = []
+        places = list(self._latest_first(since))[::-1]
+        rings = sorted(self.rings.items(), key=lambda item: (int(item[0][0]), item[0][1]))
+        times = [round(self.times[place], 1) for place in places]
+        return times, [_of_gpu(at, ring, places) for at, ring in rings]
+
+    def began(self, at: At, cause: str | None, state: str = "") -> tuple[float, bool] | None:
+        """When a GPU began to have a cause, and most of its time in a state if one is named.
+
+        In seconds since the epoch, with whether the first point that is kept has it already; None
+        if the last point does not have it.
+        """
+        ring = self.rings.get(at)
+        wanted = UNKNOWN if cause is None else NAMES.index(cause)
+        shares = ring.shares[list(STATES).index(state)] if ring and state else None
+        found = None
+        for place in self._latest_first():
+            if ring is None or ring.causes[place] != wanted:
+                break
+            if shares is not None and not shares[place] >= BOUND:  # not where nothing is known
+                break
+            found = self.times[place], False
+        else:
+            found = found and (found[0], True)
+        return found
+
+    def _latest_first(self, since: float = 0.0) -> Iterator[int]:
+        """The places of the points after a time; see ``after`` for a clock that was set back."""
         next_time = math.inf
         for number in reversed(range(max(0, self.count - POINTS + 1), self.count)):
             place = number % POINTS
             if since < self.times[place] < next_time:
-                places.append(place)
+                yield place
                 next_time = self.times[place]
-        places.reverse()
-        rings = sorted(self.rings.items(), key=lambda item: (int(item[0][0]), item[0][1]))
-        times = [round(self.times[place], 1) for place in places]
-        return times, [_of_gpu(at, ring, places) for at, ring in rings]
 
 
 def _watts(before: tuple[float, float] | None, after: tuple[float, float] | None) -> float:

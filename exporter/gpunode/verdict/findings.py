@@ -12,6 +12,7 @@ from gpunode.gpu.activity import GpuActivity, WindowDetail
 from gpunode.gpu.health import INFO
 from gpunode.holders.owner import Owner
 from gpunode.jobs.owners import OWNER, OWNER_LABELS, PROCESS
+from gpunode.loop.playing import Playing
 from gpunode.metric import Metric
 from gpunode.source import Met, Readings, Silent
 from gpunode.verdict.advice import URGENCIES, Advice, Urgency
@@ -80,6 +81,14 @@ UNREAD = Advice(
     "takes to read the rest of the node.",
 )
 """Of a GPU for which nothing on its node is found, where it was not looked for everywhere."""
+
+NOT_ON_TAPE = Advice(
+    "soon",
+    "held with nothing to run, and what may explain it is not all on the tape",
+    "What was not recorded cannot be found. On a node that can be asked, `gpunode stacks` shows "
+    "what a process waits for.",
+)
+"""The same where a tape is played."""
 
 NOT_YET = Advice("fine", "not judged yet", "")
 LOST = Advice(
@@ -186,6 +195,9 @@ class Known:
     unread: bool
     """Whether nothing is read of a kind of what a GPU may starve of."""
 
+    played: bool
+    """Whether it is a tape, on which nothing more can be read."""
+
     def called(self, found: Iterable[At]) -> tuple[str, ...]:
         """GPUs by their labels, in order."""
         wanted = set(found)
@@ -217,9 +229,9 @@ class Known:
         if cause.uncertain and self.short:
             return WHILE_SHORT
         if cause.uncertain and self.unread:
-            return UNREAD
+            return NOT_ON_TAPE if self.played else UNREAD
         if cause is not NONE:
-            return cause.advice
+            return cause.says(verdict.evidence)
         most = next((state for state in WITHOUT_LOSS if window.state.get(state, 0.0) >= BOUND), "")
         if most == "idle" and self.misses_a_rank:
             return IDLE_IN_A_HANG
@@ -327,6 +339,7 @@ def _known(readings: Readings, silent: Iterable[Silent], shortage: Shortage) -> 
         },
         short=any(figure.short and figure.column in STARVING for figure in shortage.figures),
         unread=not {figure.column for figure in shortage.figures}.issuperset(STARVING),
+        played=bool(readings.details(Playing)),
     )
 
 
@@ -413,7 +426,7 @@ def _remedy(known: Known, at: At, advice: Advice) -> str:
 def _of_late(known: Known, late: At) -> Advice:
     """What to do about a GPU that others wait for, with what is told after its name."""
     if verdict := known.slowed(late):
-        own = _cause(verdict).advice
+        own = _cause(verdict).says(verdict.evidence)
         return replace(own, does=f"which is {own.does}")
     return known.late[late].advice
 
@@ -542,7 +555,8 @@ def _causes(known: Known, gpus: Iterable[GpuStatus]) -> Iterator[Finding]:
 def _gain(known: Known, members: Iterable[At]) -> str:
     """What the first that can tell says; a job is as fast as its slowest GPU."""
     gains = [one for at in members if (one := known.judged[at].gain)]
-    return f"Without it: {min(gains, key=lambda one: one.estimate).words}." if gains else ""
+    words = min(gains, key=lambda one: one.estimate).words if gains else ""
+    return f"Without it: {words}." if words else ""
 
 
 def _of_node(shortage: Shortage, known: Known) -> Iterator[Finding]:

@@ -49,7 +49,9 @@ class Gain:
 
     @property
     def words(self) -> str:
-        """The gain, for people."""
+        """The gain, for people; empty if it rounds to none."""
+        if _times(self.estimate) == _times(1.0):
+            return ""
         bounds = f"{_times(self.lower)} to {_times(self.upper)}"
         return f"{_times(self.estimate)} times as fast ({bounds})"
 

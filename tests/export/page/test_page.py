@@ -13,7 +13,10 @@ import pytest
 from axe_core_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, Route, expect
 
+from gpunode.cli import stories
+from gpunode.config import STORIES, DemoSettings
 from gpunode.export import palette
+from gpunode.incidents import history
 from gpunode.report.document import Report
 from gpunode.report.page import html
 from gpunode.unread import Unknown
@@ -141,11 +144,38 @@ def test_what_the_node_is_short_of_stands_in_three_columns(
         expect(page.locator("#silent")).to_have_text("All sources answer.")
 
 
+def test_what_began_before_the_first_point_has_lasted_longer(
+    browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "POINTS", 13)  # two minutes
+    scene = Scene(scenes.actor(0, scenes.STARVED, 290.0), scenes.actor(1, scenes.WORK))
+    with opened(browser, served(scene.play(180).stage.loop)) as page:
+        assert "62 % of its time · for more than 2 min" in row(page, "0")
+        assert "for " not in row(page, "1"), "nothing is wrong with it"
+
+
+def test_a_tape_is_named_with_how_far_it_has_come(browser: Browser) -> None:
+    story = stories.Scene.of(STORIES / "hang.jsonl.gz", DemoSettings(), "2 of 5", before=300)
+    for moment in story.moments:
+        if moment >= 176:
+            break
+    with opened(browser, served(story.loop)) as page:
+        expect(page.locator("#title")).to_have_text(
+            "Played from a tape 2 of 5: A training job hangs, the time before it: 2 min to go."
+        )
+        expect(page.locator("#look")).to_contain_text("nvidia-smi calls seven GPUs busy")
+
+
 def test_it_says_when_all_is_well(browser: Browser, address: Callable[[str], str]) -> None:
     with opened(browser, address("idle")) as page:
         assert first(page) == "All is well"
         expect(page.locator(".finding").first).to_contain_text("8 GPUs: 8 free.")
         assert page.title() == "gpu-h200-17"
+
+
+def test_instances_of_mig_are_no_gpus(browser: Browser, address: Callable[[str], str]) -> None:
+    with opened(browser, address("slices")) as page:
+        expect(page.locator(".finding").first).to_contain_text("1 GPU and 7 MIG instances: ")
 
 
 def test_it_shows_what_was_met_and_is_not_understood(browser: Browser) -> None:

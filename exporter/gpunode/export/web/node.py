@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from pydantic import BaseModel, Field
 
 from gpunode import __version__
 from gpunode.audit.source import Audited, Result
-from gpunode.export.playing import Playing
-from gpunode.gpu.activity import MEMORY_TOTAL, MEMORY_USED, TEMPERATURE, UTILIZATION
+from gpunode.gpu.activity import BLOCKED_STREAK, MEMORY_TOTAL, MEMORY_USED, TEMPERATURE, UTILIZATION
+from gpunode.incidents.history import History
 from gpunode.jobs.steps import LAST_STEP
 from gpunode.loop import Loop
+from gpunode.loop.playing import Playing
 from gpunode.serving.requests import ServerNow, ServersNow
 from gpunode.source import Key, Met, Silent
 from gpunode.verdict.advice import Urgency
 from gpunode.verdict.case import Evidence
+from gpunode.verdict.causes import NONE
+from gpunode.verdict.causes.cause import BOUND
 from gpunode.verdict.facts import At
-from gpunode.verdict.findings import Finding, GpuStatus, status
+from gpunode.verdict.findings import WITHOUT_LOSS, Finding, GpuStatus, status
 from gpunode.verdict.shortages import NodeFigure
 
 GAUGES = {
@@ -41,6 +45,12 @@ class GpuNow(BaseModel):
     urgency: Urgency
     does: str = Field(description="what it does, in a few words that follow its name")
     remedy: str
+    lasts_seconds: float | None = Field(
+        None, description="for how long it has done that, or has held up others"
+    )
+    lasts_longer: bool = Field(
+        False, description="whether it did so before what is kept of the last hour began"
+    )
     cause: str | None = None
     share: float | None = Field(None, description="share of the last seconds that the cause took")
     evidence: list[Evidence] = []
@@ -107,6 +117,7 @@ def node(loop: Loop) -> NodeNow:
     values = {key: value for key, (value, _) in loop.values(GAUGES).items()}
     labels = {gpu.at: gpu.label for gpu in now.gpus}
     serves = dict(_serves(loop, labels))
+    lasts = _lasts(loop, now.gpus)
     checks = [check for one in loop.details(Audited) for check in one.detail.checks]
     return NodeNow(
         node=now.node,
@@ -115,7 +126,7 @@ def node(loop: Loop) -> NodeNow:
         playing=next((one.detail for one in loop.details(Playing)), None),
         calm=now.calm,
         findings=list(now.findings),
-        gpus=[_gpu(gpu, values, serves.get(gpu.at, "")) for gpu in now.gpus],
+        gpus=[_gpu(gpu, values, serves.get(gpu.at, ""), lasts.get(gpu.label)) for gpu in now.gpus],
         figures=list(now.figures),
         silent=[
             SilentSource(source=one.source, where=_where(one, labels), since=one.since, why=one.why)
@@ -156,7 +167,50 @@ def _of_a_server(server: ServerNow) -> str:
     return f"{', '.join(told)} ({name})" if told else name
 
 
-def _gpu(now: GpuStatus, values: dict[Key, float], serves: str) -> GpuNow:
+@dataclass(frozen=True, order=True, slots=True)
+class Lasts:
+    """For how long something has lasted, and whether it may have lasted longer."""
+
+    seconds: float
+    longer: bool = False
+
+
+def _lasts(loop: Loop, gpus: Sequence[GpuStatus]) -> dict[str, Lasts]:
+    """For how long each GPU has done what it does, by label; where that is known.
+
+    What is waited for has lasted as long as the longest wait for it, whatever its own cause.
+    """
+    history = next((one.detail for one in loop.details(History)), History())
+    own = {gpu.label: _lasts_alone(gpu, history, loop.clock.time()) for gpu in gpus}
+    found = {
+        gpu.label: max(filter(None, (own[label] for label in gpu.waited_for_by)), default=None)
+        if gpu.waited_for_by
+        else own[gpu.label]
+        for gpu in gpus
+    }
+    return {label: lasts for label, lasts in found.items() if lasts is not None}
+
+
+def _lasts_alone(gpu: GpuStatus, history: History, now: float) -> Lasts | None:
+    """For how long a GPU has done what it does, whoever waits for it."""
+    verdict, window = gpu.verdict, gpu.window
+    cause, state = None, ""
+    if window is not None:  # it answers
+        if verdict is None:
+            return None
+        for one in verdict.evidence:
+            if one.series.startswith(f"{BLOCKED_STREAK.name}{{"):
+                return Lasts(one.value)  # to the second, and beyond the hour
+        cause = verdict.cause
+        if cause == NONE.name:
+            state = next((one for one in WITHOUT_LOSS if window.state.get(one, 0.0) >= BOUND), "")
+            if not state:
+                return None
+    began = history.began(gpu.at, cause, state)
+    return None if began is None else Lasts(now - began[0], began[1])
+
+
+def _gpu(now: GpuStatus, values: dict[Key, float], serves: str, lasts: Lasts | None) -> GpuNow:
     window, verdict = now.window, now.verdict
     gauges = {field: values.get((metric, now.at)) for metric, field in GAUGES.items()}
     return GpuNow(
@@ -168,6 +222,8 @@ def _gpu(now: GpuStatus, values: dict[Key, float], serves: str) -> GpuNow:
         urgency=now.urgency,
         does=now.does,
         remedy=now.remedy,
+        lasts_seconds=lasts.seconds if lasts else None,
+        lasts_longer=lasts.longer if lasts else False,
         cause=verdict.cause if verdict else None,
         share=verdict.share if verdict else None,
         evidence=list(verdict.evidence) if verdict else [],

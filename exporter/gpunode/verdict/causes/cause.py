@@ -128,6 +128,9 @@ class Cause:
 
     looks: tuple[Explains | Loses | Bounds, ...] = ()
 
+    closer: tuple[tuple[Metric, Advice], ...] = ()
+    """What is said instead of ``advice`` where a series of the metric is among the evidence."""
+
     uses: tuple[Metric, ...] = ()
     """The metrics that its looks ask for, without the ledger, which every case has."""
 
@@ -159,6 +162,12 @@ class Cause:
     def explains(self) -> bool:
         """Whether it is named for time without work."""
         return self.uncertain or any(isinstance(look, Explains) for look in self.looks)
+
+    def says(self, evidence: Iterable[Evidence]) -> Advice:
+        """What is said of it, as closely as the evidence tells."""
+        names = {one.series.partition("{")[0] for one in evidence}
+        found = (advice for metric, advice in self.closer if metric.name in names)
+        return next(found, self.advice)
 
     @property
     def gives_back(self) -> tuple[str, ...]:

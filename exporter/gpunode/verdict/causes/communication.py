@@ -9,6 +9,7 @@ from gpunode.gpu.activity import BLOCKED_STREAK, LEDGER_SENSOR, SURE_AFTER
 from gpunode.gpu.models import MEASURED_ON_H200
 from gpunode.gpu.nvlink import NVLINK_SPEED
 from gpunode.gpu.units import NVLINK_BYTES, PCIE_BYTES
+from gpunode.jobs.owners import NCCL_SETTING
 from gpunode.nccl.ras import AWAITED
 from gpunode.verdict.advice import Advice
 from gpunode.verdict.case import Case, Evidence
@@ -30,6 +31,10 @@ OF_HOST = ("starved", "launch", "copy")
 
 COUNTERS = ("gpm", "dcgm")
 """The sensors that count what SMs do and what goes over PCIe."""
+
+P2P_OFF = ("NCCL_P2P_DISABLE", "1")
+"""The setting with which NCCL copies through the host's memory between GPUs of a node:
+https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-p2p-disable"""
 
 STALLED = 6.0
 """A collective has stalled if every window was `blocked` for this many seconds."""
@@ -63,11 +68,20 @@ def _around_nvlinks(case: Case) -> Evidence | None:
     return case.evidence(PCIE_BYTES, min(sent, received), nvlink, meaning, way)
 
 
+def _p2p_off(case: Case) -> Evidence | None:
+    """That NCCL may not use the way between the GPUs of the job on this node."""
+    if not case.now(NCCL_SETTING, *P2P_OFF) or not case.peers:
+        return None
+    meaning = f"{'='.join(P2P_OFF)} is in the environment of a process on the GPU"
+    return case.evidence(NCCL_SETTING, 1.0, 1.0, meaning, *P2P_OFF)
+
+
 def _communicates(case: Case) -> Effect | None:
     found = takes("communication", COMMUNICATES).look(case)
-    if found and (around := _around_nvlinks(case)):
-        return Effect(found.share, (*found.evidence, around))
-    return found
+    if found is None:
+        return None
+    ways = filter(None, (_around_nvlinks(case), _p2p_off(case)))
+    return Effect(found.share, (*found.evidence, *ways))
 
 
 COMMUNICATION = Cause(
@@ -75,7 +89,8 @@ COMMUNICATION = Cause(
     meaning="data moves between GPUs or nodes while nothing is computed",
     named_when=(
         "data moves between GPUs or nodes for at least a quarter of the time, with no "
-        "computation meanwhile"
+        f"computation meanwhile; the finding names `{'='.join(P2P_OFF)}` where a process on the "
+        "GPU has it and the job has other GPUs on the node"
     ),
     looks=(Loses(_communicates),),
     advice=Advice(
@@ -84,7 +99,18 @@ COMMUNICATION = Cause(
         "Check that NCCL uses NVLink and RDMA (links up, `NCCL_P2P_DISABLE` unset); larger batches "
         "and overlap hide what remains.",
     ),
-    uses=(NVLINK_BYTES, NVLINK_SPEED, PCIE_BYTES),
+    closer=(
+        (
+            NCCL_SETTING,
+            Advice(
+                "soon",
+                f"moving data between GPUs while nothing is computed: {'='.join(P2P_OFF)} is set",
+                f"Start the job again without it: `unset {P2P_OFF[0]}`. With it, NCCL takes the "
+                "way through the host's memory between GPUs of a node, not NVLink.",
+            ),
+        ),
+    ),
+    uses=(NCCL_SETTING, NVLINK_BYTES, NVLINK_SPEED, PCIE_BYTES),
     remedy=Remedy(
         ("communication",),
         "Check NVLink and RDMA; overlap communication, use larger batches.",

@@ -189,7 +189,7 @@ class Row {
     if (wanted) this.showDetail();
   }
 
-  show(gpu, node) {
+  show(gpu) {
     this.gpu = gpu;
     this.item.dataset.urgency = gpu.urgency;
     this.item.classList.toggle("awaited", gpu.waited_for_by.length > 0 && gpu.urgency !== "note");
@@ -203,22 +203,20 @@ class Row {
     put(this.owner, owner);
     this.owner.title = owner;
     put(this.words, gpu.does.charAt(0).toUpperCase() + gpu.does.slice(1));
-    put(this.lasting, this.rest(gpu, node));
+    put(this.lasting, this.rest(gpu));
     this.power.show(gpu.power_watts, gpu.power_limit_watts, (watts) => `${Math.round(watts)}`, "W");
     this.memory.show(gpu.memory_used_bytes, gpu.memory_size_bytes, (bytes) => `${Math.round(bytes / 2 ** 30)}`, "GiB", 0.97);
     this.more.setAttribute("aria-label", `Why, and what to do: GPU ${gpu.label}`);
     if (!this.detail.hidden) this.showDetail();
   }
 
-  rest(gpu, node) {
+  rest(gpu) {
     const words = [];
     if (gpu.serves) words.push(gpu.serves);
     if (gpu.waited_for_by.length) words.push(`holds up ${gpu.waited_for_by.length > 2 ? `${gpu.waited_for_by.length} GPUs` : named(gpu.waited_for_by)}`);
     if (gpu.cause && gpu.cause !== "none" && gpu.share < 0.995) words.push(`${percent(gpu.share)} of its time`);
-    const since = sinceWhen(gpu);
-    if (since !== null && gpu.urgency !== "fine") {
-      const longer = since === hour.times[0]; // what was before is not in the history
-      words.push(`for ${longer ? "more than " : ""}${lasting(node.time - since)}`);
+    if (gpu.lasts_seconds !== null && gpu.urgency !== "fine") {
+      words.push(`for ${gpu.lasts_longer ? "more than " : ""}${lasting(gpu.lasts_seconds)}`);
     }
     return words.join(" · ");
   }
@@ -371,16 +369,6 @@ function lastHour(uuid) {
     .sort((one, other) => other[1] - one[1]);
 }
 
-// When the cause that a GPU has now began, as far as the history reaches.
-function sinceWhen(gpu) {
-  const line = hour.gpus.get(gpu.uuid);
-  let since = null;
-  for (let at = hour.times.length - 1; line && at >= 0 && line.cause[at] === gpu.cause; at -= 1) {
-    since = hour.times[at];
-  }
-  return since;
-}
-
 function tip(event, uuid) {
   const line = hour.gpus.get(uuid);
   const box = event.currentTarget.getBoundingClientRect();
@@ -420,7 +408,7 @@ function showGpus(node) {
     if (!rows.has(gpu.uuid)) rows.set(gpu.uuid, new Row(gpu));
     const row = rows.get(gpu.uuid);
     if (list.children[at] !== row.item) list.insertBefore(row.item, list.children[at] ?? null);
-    row.show(gpu, node);
+    row.show(gpu);
   });
   $("gpus").hidden = !node.gpus.length;
 }
@@ -545,7 +533,7 @@ function keyed(list, entries, item, none) {
 function showPlaying(tape) {
   $("playing").hidden = !tape;
   if (!tape) return;
-  const before = tape.seconds < 0 ? `, the hour before: ${lasting(-tape.seconds)} to go` : "";
+  const before = tape.seconds < 0 ? `, the time before it: ${lasting(-tape.seconds)} to go` : "";
   put($("title"), `Played from a tape${tape.place ? ` ${tape.place}` : ""}: ${tape.title}${before}.`);
   put($("look"), tape.look ? `Look at this: ${tape.look}` : "");
 }
@@ -583,7 +571,7 @@ function add(answer, fresh) {
     if (!answer.gpus.some((gpu) => gpu.uuid === uuid)) hour.gpus.delete(uuid);
   }
   for (const gpu of answer.gpus) {
-    const line = hour.gpus.get(gpu.uuid) ?? { states: {}, power_watts: nothing(had), cause: nothing(had) };
+    const line = hour.gpus.get(gpu.uuid) ?? { states: {}, power_watts: nothing(had) };
     for (const state of new Set([...Object.keys(line.states), ...Object.keys(gpu.states)])) {
       // A point that is known has all states: those that are left out are 0.
       const added = gpu.states[state] ?? Object.values(gpu.states)[0]?.map((share) => (share === null ? null : 0)) ?? nothing(answer.times.length);
@@ -591,7 +579,6 @@ function add(answer, fresh) {
       line.states[state] = [...before, ...added];
     }
     line.power_watts = [...line.power_watts, ...gpu.power_watts];
-    line.cause = [...line.cause, ...gpu.cause];
     hour.gpus.set(gpu.uuid, line);
   }
   const old = hour.times.findIndex((time) => time > hour.times.at(-1) - 3600);
@@ -599,7 +586,6 @@ function add(answer, fresh) {
     hour.times.splice(0, old);
     for (const line of hour.gpus.values()) {
       line.power_watts.splice(0, old);
-      line.cause.splice(0, old);
       for (const shares of Object.values(line.states)) shares.splice(0, old);
     }
   }
