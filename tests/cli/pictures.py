@@ -38,6 +38,9 @@ PAGE = {"width": 1280, "height": 860}
 DRAWN = 4.0
 """Seconds after which the last hour has a point of what was found."""
 
+SPEED = 8
+"""Of the story that is played through a pipe."""
+
 JOBS = {
     "storage": "research/llm",
     "hang": "4301",
@@ -74,7 +77,7 @@ def main() -> None:
             _page_of(browser, story)
         address = f"--web.listen-address=127.0.0.1:{free_port()}"
         _terminal(browser, "demo", (100, 30), " hang: ", *gpunode, "demo", "hang", address)
-        demo = shlex.join((*gpunode, "demo", "hang", "--once", f"--speed={SPEED:g}", address))
+        demo = shlex.join((*gpunode, "demo", "hang", "--once", f"--speed={SPEED}", address))
         _terminal(browser, "demo-pipe", (100, 40), "", "sh", "-c", f"{demo} | cat")
         url = served(scenes.hang().stage.loop)
         for columns, lines in SIZES:
