@@ -165,6 +165,8 @@ def test_the_page_on_pypi_needs_no_repository_around_it(
     assert f"gpunode/v{VERSION}/docs/page/hang.png" in page
     for kind in ("Homepage", "Documentation", "Source", "Issues", "Changelog"):
         assert f"\nProject-URL: {kind}, https://" in page
+    for kind, path in {"Documentation": "README.md#read-on", "Changelog": "CHANGELOG.md"}.items():
+        assert f"\nProject-URL: {kind}, {release.REPOSITORY}/blob/v{VERSION}/{path}\n" in page
     top = {name for name in names if not name.startswith("exporter/")}
     wanted = {"README.md", "CHANGELOG.md", "LICENSE", "pyproject.toml", "PKG-INFO", ".gitignore"}
     assert top == wanted
