@@ -259,6 +259,22 @@ def test_nothing_is_published_that_was_not_made_twice_and_looked_through() -> No
             assert before(name) >= {"agree", "image", "files", "same", "vulnerabilities"}
 
 
+def test_a_severe_vulnerability_that_is_mended_elsewhere_ends_the_release() -> None:
+    jobs = yaml.safe_load((ROOT / ".github/workflows/release.yaml").read_text())["jobs"]
+    gate = jobs["vulnerabilities"]
+    built = {runner.endswith("-arm") for runner in jobs["image"]["strategy"]["matrix"]["runner"]}
+    looked_at = gate["strategy"]["matrix"]["architecture"]
+    assert {one == "arm64" for one in looked_at} == built == {False, True}
+    (scan,) = (one for one in gate["steps"] if "anchore/scan-action" in one.get("uses", ""))
+    assert scan["with"]["sbom"] == "image/${{ matrix.architecture }}.cdx.json"
+    assert scan["with"]["fail-build"] is True
+    assert scan["with"]["severity-cutoff"] == "high"
+    assert scan["with"]["only-fixed"] is True
+    for one in (gate, *gate["steps"]):
+        assert "continue-on-error" not in one
+        assert "if" not in one
+
+
 def test_image_and_chart_are_signed_and_attested_by_the_digest_that_was_pushed() -> None:
     workflow = ROOT / ".github/workflows/release.yaml"
     steps = yaml.safe_load(workflow.read_text())["jobs"]["publish-image"]["steps"]
