@@ -228,7 +228,8 @@ release-index:  ## one image of those of all architectures in dist/image
 	$(ENGINE) manifest push --quiet --all --digestfile=$(RELEASED)/index.digest localhost/gpunode-index "oci:$(RELEASED)/index"
 	$(ENGINE) manifest rm localhost/gpunode-index
 
-release-dry-run: $(INSTALLED)  ## all of a release that needs no account: builds twice, checks, pushes to a registry here
+RELEASES := $(addprefix $(MONITORING)/, actionlint crane helm kube-apiserver promtool)
+release-dry-run: $(INSTALLED) $(RELEASES)  ## all of a release that needs no account: builds twice, checks, pushes to a registry here
 	TESTS_NEED_ALL=1 $(BIN)/pytest -n 0 -v -rP tests/packaging/test_release.py tests/packaging/release_image.py
 
 clean:

@@ -290,6 +290,20 @@ def test_image_and_chart_are_signed_and_attested_by_the_digest_that_was_pushed()
     assert all(step["with"]["push-to-registry"] for step in attested)
 
 
+def test_the_dry_run_builds_every_program_that_its_tests_take() -> None:
+    makes = ["make", "--dry-run", "--always-make", "release-dry-run"]
+    built = subprocess.run(makes, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    if f"helm/build.sh {ROOT}" in built:
+        built += (ROOT / "helm/build.sh").read_text()
+    here = Path(__file__)
+    sources = [path.read_text() for path in (here, here.parent / "conftest.py")]
+    taken = set(re.findall(r'need\("([\w-]+)"\)', "".join(sources)))
+    taken |= {"etcd", "kube-apiserver", "kube-controller-manager", "kubectl"}  # of control_plane
+    assert taken > {"actionlint", "helm", "promtool", "registry"}
+    for program in taken:
+        assert re.search(rf"(cmd/|[( ]){program}\b", built), program
+
+
 def test_every_python_is_tried_on_both_architectures() -> None:
     jobs = yaml.safe_load((ROOT / ".github/workflows/ci.yaml").read_text())["jobs"]
     matrix = jobs["supported"]["strategy"]["matrix"]
