@@ -300,7 +300,7 @@ class Plain(yaml.SafeDumper):
 
 def table_of_platforms() -> str:
     """The platforms for people."""
-    rows = ["| `platform` | what it sets | |", "|---|---|---|"]
+    rows = ["| `platform` | what it sets | what cannot work there |", "|---|---|---|"]
     for one in PLATFORMS:
         sets = [
             f"`runtimeClassName: {one.runtime_class}`" if one.runtime_class else "",
@@ -310,10 +310,9 @@ def table_of_platforms() -> str:
             if one.constraints
             else "",
         ]
-        said = (
-            f"refused: {one.cannot}" if one.cannot else ", ".join(filter(None, sets)) or "nothing"
-        )
-        rows.append(f"| `{one.name}` | {said} | [source]({one.source}) |")
+        said = "refused" if one.cannot else ", ".join(filter(None, sets)) or "nothing"
+        limits = f"{one.cannot or one.limits} ([source]({one.limits_source or one.source}))"
+        rows.append(f"| `{one.name}` | {said} ([source]({one.source})) | {limits} |")
     return "\n".join(rows) + "\n"
 
 
