@@ -230,7 +230,7 @@ release-index:  ## one image of those of all architectures in dist/image
 
 RELEASES := $(addprefix $(MONITORING)/, actionlint crane helm kube-apiserver promtool)
 release-dry-run: $(INSTALLED) $(RELEASES)  ## all of a release that needs no account: builds twice, checks, pushes to a registry here
-	TESTS_NEED_ALL=1 $(BIN)/pytest -n 0 -v -rP tests/packaging/test_release.py tests/packaging/release_image.py
+	TESTS_NEED_ALL=1 $(BIN)/pytest -n 0 -v -rP tests/packaging/test_release.py tests/packaging/test_release_image.py
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .grimp_cache .fuzz .hypothesis dist

@@ -19,9 +19,9 @@ from helm import release
 from tests.helm.cluster import control_plane
 from tests.helm.test_chart import daemon_of, documents, the
 from tests.needs import ROOT, need
-from tests.packaging.conftest import VERSION
+from tests.packaging import twice
+from tests.packaging.twice import DIGEST, VERSION
 
-DIGEST = f"sha256:{'5' * 64}"
 NOT_YET = "\n<!-- until the first release -->\nNothing is published.\n<!-- end -->\n\n"
 WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yaml"))
 
@@ -296,7 +296,7 @@ def test_the_dry_run_builds_every_program_that_its_tests_take() -> None:
     if f"helm/build.sh {ROOT}" in built:
         built += (ROOT / "helm/build.sh").read_text()
     here = Path(__file__)
-    sources = [path.read_text() for path in (here, here.parent / "conftest.py")]
+    sources = [path.read_text() for path in (here, Path(twice.__file__))]
     taken = set(re.findall(r'need\("([\w-]+)"\)', "".join(sources)))
     taken |= {"etcd", "kube-apiserver", "kube-controller-manager", "kubectl"}  # of control_plane
     assert taken > {"actionlint", "helm", "promtool", "registry"}
@@ -333,16 +333,9 @@ def test_what_tests_pin_can_be_had_for_every_python_or_says_from_which_on() -> N
 @pytest.fixture(scope="session")
 def made(clone: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """What the command makes of the tag, twice."""
-    tool = Path(need("helm")).parent
     folders = [tmp_path_factory.mktemp("made") for _ in range(2)]
     for folder in folders:
-        command = [sys.executable, "-m", "helm.release", "files", f"v{VERSION}", DIGEST]
-        subprocess.run(
-            [*command, str(folder)],
-            cwd=clone,
-            env={"PATH": f"{tool}:/usr/bin:/bin", "HOME": str(folder.parent)},
-            check=True,
-        )
+        twice.files(clone, folder)
     return folders
 
 
