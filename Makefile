@@ -196,7 +196,7 @@ image:  ## the image, with docker, or ENGINE=podman or buildah
 	  --build-arg CREATED=$$(date --utc --date=@$(SOURCE_DATE_EPOCH) +%FT%TZ) .
 
 # A release: docs/release.md. `helm.release` says what a tag has to agree with.
-release: $(INSTALLED) $(MONITORING)/helm  ## commit and tag a version: make release VERSION=1.2.3
+release: $(INSTALLED) $(MONITORING)/helm  ## commit, tag and push a version: make release VERSION=1.2.3 PUSH=origin
 	test -z "$$(git status --porcelain)" || { echo "commit or remove what git status shows" >&2; exit 1; }
 	$(BIN)/python -m helm.release prepare $(VERSION)
 	$(MAKE) docs alerts dashboards
@@ -207,7 +207,7 @@ release: $(INSTALLED) $(MONITORING)/helm  ## commit and tag a version: make rele
 	$(MONITORING)/helm package helm/gpunode --destination tests/helm/released
 	git add tests/helm/released
 	git commit --message "Keep the chart of $(VERSION), from which tests upgrade"
-	@echo "What is left: git push --atomic origin HEAD v$(VERSION)"
+	$(if $(PUSH),git push --atomic $(PUSH) HEAD v$(VERSION),@echo "What is left: git push --atomic origin HEAD v$(VERSION)")
 
 RELEASED := dist/image
 release-image:  ## the image of a tag for this architecture: make release-image TAG=v1.2.3 ENGINE="sudo buildah"
