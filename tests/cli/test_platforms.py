@@ -120,6 +120,7 @@ def test_a_kubelet_elsewhere_is_found(folder: str, tmp_path: Path) -> None:
         (["/data/kubelet"], "/data/kubelet/pod-resources"),
         (["/mnt/disk/kubelet", "/var/lib/kubelet"], None),  # one folder, which is bound elsewhere
         (["/var/lib/kubelet"], None),
+        (["/data/\x1b]52;c;bHM=\x07kubelet"], None),
     ],
 )
 def test_a_kubelet_is_found_by_what_it_mounts(

@@ -32,6 +32,9 @@ KUBELETS = (
 SOCKET = "pod-resources"
 """The folder in a kubelet's with the socket that names the pods of GPUs."""
 
+PLAIN = re.compile(r"(?:/[\w.-]+)+")
+"""A path in which there is nothing that a terminal or YAML obeys."""
+
 NAME_OF_NODE = "/proc/sys/kernel/hostname"
 
 
@@ -229,7 +232,8 @@ def _kubelets(node: Node) -> list[str]:
         found = mounts.kubelets(mounts.parse(mounts.read_as_node(node, "mountinfo")))
     except OSError:
         found = set()
-    there = [folder for folder in KUBELETS if folder in found] or sorted(found)
+    plain = sorted(filter(PLAIN.fullmatch, found))
+    there = [folder for folder in KUBELETS if folder in plain] or plain
     there = there or [folder for folder in KUBELETS if names_in(node, f"{folder}/{SOCKET}")]
     return there[:1] or [folder for folder in KUBELETS if _is_closed(node, folder)]
 
