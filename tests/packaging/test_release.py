@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -215,6 +216,33 @@ def test_a_site_names_an_image_of_its_own_over_that_of_the_release(
     )
     _, daemon = daemon_of([found for found in documents(ran.stdout) if found])
     assert daemon["image"] == image
+
+
+@pytest.mark.integration
+def test_one_command_makes_a_release_and_pushes_it(clone: Path, tmp_path: Path) -> None:
+    helm, after = need("helm"), "9.8.8"
+    work, remote = tmp_path / "work", tmp_path / "remote"
+    for bare, to in ((["--bare"], remote), ([], work)):
+        twice.git(tmp_path, "clone", "--quiet", *bare, str(clone if bare else remote), str(to))
+    changes = (work / release.CHANGELOG).read_text()
+    entry = f"{release.UNRELEASED}\n### Added\n\n- Something.\n"
+    (work / release.CHANGELOG).write_text(changes.replace(release.UNRELEASED, entry, 1))
+    twice.git(work, "commit", "--quiet", "--all", "--message", "Add something")
+    here = ("INSTALLED=", f"BIN={Path(sys.executable).parent}", f"MONITORING={Path(helm).parent}")
+    command = ["make", "release", f"VERSION={after}", "PUSH=origin", *here]
+    who = {
+        f"GIT_{of}_{what}": "test" for of in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")
+    }
+    environment = {**os.environ, **who, "PYTHONPATH": f"{work}:{work / 'exporter'}"}
+    made = subprocess.run(command, cwd=work, env=environment, capture_output=True, text=True)
+    assert made.returncode == 0, made.stderr
+    assert twice.git(remote, "tag", "--list", f"v{after}") == f"v{after}"
+    subjects = twice.git(remote, "log", "-3", "--format=%s").splitlines()
+    kept = f"Keep the chart of {after}, from which tests upgrade"
+    assert subjects == [kept, f"Release {after}", "Add something"]
+    there = twice.git(remote, "ls-tree", "--name-only", "HEAD", "tests/helm/released/")
+    assert there == f"tests/helm/released/gpunode-{after}.tgz"
+    assert release.tree(remote, f"v{after}", tmp_path / "tree").version == after
 
 
 # The workflow
