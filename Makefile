@@ -145,7 +145,7 @@ kubernetes: $(addprefix $(MONITORING)/, helm kube-apiserver)  ## Helm, and a Kub
 $(MONITORING)/helm:
 	$(BUILD) helm.sh/helm/v4 v4.2.4 cmd/helm
 $(MONITORING)/kube-apiserver:
-	helm/build.sh $(CURDIR)/$(MONITORING) v1.36.3 $(OPERATOR)
+	helm/build.sh $(CURDIR)/$(MONITORING) v1.37.2 $(OPERATOR)
 $(MONITORING)/oldest/kube-apiserver: # the oldest Kubernetes that the chart is for
 	helm/build.sh $(CURDIR)/$(MONITORING)/oldest v1.25.0 $(OPERATOR) kube-apiserver
 chart-oldest: $(INSTALLED) kubernetes $(MONITORING)/oldest/kube-apiserver  ## the same on the oldest API server, which takes minutes to build
