@@ -145,7 +145,7 @@ kubernetes: $(addprefix $(MONITORING)/, helm kube-apiserver)  ## Helm, and a Kub
 $(MONITORING)/helm:
 	$(BUILD) helm.sh/helm/v4 v4.2.4 cmd/helm
 $(MONITORING)/kube-apiserver:
-	helm/build.sh $(CURDIR)/$(MONITORING) v1.36.3 $(OPERATOR)
+	helm/build.sh $(CURDIR)/$(MONITORING) v1.37.2 $(OPERATOR)
 $(MONITORING)/oldest/kube-apiserver: # the oldest Kubernetes that the chart is for
 	helm/build.sh $(CURDIR)/$(MONITORING)/oldest v1.25.0 $(OPERATOR) kube-apiserver
 chart-oldest: $(INSTALLED) kubernetes $(MONITORING)/oldest/kube-apiserver  ## the same on the oldest API server, which takes minutes to build
@@ -196,7 +196,7 @@ image:  ## the image, with docker, or ENGINE=podman or buildah
 	  --build-arg CREATED=$$(date --utc --date=@$(SOURCE_DATE_EPOCH) +%FT%TZ) .
 
 # A release: docs/release.md. `helm.release` says what a tag has to agree with.
-release: $(INSTALLED) $(MONITORING)/helm  ## commit and tag a version: make release VERSION=1.2.3
+release: $(INSTALLED) $(MONITORING)/helm  ## commit, tag and push a version: make release VERSION=1.2.3 PUSH=origin
 	test -z "$$(git status --porcelain)" || { echo "commit or remove what git status shows" >&2; exit 1; }
 	$(BIN)/python -m helm.release prepare $(VERSION)
 	$(MAKE) docs alerts dashboards
@@ -207,7 +207,7 @@ release: $(INSTALLED) $(MONITORING)/helm  ## commit and tag a version: make rele
 	$(MONITORING)/helm package helm/gpunode --destination tests/helm/released
 	git add tests/helm/released
 	git commit --message "Keep the chart of $(VERSION), from which tests upgrade"
-	@echo "What is left: git push --atomic origin HEAD v$(VERSION)"
+	$(if $(PUSH),git push --atomic $(PUSH) HEAD v$(VERSION),@echo "What is left: git push --atomic origin HEAD v$(VERSION)")
 
 RELEASED := dist/image
 release-image:  ## the image of a tag for this architecture: make release-image TAG=v1.2.3 ENGINE="sudo buildah"
@@ -228,8 +228,9 @@ release-index:  ## one image of those of all architectures in dist/image
 	$(ENGINE) manifest push --quiet --all --digestfile=$(RELEASED)/index.digest localhost/gpunode-index "oci:$(RELEASED)/index"
 	$(ENGINE) manifest rm localhost/gpunode-index
 
-release-dry-run: $(INSTALLED)  ## all of a release that needs no account: builds twice, checks, pushes to a registry here
-	TESTS_NEED_ALL=1 $(BIN)/pytest -n 0 -v -rP tests/packaging/test_release.py tests/packaging/release_image.py
+RELEASES := $(addprefix $(MONITORING)/, actionlint crane helm kube-apiserver promtool)
+release-dry-run: $(INSTALLED) $(RELEASES)  ## all of a release that needs no account: builds twice, checks, pushes to a registry here
+	TESTS_NEED_ALL=1 $(BIN)/pytest -n 0 -v -rP tests/packaging/test_release.py tests/packaging/test_release_image.py
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .grimp_cache .fuzz .hypothesis dist

@@ -49,6 +49,7 @@ REFUSED = {
     "extraConfigMapVolumes": "see extraVolumes",
     "extraHostVolumeMounts": "see extraVolumes and extraVolumeMounts",
     "extraHostVolumes": "see extraVolumes; for the driver, platform or driver.library",
+    "extraInitContainers": "see initContainers",
     "hostPID": "it comes with the profiles jobs and network, which need it",
     "hostRootFsMount": "see hostRoot",
     "image.registry": "it is the beginning of image.repository; see also global.imageRegistry",
@@ -58,15 +59,7 @@ REFUSED = {
     "kubernetesDRA": "the kubelet tells of claims as well; see the profile pods",
     "mapPodsMetrics": "see the profile pods",
     "monitor.additionalLabels": "see monitor.labels",
-    "monitor.bearerTokenFile": (
-        "the Prometheus Operator deprecates it; name a Secret in monitor.authorization, or a file "
-        "in monitor.endpoint with monitor.kind ServiceMonitor"
-    ),
     "monitor.bearerTokenSecret": "the Prometheus Operator deprecates it; see monitor.authorization",
-    "monitor.jobLabel": (
-        'the rules select job="gpunode"; set another with monitor.relabelings, and '
-        "rules.settings.scrape_jobs to it"
-    ),
     "monitor.targetLabels": "see monitor.podTargetLabels",
     "persistence": "see incidents.volume; the daemon keeps nothing else",
     "podDisruptionBudget": "a drain leaves the pods of a DaemonSet alone",
@@ -300,7 +293,7 @@ class Plain(yaml.SafeDumper):
 
 def table_of_platforms() -> str:
     """The platforms for people."""
-    rows = ["| `platform` | what it sets | |", "|---|---|---|"]
+    rows = ["| `platform` | what it sets | what cannot work there |", "|---|---|---|"]
     for one in PLATFORMS:
         sets = [
             f"`runtimeClassName: {one.runtime_class}`" if one.runtime_class else "",
@@ -310,10 +303,9 @@ def table_of_platforms() -> str:
             if one.constraints
             else "",
         ]
-        said = (
-            f"refused: {one.cannot}" if one.cannot else ", ".join(filter(None, sets)) or "nothing"
-        )
-        rows.append(f"| `{one.name}` | {said} | [source]({one.source}) |")
+        said = "refused" if one.cannot else ", ".join(filter(None, sets)) or "nothing"
+        limits = f"{one.cannot or one.limits} ([source]({one.limits_source or one.source}))"
+        rows.append(f"| `{one.name}` | {said} ([source]({one.source})) | {limits} |")
     return "\n".join(rows) + "\n"
 
 

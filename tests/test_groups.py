@@ -2,18 +2,24 @@
 
 ``make test`` runs what tells a newcomer that all is well, ``make integration`` whole systems, and
 ``make attacks`` what measures the machine or has it for itself: ``.ci/run`` runs these three.
-``make nightly`` runs the rest of the sweeps (``tests/sweeps.py``).
+``make nightly`` runs the rest of the sweeps (``tests/sweeps.py``). With it, ``.ci/run nightly``
+runs what takes programs of its own, and makes a release.
 """
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import subprocess
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
 from tests import sweeps
 from tests.conftest import ATTACKS
+from tests.needs import ROOT
 
 pytest_plugins = ["pytester"]
 
@@ -100,3 +106,29 @@ def test_each_case_of_a_sweep_has_its_turn(
 def test_what_is_among_the_attacks_is_marked_as_one(request: pytest.FixtureRequest) -> None:
     attacks = [item for item in request.session.items if ATTACKS in item.path.parents]
     assert all(item.get_closest_marker("attack") for item in attacks)
+
+
+def made_by_ci(folder: Path, *arguments: str) -> list[str]:
+    """The targets of make that CI asks for, in a checkout of nothing but its script."""
+    (folder / ".ci").mkdir()
+    shutil.copy(ROOT / ".ci/run", folder / ".ci")
+    programs = folder / "programs"
+    programs.mkdir()
+    for name, does in {"make": f'echo "$@" >>"{folder}/made"', "apt-get": ":"}.items():
+        (programs / name).write_text(f"#!/bin/sh\n{does}\n")
+        (programs / name).chmod(0o755)
+    environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}"}
+    subprocess.run([folder / ".ci/run", *arguments], env=environment, check=True)
+    words = (folder / "made").read_text().split()
+    return [word for word in words if re.fullmatch(r"[a-z-]+", word) and word[0] != "-"]
+
+
+def test_each_commit_runs_three_groups_with_every_program(tmp_path: Path) -> None:
+    made = made_by_ci(tmp_path)
+    assert made[:2] == ["monitoring", "kubernetes"]
+    assert {"lint", "test", "integration", "attacks", "demo"} <= set(made)
+
+
+def test_the_night_has_the_sweeps_the_oldest_kubernetes_and_a_release(tmp_path: Path) -> None:
+    made = made_by_ci(tmp_path, "nightly")
+    assert made == ["monitoring", "kubernetes", "nightly", "chart-oldest", "release-dry-run"]

@@ -155,6 +155,13 @@ def image() -> Iterator[tuple[str, Report]]:
     yield "18-image", image.image()
 
 
+def release() -> Iterator[tuple[str, Report]]:
+    """Without a GPU: a release, made twice and compared, in some minutes; root only."""
+    from tests.bench import release
+
+    yield "32-release", release.release()
+
+
 def helpers() -> Iterator[tuple[str, Report]]:
     """Without a GPU: what it costs to read through a helper; root only."""
     from tests.bench import helper
@@ -178,6 +185,7 @@ GROUPS = {
     "slow-nodes": slow_nodes,
     "updates": updates,
     "image": image,
+    "release": release,
     "helpers": helpers,
 }
 

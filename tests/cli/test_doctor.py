@@ -32,6 +32,7 @@ from gpunode.node.local import LocalNode
 from gpunode.sources import GPU_SOURCES, HOLDERS_SOURCES, KINDS, NODE_SOURCES, finders
 from gpunode.unread import Unknown
 from tests.bench.programs import exporter
+from tests.cli.test_platforms import NODES, SETS, laid_out
 from tests.cli.test_top import OSC52, told
 from tests.conftest import until
 from tests.daemon import PATIENCE, daemon, free_port
@@ -40,7 +41,7 @@ from tests.export.page.serve import served
 from tests.fakes.nvml import FakeDriver
 from tests.machine import MachineDriver, MachineGpu
 from tests.nccl.ras import RasNode, ras_server
-from tests.needs import as_root
+from tests.needs import as_root, need
 
 LINE = Unknown("line", "a line of unknown form")
 COMMAND = (sys.executable, "-m", "gpunode", "doctor")
@@ -380,3 +381,49 @@ def test_a_container_that_shows_itself_as_the_node_is_told() -> None:
         pytest.skip(f"not allowed here: {inside.stderr.strip()}")
     assert "container" not in outside
     assert "mount the node's root and set path.rootfs" in inside.stdout
+
+
+def chart_needs(node: Path, *before: str) -> str:
+    """What the command prints of the Helm chart for a node."""
+    command = [*before, *COMMAND, f"--path.rootfs={node}", "--web.listen-address=127.0.0.1:1"]
+    printed = subprocess.run(
+        command, capture_output=True, text=True, timeout=PATIENCE, check=True
+    ).stdout
+    return printed.partition("The Helm chart needs these values on this node:\n\n")[2]
+
+
+def test_the_values_of_the_chart_are_printed_with_what_it_cannot_do(tmp_path: Path) -> None:
+    node = laid_out({**NODES["gke"], "proc/mounts": ""}, tmp_path)
+    values, _, limits = chart_needs(Path(node.rootfs)).partition("\n\n")
+    assert values == f"    platform: gke\n    driver.library: {SETS['gke']['driver.library']}"
+    assert limits.startswith("On gke, the container gets the devices by being privileged")
+
+
+@as_root
+def test_a_kubelet_is_found_by_a_user_that_may_not_look_into_its_folder(tmp_path: Path) -> None:
+    """Without the right of root to look into the folders of others."""
+    as_user = (need("setpriv"), "--inh-caps=-all", "--bounding-set=-all")
+    laid_out({"var/lib/k0s/kubelet/pod-resources/kubelet.sock": ""}, tmp_path)
+    shut(tmp_path / "var/lib/k0s/kubelet")
+    needs = chart_needs(tmp_path, *as_user)
+    assert needs == "    kubeletPath: /var/lib/k0s/kubelet/pod-resources\n"
+
+
+@as_root
+def test_where_nothing_tells_which_kubelet_it_is_that_is_said(tmp_path: Path) -> None:
+    as_user = (need("setpriv"), "--inh-caps=-all", "--bounding-set=-all")
+    laid_out({**NODES["eks"], "var/lib/k0s/kubelet/a": "", "var/lib/kubelet/a": ""}, tmp_path)
+    for folder in ("var/lib/k0s/kubelet", "var/lib/kubelet"):
+        shut(tmp_path / folder)
+    needs = chart_needs(tmp_path, *as_user)
+    assert "kubeletPath:" not in needs
+    assert "kubeletPath is not known: this user may look into none of /var/lib/kubelet, " in needs
+
+
+def shut(folder: Path) -> None:
+    """Make a folder that of another user, which nobody else may look into, as the kubelet does.
+
+    https://github.com/kubernetes/kubernetes/blob/v1.36.3/pkg/kubelet/kubelet.go (setupDataDirs)
+    """
+    os.chown(folder, 1, 1)
+    folder.chmod(0o750)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpunode.cli.platforms import PLATFORMS, chart_values
+from gpunode.cli.platforms import PLATFORMS, chart_limits, chart_values
 from gpunode.node.local import LocalNode
 
 SOCKET = "var/lib/kubelet/pod-resources/kubelet.sock"
@@ -21,6 +21,11 @@ NODES: dict[str, dict[str, str]] = {
         "etc/os-release": "ID=cos\n",
         "home/kubernetes/bin/nvidia/lib64/libnvidia-ml.so.1": "",
     },
+    "gke-autopilot": {
+        "etc/os-release": "ID=cos\n",
+        "home/kubernetes/bin/kubelet": "",
+        "proc/sys/kernel/hostname": "gk3-train-nap-1rsk2zoy-e7036ee3-r4rg\n",
+    },
     "eks": {"etc/os-release": 'ID="amzn"\n', "etc/eks/image-credential-provider/config.json": ""},
     "aks": {"etc/os-release": "ID=ubuntu\n", "opt/azure/containers/provision.sh": ""},
 }
@@ -29,9 +34,16 @@ LIKE = {
         "bottlerocket",
         {"etc/os-release": "ID=bottlerocket\nVARIANT_ID=eks-auto-nvidia\n"},
     ),
-    "gke-autopilot": ("gke", {"etc/os-release": "ID=cos\n", "home/kubernetes/bin/kubelet": ""}),
 }
 """Platforms whose nodes show no more than those of another."""
+
+SETS = {
+    **{key: {"runtimeClassName": "nvidia"} for key in ("rke2", "k3s", "talos", "openshift")},
+    "gke": {"driver.library": "/home/kubernetes/bin/nvidia/lib64/libnvidia-ml.so.1"},
+}
+"""What follows from the platform."""
+
+VOLUME = "pods/0d1f2c3b-4a59-4687-9a8b-7c6d5e4f3a2b/volumes/kubernetes.io~projected/token"
 
 
 def laid_out(files: dict[str, str], folder: Path) -> LocalNode:
@@ -48,7 +60,16 @@ def test_every_platform_has_a_node() -> None:
 @pytest.mark.parametrize("name", NODES)
 def test_a_node_says_which_platform_it_is_of(name: str, tmp_path: Path) -> None:
     node = laid_out({**NODES[name], SOCKET: ""}, tmp_path)
-    assert chart_values(node) == {"platform": name}
+    assert chart_values(node) == {"platform": name, **SETS.get(name, {})}
+
+
+@pytest.mark.parametrize("name", NODES)
+def test_a_node_says_what_cannot_work_on_its_platform(name: str, tmp_path: Path) -> None:
+    (platform,) = (one for one in PLATFORMS if one.name == name)
+    (said,) = chart_limits(laid_out({**NODES[name], SOCKET: ""}, tmp_path))
+    assert name in said
+    assert (platform.cannot or platform.limits) in said
+    assert said.endswith(f" ({platform.limits_source or platform.source})")
 
 
 @pytest.mark.parametrize("name", LIKE)
@@ -80,7 +101,7 @@ def test_another_node_needs_nothing(files: dict[str, str], tmp_path: Path) -> No
 
 def test_openshift_is_known_since_its_nodes_are_of_rhel(tmp_path: Path) -> None:
     text = 'ID="rhel"\nOPENSHIFT_VERSION="4.19"\n'
-    assert chart_values(laid_out({"etc/os-release": text}, tmp_path)) == {"platform": "openshift"}
+    assert chart_values(laid_out({"etc/os-release": text}, tmp_path))["platform"] == "openshift"
 
 
 @pytest.mark.parametrize(
@@ -90,3 +111,28 @@ def test_openshift_is_known_since_its_nodes_are_of_rhel(tmp_path: Path) -> None:
 def test_a_kubelet_elsewhere_is_found(folder: str, tmp_path: Path) -> None:
     node = laid_out({f"{folder}/kubelet.sock": ""}, tmp_path)
     assert chart_values(node) == {"kubeletPath": f"/{folder}"}
+
+
+@pytest.mark.parametrize(
+    ("folders", "path"),
+    [
+        (["/var/lib/k0s/kubelet"], "/var/lib/k0s/kubelet/pod-resources"),
+        (["/data/kubelet"], "/data/kubelet/pod-resources"),
+        (["/mnt/disk/kubelet", "/var/lib/kubelet"], None),  # one folder, which is bound elsewhere
+        (["/var/lib/kubelet"], None),
+        (["/data/\x1b]52;c;bHM=\x07kubelet"], None),
+    ],
+)
+def test_a_kubelet_is_found_by_what_it_mounts(
+    folders: list[str], path: str | None, tmp_path: Path
+) -> None:
+    line = f"36 35 98:0 / {{}}/{VOLUME} rw,noatime shared:1 - tmpfs tmpfs rw\n"
+    table = "".join(line.format(folder) for folder in folders)
+    node = laid_out({"proc/1/mountinfo": table}, tmp_path)
+    assert chart_values(node).get("kubeletPath") == path
+    assert not list(chart_limits(node))
+
+
+def test_what_a_user_mounts_is_of_no_kubelet(tmp_path: Path) -> None:
+    table = f"36 35 98:0 / /home/a/{VOLUME} rw - fuse.sshfs a rw,user_id=1000,group_id=1000\n"
+    assert chart_values(laid_out({"proc/1/mountinfo": table}, tmp_path)) == {}

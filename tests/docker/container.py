@@ -31,7 +31,8 @@ ROOT = Path(__file__).parents[2]
 KEPT = ROOT / ".image"
 """Where the images to begin with are kept, as they take a minute to make."""
 
-PROGRAMS = ("buildah", "mmdebstrap", "bwrap")
+BUILDERS = ("buildah", "mmdebstrap")
+PROGRAMS = (*BUILDERS, "bwrap")
 
 NOBODY = 65534
 

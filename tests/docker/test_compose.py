@@ -45,6 +45,20 @@ def test_what_is_pulled_is_pinned_by_digest() -> None:
         assert re.fullmatch(r"[\w/]+:v?\d+\.\d+\.\d+@sha256:[0-9a-f]{64}", image)
 
 
+def test_it_says_which_versions_the_tests_run() -> None:
+    """Those that the Makefile builds; Prometheus numbers its Go module 0.X for 3.X."""
+    makefile = (ROOT / "Makefile").read_text()
+    built = {
+        name: re.findall(rf"github\.com/prometheus/{name} v(\S+) cmd/{name} ", makefile)
+        for name in ("prometheus", "alertmanager")
+    }
+    ((minor, patch),) = (one.split(".")[1:] for one in built["prometheus"])
+    prometheus = f"3.{int(minor) - 300}.{patch}"
+    (alertmanager,) = built["alertmanager"]
+    said = FILES[0].read_text().replace("\n# ", " ")
+    assert f"with Prometheus {prometheus} and Alertmanager {alertmanager} on no" in said
+
+
 def test_the_readme_has_the_command() -> None:
     assert (
         "\n    docker compose --file docker/compose.yaml up\n" in (ROOT / "README.md").read_text()

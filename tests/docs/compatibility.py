@@ -26,7 +26,7 @@ from tests.export.dcgm_clients import (
     NOT_ANSWERED,
     WATCHES_NOT_ANSWERED,
 )
-from tests.helm.test_intentions import INTENTIONS
+from tests.helm.test_intentions import EXPRESSED
 from tests.holders.test_owners import DEVICES, UNATTRIBUTED
 from tests.machine import MACHINES
 
@@ -149,9 +149,9 @@ def document() -> str:
         "## Values of other exporters' charts",
         "",
         "What sites set in the charts of dcgm-exporter, node_exporter and others, as this chart "
-        "takes it.",
+        "takes it (`tests/helm/intentions`).",
         "",
-        *_table(("values", "where the tests look", "what is there"), _intentions()),
+        *_table(("values", "where the tests look", "what is there", ""), _intentions()),
         "",
         "Refused, with the reason:",
         "",
@@ -264,11 +264,13 @@ def _dcgm() -> Iterator[Row]:
 
 
 def _intentions() -> Iterator[Row]:
-    for values, (kind, *steps), expected in INTENTIONS:
-        if values:
-            place = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps)
-            found = "nothing" if expected is None else f"`{_in_a_line(expected)}`"
-            yield f"`{_in_a_line(values)}`", f"{kind} `{place}`", found
+    for one in EXPRESSED:
+        if one.values:
+            kind, *steps = one.place
+            place = "".join(f"[{s}]" if s.lstrip("-").isdigit() else f".{s}" for s in steps)
+            found = "nothing" if one.expected is None else f"`{_in_a_line(one.expected)}`"
+            said = f"`{_in_a_line(one.values)}`"
+            yield said, f"{kind} `{place}`", found, f"[source]({one.source})"
 
 
 def _in_a_line(one: Any) -> str:

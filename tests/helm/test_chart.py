@@ -266,6 +266,7 @@ def test_what_contradicts_itself_is_refused() -> None:
             "tlsConfig.caFile: a PodMonitor reads",
         ),
         ("monitor.enabled=true,monitor.endpoint.bearerTokenFile=/a", "File: a PodMonitor reads no"),
+        ("monitor.enabled=true,monitor.bearerTokenFile=/a", "File: a PodMonitor reads no"),
         ("monitor.enabled=true,monitor.spec.selector.a=b", "spec.selector: the chart sets it"),
         (
             "monitor.enabled=true,monitor.sampleLimit=9,monitor.spec.sampleLimit=8",

@@ -16,7 +16,7 @@ from helm.generate import CHART
 from tests.conftest import until
 from tests.helm.cluster import CRDS, Cluster, control_plane
 from tests.helm.test_chart import CI, OPERATOR, RELEASED, render
-from tests.helm.test_intentions import INTENTIONS, MONITOR
+from tests.helm.test_intentions import EXPRESSED
 
 EXAMPLES = CHART.parent / "examples"
 GPU_NODES, OTHER_NODES = 50, 5
@@ -218,9 +218,9 @@ def test_the_api_server_would_tell_of_a_field_that_is_wrong(cluster: Cluster) ->
 
 MONITORS: dict[str, Any] = {
     key: value
-    for given, path, _ in INTENTIONS
-    if path[: len(MONITOR)] == MONITOR
-    for key, value in given["monitor"].items()
+    for one in EXPRESSED
+    if one.place[0] == "PodMonitor"
+    for key, value in one.values["monitor"].items()
     if value
 }
 """Everything that sites set of a monitor."""

@@ -1,8 +1,11 @@
-"""What sites write in values of exporters' charts, and where it ends up in the objects."""
+"""What sites write in values of exporters' charts (``intentions``), and where it ends up."""
 
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,140 +17,124 @@ from helm.generate import REFUSED
 from tests.helm.test_chart import CHART, NEWEST, OLDEST, daemon_of, helm, render, the
 from tests.needs import ROOT
 
-POD = ("DaemonSet", "spec", "template", "spec")
-META = ("DaemonSet", "spec", "template", "metadata")
-DAEMON = (*POD, "containers", 0)
-MONITOR = ("PodMonitor", "spec")
-ENDPOINT = (*MONITOR, "podMetricsEndpoints", 0)
-SIDE = {"name": "side", "image": "side:1"}
-SETTINGS = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "{{ .Release.Name }}-more"}}
-KEEP = {"sourceLabels": ["a"], "action": "keep"}
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+FILES = sorted((Path(__file__).parent / "intentions").glob("*.yaml"))
 
-INTENTIONS: list[tuple[dict[str, Any], tuple[str | int, ...], Any]] = [
-    # The image
-    ({"image": {"repository": "r.io/g", "tag": "1"}}, (*DAEMON, "image"), "r.io/g:1"),
-    ({"image": {"pullPolicy": "Always"}}, (*DAEMON, "imagePullPolicy"), "Always"),
-    ({"imagePullSecrets": [{"name": "a"}]}, (*POD, "imagePullSecrets"), [{"name": "a"}]),
-    (
-        {"global": {"imageRegistry": "r.io/m"}, "image": {"tag": "1"}},
-        (*DAEMON, "image"),
-        "r.io/m/gpunode/gpunode:1",
-    ),
-    (
-        {"global": {"imagePullSecrets": [{"name": "a"}]}},
-        (*POD, "imagePullSecrets"),
-        [{"name": "a"}],
-    ),
-    (
-        {"global": {"imagePullSecrets": ["a"]}, "imagePullSecrets": [{"name": "b"}]},
-        (*POD, "imagePullSecrets"),
-        [{"name": "b"}, {"name": "a"}],
-    ),
-    # Names, labels and annotations
-    ({"fullnameOverride": "gpus"}, ("DaemonSet", "metadata", "name"), "gpus"),
-    ({"namespaceOverride": "gpus"}, ("DaemonSet", "metadata", "namespace"), "gpus"),
-    ({"commonLabels": {"team": "a"}}, ("ServiceAccount", "metadata", "labels", "team"), "a"),
-    ({"commonAnnotations": {"a": "b"}}, ("Service", "metadata", "annotations"), {"a": "b"}),
-    ({"daemonSetAnnotations": {"a": "b"}}, ("DaemonSet", "metadata", "annotations"), {"a": "b"}),
-    ({"podAnnotations": {"a": "b"}}, (*META, "annotations", "a"), "b"),
-    ({"podLabels": {"a": "b"}}, (*META, "labels", "a"), "b"),
-    # The daemon and what is beside it
-    ({"extraEnv": [{"name": "A", "value": "b"}]}, (*DAEMON, "env", -1, "value"), "b"),
-    (
-        {"envFrom": [{"secretRef": {"name": "a"}}]},
-        (*DAEMON, "envFrom", 0, "secretRef", "name"),
-        "a",
-    ),
-    ({"extraArgs": ["--log.level=debug"]}, (*DAEMON, "args", -1), "--log.level=debug"),
-    ({"resources": {"limits": {"cpu": "1"}}}, (*DAEMON, "resources", "limits", "cpu"), "1"),
-    ({"resources": {"limits": None}}, (*DAEMON, "resources", "limits"), None),
-    ({"livenessProbe": {"periodSeconds": 7}}, (*DAEMON, "livenessProbe", "periodSeconds"), 7),
-    ({"securityContext": {"runAsGroup": 4}}, (*DAEMON, "securityContext", "runAsGroup"), 4),
-    ({"extraContainers": [SIDE]}, (*POD, "containers", 1), SIDE),
-    ({"initContainers": [SIDE]}, (*POD, "initContainers", 0), SIDE),
-    ({"extraVolumes": [{"name": "a", "emptyDir": {}}]}, (*POD, "volumes", -1, "name"), "a"),
-    ({"extraManifests": [SETTINGS]}, ("Secret", "metadata", "name"), "gpunode-more"),
-    # The pod and its network
-    ({"podSecurityContext": {"fsGroup": 4}}, (*POD, "securityContext", "fsGroup"), 4),
-    ({"runtimeClassName": "nvidia"}, (*POD, "runtimeClassName"), "nvidia"),
-    ({"dnsConfig": {"searches": ["a"]}}, (*POD, "dnsConfig"), {"searches": ["a"]}),
-    ({"dnsPolicy": "Default"}, (*POD, "dnsPolicy"), "Default"),
-    ({"hostAliases": [{"ip": "10.0.0.1"}]}, (*POD, "hostAliases", 0, "ip"), "10.0.0.1"),
-    ({"hostNetwork": True}, (*POD, "hostNetwork"), True),
-    ({"hostNetwork": True}, (*POD, "dnsPolicy"), "ClusterFirstWithHostNet"),
-    ({"hostPort": 9816}, (*DAEMON, "ports", 0, "hostPort"), 9816),
-    ({"serviceAccount": {"name": "a"}}, (*POD, "serviceAccountName"), "a"),
-    (
-        {"serviceAccount": {"annotations": {"a": "b"}}},
-        ("ServiceAccount", "metadata", "annotations"),
-        {"a": "b"},
-    ),
-    # Where and when it runs
-    ({"nodeSelector": {"a": "b"}}, (*POD, "nodeSelector"), {"a": "b"}),
-    ({"affinity": {}}, (*POD, "affinity"), None),
-    ({"affinity": {"podAffinity": {}}}, (*POD, "affinity"), {"podAffinity": {}}),
-    ({"tolerations": []}, (*POD, "tolerations"), None),
-    ({"priorityClassName": "a"}, (*POD, "priorityClassName"), "a"),
-    ({"schedulerName": "a"}, (*POD, "schedulerName"), "a"),
-    ({"terminationGracePeriodSeconds": 5}, (*POD, "terminationGracePeriodSeconds"), 5),
-    (
-        {"updateStrategy": {"rollingUpdate": {"maxUnavailable": 100}}},
-        ("DaemonSet", "spec", "updateStrategy", "rollingUpdate", "maxUnavailable"),
-        100,
-    ),
-    ({"revisionHistoryLimit": 0}, ("DaemonSet", "spec", "revisionHistoryLimit"), 0),
-    ({"minReadySeconds": 5}, ("DaemonSet", "spec", "minReadySeconds"), 5),
-    (
-        {"verticalPodAutoscaler": {"enabled": True, "maxAllowed": {"memory": "1Gi"}}},
-        ("VerticalPodAutoscaler", "spec", "resourcePolicy", "containerPolicies", 0, "maxAllowed"),
-        {"memory": "1Gi"},
-    ),
-    # The Service
-    ({}, ("Service", "spec", "clusterIP"), "None"),
-    ({"service": {"type": "NodePort"}}, ("Service", "spec", "type"), "NodePort"),
-    ({"service": {"type": "NodePort"}}, ("Service", "spec", "clusterIP"), None),
-    ({"service": {"labels": {"a": "b"}}}, ("Service", "metadata", "labels", "a"), "b"),
-    ({"service": {"annotations": {"a": "b"}}}, ("Service", "metadata", "annotations", "a"), "b"),
-    (
-        {"service": {"internalTrafficPolicy": "Local"}},
-        ("Service", "spec", "internalTrafficPolicy"),
-        "Local",
-    ),
-    # The scrape
-    ({"monitor": {"interval": ""}}, (*ENDPOINT, "interval"), None),
-    ({"monitor": {"labels": {"a": "b"}}}, ("PodMonitor", "metadata", "labels", "a"), "b"),
-    ({"monitor": {"relabelings": [KEEP]}}, (*ENDPOINT, "relabelings", -1), KEEP),
-    ({"monitor": {"metricRelabelings": [KEEP]}}, (*ENDPOINT, "metricRelabelings"), [KEEP]),
-    ({"monitor": {"sampleLimit": 9000}}, (*MONITOR, "sampleLimit"), 9000),
-    ({"monitor": {"tlsConfig": {"serverName": "a"}}}, (*ENDPOINT, "tlsConfig", "serverName"), "a"),
-    (
-        {"monitor": {"authorization": {"credentials": {"name": "a", "key": "b"}}}},
-        (*ENDPOINT, "authorization", "credentials", "name"),
-        "a",
-    ),
-    ({"monitor": {"proxyUrl": "http://p"}}, (*ENDPOINT, "proxyUrl"), "http://p"),
-    ({"monitor": {"scrapeClass": "a"}}, (*MONITOR, "scrapeClass"), "a"),
-    ({"monitor": {"podTargetLabels": ["a"]}}, (*MONITOR, "podTargetLabels"), ["a"]),
-    ({"monitor": {"labelLimit": 30}}, (*MONITOR, "labelLimit"), 30),
-    ({"monitor": {"port": "https"}}, (*ENDPOINT, "port"), "https"),
-    ({"monitor": {"endpoint": {"honorTimestamps": False}}}, (*ENDPOINT, "honorTimestamps"), False),
-    ({"monitor": {"spec": {"targetLimit": 9}}}, (*MONITOR, "targetLimit"), 9),
-]
+PLACES = {
+    "template": "DaemonSet/spec/template/metadata",
+    "pod": "DaemonSet/spec/template/spec",
+    "daemon": "DaemonSet/spec/template/spec/containers/0",
+    "monitor": "PodMonitor/spec",
+    "endpoint": "PodMonitor/spec/podMetricsEndpoints/0",
+}
+"""Short names of places, at which a place may begin."""
 
 
-@pytest.mark.parametrize(("values", "path", "expected"), INTENTIONS)
-def test_what_a_site_writes_is_in_the_object(
-    values: dict[str, Any], path: tuple[str | int, ...], expected: Any, tmp_path: Path
-) -> None:
-    monitor = {"enabled": True, **values.get("monitor", {})}
-    slim = {"dashboards": {"enabled": False}, **values, "monitor": monitor}
-    kind, *steps = path
-    found: Any = the(render(tmp_path, slim), str(kind))
+@dataclass(frozen=True, slots=True)
+class Intention:
+    """What a site wants, and where it ends up: in an object, or refused."""
+
+    source: str
+    """Where somebody wrote it, or offers it."""
+
+    theirs: Any = None
+    """The values of the other chart, where this chart takes them by other names or not at all."""
+
+    values: Any = None
+    at: str = ""
+    """The kind of an object and a place in it, as a JSON Pointer; -1 is the last of a list.
+    https://www.rfc-editor.org/rfc/rfc6901"""
+
+    expected: Any = None
+    refused: str = ""
+    """The value that the chart has not; ``REFUSED`` says why."""
+
+    @property
+    def place(self) -> tuple[str, ...]:
+        """The kind of the object, and the steps to the value."""
+        first, _, rest = self.at.partition("/")
+        steps = f"{PLACES.get(first, first)}/{rest}".split("/")
+        return tuple(step.replace("~1", "/").replace("~0", "~") for step in steps)
+
+
+def read(path: Path) -> Iterator[Intention]:
+    """The intentions in a file; one that names no source has that of the file."""
+    content = yaml.safe_load(path.read_text())
+    for each in content["intentions"]:
+        given = {"source": content.get("source"), **each}
+        if "is" in given:
+            given["expected"] = given.pop("is")
+        yield Intention(**given)
+
+
+INTENTIONS = [one for path in FILES for one in read(path)]
+EXPRESSED = [one for one in INTENTIONS if not one.refused]
+ELSEWHERE = [one for one in INTENTIONS if one.theirs]
+
+
+def test_there_are_as_many_as_promised_and_each_names_its_source() -> None:
+    assert len(INTENTIONS) >= 55
+    assert len(EXPRESSED) >= 50
+    assert all(one.source.startswith("https://") for one in INTENTIONS)
+    assert all(bool(one.refused) != bool(one.at) for one in INTENTIONS)
+
+
+@pytest.mark.parametrize("one", EXPRESSED, ids=lambda one: one.at)
+def test_what_a_site_writes_is_in_the_object(one: Intention, tmp_path: Path) -> None:
+    monitor = {"enabled": True, **one.values.get("monitor", {})}
+    slim = {"dashboards": {"enabled": False}, **one.values, "monitor": monitor}
+    kind, *steps = one.place
+    found: Any = the(render(tmp_path, slim), kind)
     for step in steps[:-1]:
-        found = found[step]
-    last = steps[-1]
-    assert (found[last] if isinstance(last, int) else found.get(last)) == expected
+        found = _step(found, step)
+    assert _step(found, steps[-1]) == one.expected
+
+
+def _step(found: Any, step: str) -> Any:
+    """What is at a step; None where there is nothing of the name."""
+    return found[int(step)] if isinstance(found, list) else found.get(step)
+
+
+@pytest.mark.parametrize("one", ELSEWHERE, ids=lambda one: next(iter(one.theirs)))
+def test_what_a_site_writes_for_another_chart_is_refused_with_what_to_write(
+    one: Intention, tmp_path: Path
+) -> None:
+    (tmp_path / "values.yaml").write_text(json.dumps(one.theirs))
+    refused = helm("template", "gpunode", CHART, f"--values={tmp_path / 'values.yaml'}")
+    assert refused.returncode != 0
+    told = re.findall(r"(\S+) is not a value of this chart: (.+)", refused.stderr)
+    assert told
+    assert all(REFUSED[name] == why for name, why in told)
+    assert not one.refused or one.refused in dict(told)
+
+
+@pytest.mark.parametrize("kind", ["PodMonitor", "ServiceMonitor"])
+def test_the_job_may_be_named_by_a_label_that_the_rules_select(kind: str, tmp_path: Path) -> None:
+    labels = {"podLabels": {"team": "a"}, "service": {"labels": {"team": "a"}}}
+    monitor = {"enabled": True, "kind": kind, "jobLabel": "team"}
+    settings = {"rules": {"settings": {"scrape_jobs": "a|b"}}}
+    made = the(render(tmp_path, {**labels, **settings, "monitor": monitor}), kind)["spec"]
+    assert made["jobLabel"] == "team"
+    (endpoint,) = made.get("endpoints") or made["podMetricsEndpoints"]
+    assert "job" not in {one["targetLabel"] for one in endpoint["relabelings"]}
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"podLabels": {"team": "a"}}, 'the job "a", which the rules do not select'),
+        ({}, "no label team"),
+        ({"service": {"labels": {"team": "a"}}}, "no label team"),
+    ],
+)
+def test_a_job_that_the_rules_would_not_see_is_refused(
+    values: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    given = {**values, "monitor": {"enabled": True, "jobLabel": "team"}}
+    (tmp_path / "values.yaml").write_text(json.dumps(given))
+    refused = helm("template", "gpunode", CHART, f"--values={tmp_path / 'values.yaml'}")
+    assert refused.returncode != 0
+    assert said in refused.stderr
 
 
 def test_without_an_affinity_the_pods_run_where_a_gpu_is_marked(tmp_path: Path) -> None:

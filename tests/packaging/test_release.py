@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -19,9 +20,9 @@ from helm import release
 from tests.helm.cluster import control_plane
 from tests.helm.test_chart import daemon_of, documents, the
 from tests.needs import ROOT, need
-from tests.packaging.conftest import VERSION
+from tests.packaging import twice
+from tests.packaging.twice import DIGEST, VERSION
 
-DIGEST = f"sha256:{'5' * 64}"
 NOT_YET = "\n<!-- until the first release -->\nNothing is published.\n<!-- end -->\n\n"
 WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yaml"))
 
@@ -118,6 +119,18 @@ def test_the_notes_are_published_with_what_ran_with_which_version(
         assert (clone / page).exists(), link
 
 
+def test_each_promise_names_tests_that_are_there() -> None:
+    table = (ROOT / "docs/release.md").read_text().partition("which test holds it\n")[2]
+    rows = re.findall(r"^\| (\w.+?) \| (.+) \|$", table, re.MULTILINE)
+    assert len(rows) >= 16
+    for promise, held in rows:
+        parts = re.findall(r"`(tests/[\w/]+\.py)`: ((?:`test_\w+`(?:, )?)+)", held)
+        assert parts, promise
+        for path, names in parts:
+            there = set(re.findall(r"^def (test_\w+)", (ROOT / path).read_text(), re.MULTILINE))
+            assert set(re.findall(r"test_\w+", names)) <= there, f"{path}: {names}"
+
+
 # What it consists of
 
 
@@ -165,6 +178,8 @@ def test_the_page_on_pypi_needs_no_repository_around_it(
     assert f"gpunode/v{VERSION}/docs/page/hang.png" in page
     for kind in ("Homepage", "Documentation", "Source", "Issues", "Changelog"):
         assert f"\nProject-URL: {kind}, https://" in page
+    for kind, path in {"Documentation": "README.md#read-on", "Changelog": "CHANGELOG.md"}.items():
+        assert f"\nProject-URL: {kind}, {release.REPOSITORY}/blob/v{VERSION}/{path}\n" in page
     top = {name for name in names if not name.startswith("exporter/")}
     wanted = {"README.md", "CHANGELOG.md", "LICENSE", "pyproject.toml", "PKG-INFO", ".gitignore"}
     assert top == wanted
@@ -201,6 +216,33 @@ def test_a_site_names_an_image_of_its_own_over_that_of_the_release(
     )
     _, daemon = daemon_of([found for found in documents(ran.stdout) if found])
     assert daemon["image"] == image
+
+
+@pytest.mark.integration
+def test_one_command_makes_a_release_and_pushes_it(clone: Path, tmp_path: Path) -> None:
+    helm, after = need("helm"), "9.8.8"
+    work, remote = tmp_path / "work", tmp_path / "remote"
+    for bare, to in ((["--bare"], remote), ([], work)):
+        twice.git(tmp_path, "clone", "--quiet", *bare, str(clone if bare else remote), str(to))
+    changes = (work / release.CHANGELOG).read_text()
+    entry = f"{release.UNRELEASED}\n### Added\n\n- Something.\n"
+    (work / release.CHANGELOG).write_text(changes.replace(release.UNRELEASED, entry, 1))
+    twice.git(work, "commit", "--quiet", "--all", "--message", "Add something")
+    here = ("INSTALLED=", f"BIN={Path(sys.executable).parent}", f"MONITORING={Path(helm).parent}")
+    command = ["make", "release", f"VERSION={after}", "PUSH=origin", *here]
+    who = {
+        f"GIT_{of}_{what}": "test" for of in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")
+    }
+    environment = {**os.environ, **who, "PYTHONPATH": f"{work}:{work / 'exporter'}"}
+    made = subprocess.run(command, cwd=work, env=environment, capture_output=True, text=True)
+    assert made.returncode == 0, made.stderr
+    assert twice.git(remote, "tag", "--list", f"v{after}") == f"v{after}"
+    subjects = twice.git(remote, "log", "-3", "--format=%s").splitlines()
+    kept = f"Keep the chart of {after}, from which tests upgrade"
+    assert subjects == [kept, f"Release {after}", "Add something"]
+    there = twice.git(remote, "ls-tree", "--name-only", "HEAD", "tests/helm/released/")
+    assert there == f"tests/helm/released/gpunode-{after}.tgz"
+    assert release.tree(remote, f"v{after}", tmp_path / "tree").version == after
 
 
 # The workflow
@@ -257,6 +299,22 @@ def test_nothing_is_published_that_was_not_made_twice_and_looked_through() -> No
             assert before(name) >= {"agree", "image", "files", "same", "vulnerabilities"}
 
 
+def test_a_severe_vulnerability_that_is_mended_elsewhere_ends_the_release() -> None:
+    jobs = yaml.safe_load((ROOT / ".github/workflows/release.yaml").read_text())["jobs"]
+    gate = jobs["vulnerabilities"]
+    built = {runner.endswith("-arm") for runner in jobs["image"]["strategy"]["matrix"]["runner"]}
+    looked_at = gate["strategy"]["matrix"]["architecture"]
+    assert {one == "arm64" for one in looked_at} == built == {False, True}
+    (scan,) = (one for one in gate["steps"] if "anchore/scan-action" in one.get("uses", ""))
+    assert scan["with"]["sbom"] == "image/${{ matrix.architecture }}.cdx.json"
+    assert scan["with"]["fail-build"] is True
+    assert scan["with"]["severity-cutoff"] == "high"
+    assert scan["with"]["only-fixed"] is True
+    for one in (gate, *gate["steps"]):
+        assert "continue-on-error" not in one
+        assert "if" not in one
+
+
 def test_image_and_chart_are_signed_and_attested_by_the_digest_that_was_pushed() -> None:
     workflow = ROOT / ".github/workflows/release.yaml"
     steps = yaml.safe_load(workflow.read_text())["jobs"]["publish-image"]["steps"]
@@ -270,6 +328,20 @@ def test_image_and_chart_are_signed_and_attested_by_the_digest_that_was_pushed()
     for digest in (*digests, "image.outputs.arm64"):
         assert f"${{{{ steps.{digest} }}}}" in subjects
     assert all(step["with"]["push-to-registry"] for step in attested)
+
+
+def test_the_dry_run_builds_every_program_that_its_tests_take() -> None:
+    makes = ["make", "--dry-run", "--always-make", "release-dry-run"]
+    built = subprocess.run(makes, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    if f"helm/build.sh {ROOT}" in built:
+        built += (ROOT / "helm/build.sh").read_text()
+    here = Path(__file__)
+    sources = [path.read_text() for path in (here, Path(twice.__file__))]
+    taken = set(re.findall(r'need\("([\w-]+)"\)', "".join(sources)))
+    taken |= {"etcd", "kube-apiserver", "kube-controller-manager", "kubectl"}  # of control_plane
+    assert taken > {"actionlint", "helm", "promtool", "registry"}
+    for program in taken:
+        assert re.search(rf"(cmd/|[( ]){program}\b", built), program
 
 
 def test_every_python_is_tried_on_both_architectures() -> None:
@@ -301,16 +373,9 @@ def test_what_tests_pin_can_be_had_for_every_python_or_says_from_which_on() -> N
 @pytest.fixture(scope="session")
 def made(clone: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """What the command makes of the tag, twice."""
-    tool = Path(need("helm")).parent
     folders = [tmp_path_factory.mktemp("made") for _ in range(2)]
     for folder in folders:
-        command = [sys.executable, "-m", "helm.release", "files", f"v{VERSION}", DIGEST]
-        subprocess.run(
-            [*command, str(folder)],
-            cwd=clone,
-            env={"PATH": f"{tool}:/usr/bin:/bin", "HOME": str(folder.parent)},
-            check=True,
-        )
+        twice.files(clone, folder)
     return folders
 
 

@@ -389,6 +389,8 @@ def doctor(settings: DoctorSettings) -> None:
                 print("\nThe Helm chart needs these values on this node:\n")
                 for name, value in found.chart.items():
                     print(f"    {name}: {value}")
+            for said in found.chart_limits:
+                console.print(f"\n{said}.", highlight=False, markup=False)
 
 
 def _whole_gpus(node: LocalNode) -> tuple[list[Gpu], str]:

@@ -17,7 +17,7 @@ from typing import Literal, TypeVar
 import httpx2
 
 from gpunode.cli import rights
-from gpunode.cli.platforms import chart_values
+from gpunode.cli.platforms import chart_limits, chart_values
 from gpunode.config import (
     ClientSettings,
     DoctorSettings,
@@ -124,6 +124,9 @@ class Examination:
     chart: Mapping[str, str] = field(default_factory=dict)
     """The values that the Helm chart needs on this node; none where it is not known."""
 
+    chart_limits: tuple[str, ...] = ()
+    """What the Helm chart cannot do on this node, in a sentence each."""
+
 
 def examine(
     node: Node, settings: DoctorSettings, patience: float = EXAMINATION_TIMEOUT
@@ -161,6 +164,7 @@ def examine(
         reporting,
         tuple(_less_accurate(loop)),
         chart_values(node),
+        tuple(chart_limits(node)),
     )
 
 

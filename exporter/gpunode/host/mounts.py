@@ -71,7 +71,8 @@ ANY_FOLDER = r"/.{1,200}?"
 """Where the kubelet keeps volumes, which whoever installs it chooses."""
 
 VOLUME = re.compile(
-    ANY_FOLDER + r"/pods/[0-9a-f-]{32,36}/volumes/kubernetes\.io~(?P<plugin>[a-z0-9-]{1,63})/"
+    rf"(?P<kubelet>{ANY_FOLDER})"
+    r"/pods/[0-9a-f-]{32,36}/volumes/kubernetes\.io~(?P<plugin>[a-z0-9-]{1,63})/"
     r"(?P<name>[^/]{1,253})(?:/mount)?",
     re.DOTALL,
 )
@@ -87,6 +88,12 @@ STAGED = re.compile(
 """Where a CSI driver mounts a volume before it does so for each pod.
 https://github.com/kubernetes/kubernetes/blob/master/pkg/volume/csi/csi_attacher.go
 """
+
+
+def kubelets(mounts: Sequence[Mount]) -> set[str]:
+    """The folders of kubelets, by the volumes that they mount for pods, which anybody may read."""
+    points = (mount.point for mount in mounts if mount.of_root)
+    return {found["kubelet"] for point in points if (found := VOLUME.fullmatch(point))}
 
 
 def volume(node: Node, point: str, source: str) -> str | None:

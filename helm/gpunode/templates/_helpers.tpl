@@ -275,9 +275,11 @@ https://kubernetes.io/docs/concepts/storage/volumes/#recursive-read-only-mounts 
 {{/* Relabelings that every scrape needs: the rules ask for them. The action is the one that the operator
 would add, after which Argo CD would see a difference for ever. */}}
 {{- define "gpunode.relabelings" -}}
+{{- if not .Values.monitor.jobLabel -}}
 - action: replace
   targetLabel: job
   replacement: gpunode
+{{ end -}}
 - action: replace
   sourceLabels: [__meta_kubernetes_pod_node_name]
   targetLabel: instance
