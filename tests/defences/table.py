@@ -822,6 +822,22 @@ DEFENCES = (
         "square_time",
     ),
     Defence(
+        "sockets of a neighbour hide no engine",
+        "node/sockets.py",
+        "ROWS = 1 << 14",
+        "ROWS = 2000",
+        "tests/attacks/test_serving.py",
+        "neighbour",
+    ),
+    Defence(
+        "sockets beyond all are told",
+        "node/sockets.py",
+        'raise OSError(errno.EFBIG, f"there are more than {ROWS:,} sockets")',
+        "return",
+        "tests/attacks/test_serving.py",
+        "more_sockets",
+    ),
+    Defence(
         "why processes are gone is not asked of all for each line",
         "nccl/ras_answer.py",
         "len(self.reasons) == 1",

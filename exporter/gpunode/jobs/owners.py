@@ -26,7 +26,7 @@ from gpunode.jobs.processes import UNREADABLE
 from gpunode.jobs.versions import INFO as VERSIONS
 from gpunode.jobs.versions import RunningVersions
 from gpunode.metric import Metric, Sample
-from gpunode.source import MORE_PROCESSES, Divided, Reading, bounded, limit
+from gpunode.source import MORE_PROCESSES, MORE_SOCKETS, Divided, Reading, bounded, limit
 from gpunode.unread import Unknown, Unread
 
 
@@ -230,7 +230,7 @@ class ProcessRoles:
     )
     divided: ClassVar[Divided] = "instances"
     metrics = (VERSIONS,)
-    unknowns = (MORE_PROCESSES,)
+    unknowns = (MORE_PROCESSES, MORE_SOCKETS)
 
     def __init__(self, census: Census, gpu: Gpu, settings: Settings) -> None:
         self.census = census
@@ -243,11 +243,10 @@ class ProcessRoles:
         holders, left_out = bounded(
             look.holders if look is not None else (), MORE_PROCESSES, of="processes on a GPU"
         )
-        return Reading(
-            tuple(self._versions.samples(holders)),
-            RolesDetail(tuple(holder.role() for holder in holders)),
-            left_out,
-        )
+        roles = RolesDetail(tuple(holder.role() for holder in holders))
+        unseen = sum(bool(holder.unseen) for holder in holders)
+        crowd = (MORE_SOCKETS.seen("in the network of a process", unseen),) if unseen else ()
+        return Reading(tuple(self._versions.samples(holders)), roles, (*left_out, *crowd))
 
 
 HOLDERS_SOURCE: HoldersSource = ProcessRoles

@@ -113,7 +113,7 @@ def siblings(line: list[Holder], on_gpus: Collection[int], known: Known) -> Iter
 
 def addresses(holder: Holder, *, on_gpu: bool) -> list[str]:
     """Where a process may answer, the lowest ports first. Raises ``OSError``."""
-    found = holder.ask(lambda: holder.node.listening_at(holder.pid))
+    found = holder.ask_sockets("listening_at", holder.node.listening_at)
     ports = {address: int(address.rpartition(":")[2] or 0) for address in found}
     chosen = (a for a in found if not on_gpu or ports[a] < EPHEMERAL)
     return sorted(chosen, key=ports.__getitem__)[:PORTS]

@@ -32,7 +32,7 @@ from gpunode.serving import engines, relatives, totals
 from gpunode.serving.engines import WANTED, Engine, EngineFigure
 from gpunode.serving.page import OfModel, Page, parse
 from gpunode.serving.totals import Totals
-from gpunode.source import Reading, bounded, limit
+from gpunode.source import MORE_SOCKETS, Reading, bounded, limit
 from gpunode.unread import Unknown, Unread
 
 SERVER = (*GPU, "engine", "model")
@@ -145,8 +145,9 @@ UNANSWERED = Metric(
     "gpunode_serving_unanswered",
     "gauge",
     "Processes on GPUs that may serve and of which no engine's figures were read: nothing may be "
-    "asked (`no_permission`), metrics of an engine that is not known (`unknown`), a server without "
-    "a page of metrics (`no_metrics`), no answer in time (`silent`), anything else (`garbled`).",
+    "asked (`no_permission`), too many sockets to see where they listen (`too_many_sockets`), "
+    "metrics of an engine that is not known (`unknown`), a server without a page of metrics "
+    "(`no_metrics`), no answer in time (`silent`), anything else (`garbled`).",
     ("reason",),
 )
 
@@ -225,7 +226,7 @@ MOVED = (301, 302, 307, 308)
 """Statuses for which the same path is asked with a slash: where Starlette mounts an application, it
 redirects to that. No other place is asked."""
 
-REASONS = ("no_permission", "unknown", "no_metrics", "silent", "garbled")
+REASONS = ("no_permission", "too_many_sockets", "unknown", "no_metrics", "silent", "garbled")
 """Why nothing is read of a process, the most telling first."""
 
 
@@ -338,7 +339,7 @@ class ServingEngines:
         STARTING,
         UNANSWERED,
     )
-    unknowns = (UNKNOWN, STRANGE, MORE_SERVERS)
+    unknowns = (UNKNOWN, STRANGE, MORE_SERVERS, MORE_SOCKETS)
 
     def __init__(self, census: Census, settings: Settings) -> None:
         self.census = census
@@ -497,8 +498,9 @@ class ServingEngines:
             except PermissionError:
                 why.add("no_permission")
                 continue
-            except OSError:  # it has ended, or is not on this tape
-                why.add("gone")
+            except OSError as error:
+                # Else it has ended, or is not on this tape.
+                why.add("too_many_sockets" if error.errno == errno.EFBIG else "gone")
                 continue
             for address in places:
                 if self.node.clock.monotonic() - begin > HUNT:
@@ -618,6 +620,7 @@ class ServingEngines:
                         samples += STARTING.at(now - self._seen.get(holder, now), *gpu.labels)
         self._still = still
         unread += [UNKNOWN.seen("a page of metrics")] * reasons["unknown"]
+        unread += [MORE_SOCKETS.seen("in the network of a process")] * reasons["too_many_sockets"]
         if any(reasons.values()) or samples:
             for reason in REASONS:
                 samples += UNANSWERED.at(float(reasons[reason]), reason)
