@@ -507,6 +507,14 @@ DEFENCES = (
         quick=False,
     ),
     Defence(
+        "a password in an address is told to nobody",
+        "config.py",
+        'if "@" in url.partition("://")[2].partition("/")[0]:',
+        "if False:",
+        TOP,
+        "without_a_daemon",
+    ),
+    Defence(
         "text from a server prints",
         "cli/top.py",
         "return printable(value, LONGEST_STRING)",
