@@ -154,8 +154,8 @@ DEFENCES = (
     Defence(
         "processes that come at once are bounded",
         "incidents/black_box.py",
-        "if len(found) < MOST_PROCESSES:",
-        "if True:",
+        "if len(found) >= MOST_PROCESSES:",
+        "if False:",
         BOX,
         "processes_that_come",
     ),
@@ -828,6 +828,22 @@ DEFENCES = (
         "([a-zA-Z_]",
         "tests/attacks/test_serving.py",
         "square_time",
+    ),
+    Defence(
+        "versions of one GPU beyond a few are counted",
+        "jobs/versions.py",
+        "kept, left_out = bounded(sorted(found, key=astuple), MORE_VERSIONS, MOST)",
+        "kept, left_out = sorted(found, key=astuple)[:MOST], ()",
+        "tests/host/test_bounds.py",
+        "versions",
+    ),
+    Defence(
+        "files of too many jobs leave a GPU unknown",
+        "holders/slurm.py",
+        "unread.update(left_out)",
+        "pass",
+        "tests/holders/test_slurm.py",
+        "more_jobs",
     ),
     Defence(
         "sockets of a neighbour hide no engine",
