@@ -149,6 +149,13 @@ def test_it_is_told_nothing_of_the_environment(
         stacks.python("", pid)
 
 
+def test_what_py_spy_may_take_is_a_gigabyte_of_addresses(tmp_path: Path) -> None:
+    """A program has the limits of who starts it, and this one starts nothing else."""
+    with helper("stacks", tmp_path) as running:
+        limits = Path(f"/proc/{running.pid}/limits").read_text()
+    assert re.search(rf"^Max address space +{1 << 30} +{1 << 30} ", limits, re.MULTILINE)
+
+
 SOCKETS = """
 import socket
 folder = sys.argv[2]
