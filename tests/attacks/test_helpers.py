@@ -18,9 +18,11 @@ import pytest
 from gpunode.helper.files import MOST
 from gpunode.node.patience import OF_ALL as OVERDUE
 from helm.generate import CHART
-from tests.conftest import Series, parse, until, values
-from tests.daemon import free_port
+from tests.attacks.conftest import MOST_MEMORY
+from tests.conftest import Series, by_label, parse, until, values
+from tests.daemon import free_port, peak_memory
 from tests.helm.test_chart_profiles import (
+    inside,
     machine,
     namespaces,
     opened_folder,
@@ -76,6 +78,7 @@ def nobody(node: Path, helpers: Path) -> Iterator[Nobody]:
     with subprocess.Popen(command, env=environment) as child:
         try:
             yield Nobody(child, port)
+            assert peak_memory(inside(child)) < MOST_MEMORY
         finally:
             stop(child)
 
@@ -109,6 +112,47 @@ def test_helpers_that_end_hang_or_are_flooded_cost_what_they_read_and_nothing_el
             until(lambda: read(running.scrape()) and running.up() == 1.0)
             for one in strangers:
                 one.close()
+
+
+@pytest.mark.parametrize("work", ["sockets", "network", "stacks"])
+def test_a_helper_that_ends_hangs_or_is_flooded_costs_no_other_helper(work: str) -> None:
+    with (
+        opened_folder() as node,
+        opened_folder() as folder,
+        machine(node, True),
+        nobody(node, folder) as running,
+        helper("files", folder, f"--user={NOBODY}"),
+    ):
+        options = [f"--user={NOBODY}"]
+        if work == "sockets":
+            options += [f"--kubelet={node}/kubelet/kubelet.sock", f"--client={folder}/client.sock"]
+
+        def goes_on(up: float) -> bool:
+            """Whether this helper answers or not, while the other one reads a job's files."""
+            until(lambda: running.up() == up)
+            series = running.scrape()
+            return bool(values(series, "gpunode_gpu_info") and read(series))
+
+        until(lambda: read(running.scrape()))
+        with helper(work, folder, *options) as child:
+            until(lambda: work in answering(running.scrape()))
+            child.send_signal(signal.SIGSTOP)
+            assert goes_on(up=0.0)
+            child.send_signal(signal.SIGCONT)
+            assert goes_on(up=1.0)
+        assert goes_on(up=0.0)
+        with helper(work, folder, *options):
+            assert goes_on(up=1.0)
+            strangers = [connected(folder / f"{work}.sock") for _ in range(500)]
+            assert goes_on(up=1.0)
+            assert {work, "files"} <= answering(running.scrape())
+            for one in strangers:
+                one.close()
+
+
+def answering(series: Series) -> set[str]:
+    """The helpers that tell what they cost."""
+    return set(by_label(series, "gpunode_helper_cpu_seconds_total", "helper"))
 
 
 ENTER = """echo $$ > "$0" && exec "$@\""""
