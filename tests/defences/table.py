@@ -862,6 +862,22 @@ DEFENCES = (
         "more_jobs",
     ),
     Defence(
+        "a lack of descriptors is no missing service of NCCL",
+        "nccl/ras.py",
+        "except (OSError, NoDescriptors) as error:",
+        "except OSError as error:",
+        "tests/attacks/test_shortage.py",
+        "no_descriptor_is_left",
+    ),
+    Defence(
+        "a lack of descriptors is no missing engine",
+        "serving/requests.py",
+        "            answer = error\n",
+        "            pass\n",
+        "tests/attacks/test_shortage.py",
+        "no_descriptor_is_left",
+    ),
+    Defence(
         "sockets of a neighbour hide no engine",
         "node/sockets.py",
         "ROWS = 1 << 14",

@@ -37,6 +37,7 @@ from gpunode.holders.owner import Tenant, tenant
 from gpunode.metric import Metric
 from gpunode.nccl import log
 from gpunode.nccl.ras_answer import BEHIND, NAMED, Answer, Asked, Rank, read_json, read_text
+from gpunode.node.node import NoDescriptors
 from gpunode.source import Reading, bounded, limit
 from gpunode.unread import Unread
 
@@ -227,7 +228,7 @@ class NcclRas:
 
         self._launched: dict[tuple[str, str, str], float] = {}
         self._asked: set[Key] = set()
-        self._answers: SimpleQueue[tuple[Key, str | OSError, float]] = SimpleQueue()
+        self._answers: SimpleQueue[tuple[Key, str | OSError | NoDescriptors, float]] = SimpleQueue()
 
     def read(self) -> Reading:
         """Read the jobs with a rank 0 here. Raises the first failure if none of them answers."""
@@ -241,6 +242,8 @@ class NcclRas:
             if now > service.good_until:
                 service.drop()
         for key, answer, took in self._ask(known, places, now):
+            if isinstance(answer, NoDescriptors):
+                raise answer.with_traceback(None)  # it is due as before
             if key in known and key in self._services:
                 self._take(key, answer, took, places, now)
             del answer
@@ -277,7 +280,7 @@ class NcclRas:
 
     def _ask(
         self, known: list[Key], places: dict[Key, ServiceProcesses], now: float
-    ) -> Iterator[tuple[Key, str | OSError, float]]:
+    ) -> Iterator[tuple[Key, str | OSError | NoDescriptors, float]]:
         """The answers of the services that are due as they come, and of those asked before.
 
         They are asked in turns, those first that answered last time. Raises ``OSError`` where
@@ -315,7 +318,7 @@ class NcclRas:
     def _ask_one(self, key: Key, service: Service, holders: list[Holder]) -> None:
         """Ask the processes of a service until one serves, and queue what it says or why not."""
         begin = self.node.clock.monotonic()
-        said: str | OSError = ConnectionRefusedError()
+        said: str | OSError | NoDescriptors = ConnectionRefusedError()
         try:
             for _ in holders[:PROCESSES]:
                 service.turn += 1
@@ -325,7 +328,7 @@ class NcclRas:
                     break
                 except ENDED:
                     continue
-                except OSError as error:
+                except (OSError, NoDescriptors) as error:
                     said = error
                     break
         finally:

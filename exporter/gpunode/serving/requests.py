@@ -27,7 +27,7 @@ from gpunode.holders.census import Census
 from gpunode.holders.holder import Holder, Pauses
 from gpunode.metric import Metric, Sample
 from gpunode.node.kernel import ProcessStat
-from gpunode.node.node import Scraped
+from gpunode.node.node import NoDescriptors, Scraped
 from gpunode.serving import engines, relatives, totals
 from gpunode.serving.engines import WANTED, Engine, EngineFigure
 from gpunode.serving.page import OfModel, Page, parse
@@ -352,7 +352,7 @@ class ServingEngines:
         }
         self._servers: dict[Key, Server] = {}
         self._asked: set[Key] = set()
-        self._answers: SimpleQueue[tuple[Key, Found]] = SimpleQueue()
+        self._answers: SimpleQueue[tuple[Key, Found | NoDescriptors]] = SimpleQueue()
         self._known: dict[Key, Holder] = {}
         self._known_before: dict[Key, Holder] = {}
         self._lock = Lock()  # for these two
@@ -368,6 +368,8 @@ class ServingEngines:
         now = self.node.clock.monotonic()
         left_out = self._list(now)
         for key, found in self._ask(now):
+            if isinstance(found, NoDescriptors):
+                raise found.with_traceback(None)  # it is due as before
             self._take(key, found, now)
         for key in self._asked & self._servers.keys():
             if now > self._servers[key].good_until:
@@ -407,7 +409,7 @@ class ServingEngines:
             known = self._known_before.get(key)
             return self._known.setdefault(key, known or Holder(self.node, pid, stat))
 
-    def _ask(self, now: float) -> Iterator[tuple[Key, Found]]:
+    def _ask(self, now: float) -> Iterator[tuple[Key, Found | NoDescriptors]]:
         """What is found of the servers that are due, as it comes, and of those asked before."""
         clock, servers = self.node.clock, self._servers
         due = [key for key in servers if key not in self._asked and now >= servers[key].due]
@@ -436,10 +438,13 @@ class ServingEngines:
     def _look(self, key: Key, server: Server, now: float) -> None:
         """Look at a server in a thread of its own, and queue what is found."""
         found = Found()
+        answer: Found | NoDescriptors = found
         try:
             self._find(server, found, now)
+        except NoDescriptors as error:
+            answer = error
         finally:
-            self._answers.put((key, found))
+            self._answers.put((key, answer))
 
     def _find(self, server: Server, found: Found, now: float) -> None:
         """Ask who answered before, and look for who answers for the others."""
