@@ -7,20 +7,24 @@ import re
 import signal
 import socket
 import subprocess
+import sys
+import time
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from gpunode.helper.files import MOST
 from gpunode.node.patience import OF_ALL as OVERDUE
 from helm.generate import CHART
 from tests.attacks.conftest import MOST_MEMORY
-from tests.conftest import Series, by_label, parse, until, values
-from tests.daemon import free_port, peak_memory
+from tests.conftest import OFTEN, Series, by_label, parse, until, values
+from tests.daemon import Daemon, free_port, peak_memory
+from tests.fakes.nvml import FakeDriver
 from tests.helm.test_chart_profiles import (
     inside,
     machine,
@@ -193,6 +197,38 @@ def test_the_memory_that_the_chart_gives_is_enough_for_all_that_the_daemon_asks_
                 answers = list(asking.map(lambda _: len(asked(*part)), range(4 * OVERDUE)))
             assert answers == [MOST + len("0 ")] * (4 * OVERDUE)
             assert child.poll() is None
+
+
+SMALL = 64 << 20
+"""Bytes of memory with which docs/security.md promises no more than a clean end."""
+
+
+def test_in_a_cgroup_of_64_mib_it_answers_in_time_or_is_ended_by_the_kernel(
+    fake: FakeDriver,
+) -> None:
+    fake.write("gpus 4\n")
+    port = free_port()
+    command = [sys.executable, "-m", "gpunode", "run", "--client.socket=", *OFTEN]
+    command.append(f"--web.listen-address=127.0.0.1:{port}")
+    with limited(SMALL) as cgroup:
+        enter = [need("sh"), "-c", ENTER, str(cgroup / "cgroup.procs")]
+        environment = {**os.environ, **fake.environment()}
+        with subprocess.Popen([*enter, *command], env=environment) as child:
+            try:
+                served = Daemon(psutil.Process(child.pid), port)
+                with suppress(RuntimeError):  # it has ended
+                    served.wait_for("/readyz", child)
+                for _ in range(60):
+                    try:
+                        served.get("/metrics")
+                    except OSError:
+                        assert child.wait(10) == -signal.SIGKILL
+                    if child.poll() is not None:
+                        break
+                    time.sleep(0.5)
+                assert child.poll() in (None, -signal.SIGKILL)
+            finally:
+                child.kill()
 
 
 def connected(path: Path) -> socket.socket:
