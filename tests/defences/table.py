@@ -298,6 +298,15 @@ DEFENCES = (
         "reserve",
     ),
     Defence(
+        "a reserve for readers among many addresses",
+        f"{WEB}/visitors.py",
+        "if known and reserved[reader] < RESERVED:",
+        "if False:",
+        HANDSHAKES,
+        "among_many",
+        quick=False,
+    ),
+    Defence(
         "no crowd makes a reader be forgotten",
         f"{WEB}/visitors.py",
         "if len(self._read) >= READERS or of_origin >= READERS_OF_ORIGIN:",
