@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 import random
+import re
 import signal
 import socket
 import subprocess
@@ -16,6 +18,7 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, Any
 
 import psutil
@@ -26,6 +29,9 @@ PATIENCE = 300.0
 SETTLE = 30.0
 """Seconds before a daemon's cost is measured: what is read once at the start is over by then."""
 
+
+MOST_MEMORY = math.inf
+"""Bytes that a daemon may ever have had in the end; who attacks it sets this."""
 
 PORTS = range(10_000, 32_768)
 """Where servers of tests listen: below the ports that Linux gives to connections and to port 0.
@@ -130,6 +136,16 @@ class Daemon:
         return time.clock_gettime((~self.process.pid << 3) | 2)
 
 
+def peak_memory(pid: int) -> int:
+    """The most bytes that a process has had; 0 if it has ended."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except FileNotFoundError:
+        return 0
+    found = re.search(r"^VmHWM:\s*(\d+) kB$", status, re.MULTILINE)
+    return int(found[1]) << 10 if found else 0
+
+
 def pass_on(errors: IO[bytes], said: list[bytes]) -> None:
     """Write on what a program says on its standard error, and keep it."""
     for line in errors:
@@ -165,6 +181,7 @@ def daemon(
         running.wait_for(ready, child)
         yield running
     finally:
+        peak = peak_memory(child.pid)
         child.send_signal(signal.SIGTERM)
         try:
             child.wait(5)
@@ -176,3 +193,4 @@ def daemon(
     log = b"".join(said).decode(errors="replace")
     assert "Traceback" not in log, log
     assert child.returncode in (0, -signal.SIGKILL), child.returncode
+    assert peak < MOST_MEMORY, f"{peak >> 20} MiB"

@@ -104,6 +104,23 @@ def unread() -> str:
         "out first.",
         "",
         *_kinds("what was left out", (*left_out, ("any", MORE_SERIES))),
+        "",
+        "Some bounds are not counted, because they take from nobody, or something else tells:",
+        "",
+        "- what one process, step or job has of its own, where more would hide only that: the "
+        "sockets among its descriptors beyond 16,384, which are listed by number; threads, stacks "
+        "and libraries; the children of a server's process beyond 32, and ports beyond eight; of a "
+        "Slurm job, steps and tasks beyond 16 and the processes beside them, each of which says "
+        "the same of the job; processes of an NCCL job beyond 16, which are asked in turn;",
+        "- hardware that no node has: more than 64 GPUs or NVSwitches, 16 MIG instances of a GPU, "
+        "128 of all GPUs in the history of an incident;",
+        "- RDMA adapters beyond 64 of which the firmware would be told: `ports` of `infiniband` "
+        "counts them;",
+        "- different things beyond 64 that one read of `infiniband` does not understand: 64 are "
+        "counted;",
+        "- GPUs beyond 64 in `gpunode_incident_info`: the incident itself names all;",
+        "- lines of a log beyond the last 64 that came at once: an incident keeps those, and the "
+        "sources of the log count all.",
     ]
     return "\n".join(lines) + "\n"
 

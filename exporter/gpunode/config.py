@@ -16,6 +16,7 @@ from typing import Annotated, Any, BinaryIO, Literal, TypeVar, get_args
 
 import yaml
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -92,6 +93,19 @@ class Section(BaseModel):
     """A group of settings; an unknown key is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+def _without_password(url: str) -> str:
+    if "@" in url.partition("://")[2].partition("/")[0]:
+        raise ValueError(
+            "has a password, which other users see in the list of processes; there are settings "
+            "for a user name and for a file with the password"
+        )
+    return url
+
+
+Address = Annotated[str, AfterValidator(_without_password)]
+"""The address of a server, which may be shown."""
 
 
 class PathSettings(Section):
@@ -356,7 +370,7 @@ class IncidentSettings(Section):
 class PrometheusSettings(Section):
     """A Prometheus, Thanos, Mimir or VictoriaMetrics with the series of the recording rules."""
 
-    url: str = Field(
+    url: Address = Field(
         "http://localhost:9090", description="address of Prometheus, up to where /api/v1 begins"
     )
     timeout: float = Field(60.0, ge=1, le=3600, description="seconds to wait for one answer")
@@ -376,12 +390,7 @@ class PrometheusSettings(Section):
 
     @field_validator("url")
     @classmethod
-    def _has_no_password(cls, url: str) -> str:
-        if "@" in url.partition("://")[2].partition("/")[0]:
-            raise ValueError(
-                "has a password, which other users see in the list of processes; see "
-                "prometheus.username and prometheus.password-file"
-            )
+    def _is_http(cls, url: str) -> str:
         if not re.match("https?://.", url):
             raise ValueError(f"{url!r} does not begin with http:// or https://")
         return url
@@ -536,7 +545,7 @@ class DaemonSettings(CommandSettings):
 
     web: ListenSettings = ListenSettings()
 
-    url: str = Field(
+    url: Address = Field(
         "", description="address of the daemon; by default where web.listen-address has it listen"
     )
     username: str = Field("", description="user name, if the daemon asks for one")
@@ -601,7 +610,7 @@ class IncidentCommandSettings(DaemonSettings):
     cluster: Annotated[str | None, ASKED] = Field(
         None, description="label cluster of the job, where several clusters have one of its name"
     )
-    node_url: Annotated[str, ASKED] = Field(
+    node_url: Annotated[Address, ASKED] = Field(
         "",
         pattern=r"^(https?://[!-~]*\{instance\}[!-~]*|none)?$",
         description="address of each node of the job, where {instance} stands for its label in "
@@ -616,7 +625,7 @@ class McpSettings(CommandSettings):
 
     prometheus: PrometheusSettings = PrometheusSettings()
 
-    node: Annotated[str, ASKED] = Field(
+    node: Annotated[Address, ASKED] = Field(
         "",
         pattern=r"^(https?://[!-~]+)?$",
         description="address of a daemon that may be asked as well",

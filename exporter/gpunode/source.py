@@ -33,7 +33,7 @@ def limit(what: str) -> Unknown:
     return Unknown(what, said, bound=True)
 
 
-MORE_PROCESSES, MORE_XIDS = limit("processes"), limit("xids")
+MORE_PROCESSES, MORE_SOCKETS, MORE_XIDS = limit("processes"), limit("sockets"), limit("xids")
 
 FAILURES = (DriverError, OSError, ValueError, NoDescriptors)
 """What a read may raise: errors of the driver, of a file, or of its content. Any other exception is

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import time
 from functools import partial
@@ -47,6 +48,25 @@ def none_is_later(running: Daemon, latest: float) -> bool:
     return bool(max(gpu["times"].values()) < latest)
 
 
+def suspended(running: Daemon, ahead: Path) -> None:
+    """Suspend the node for hours: nothing runs, and afterwards it is later on the wall alone.
+
+    The monotonic clock of Linux stands still meanwhile; here it goes on for the seconds of the
+    test. https://man7.org/linux/man-pages/man2/clock_gettime.2.html (CLOCK_BOOTTIME)
+    """
+    begin, before = time.monotonic(), ledger(running)
+    running.process.send_signal(signal.SIGSTOP)
+    ahead.write_text(str(HOURS))
+    time.sleep(3.0)
+    running.process.send_signal(signal.SIGCONT)
+    running.next_window(0)
+    closed, _, _ = running.next_window(0)
+    assert closed - time.time() > HOURS / 2
+    assert before < ledger(running) <= before + time.monotonic() - begin + 1.0
+    assert 0.0 not in values(scrape(running), UP.name)
+    ahead.write_text("0")
+
+
 def test_a_clock_that_jumps_by_hours_adds_and_takes_no_second(
     fake: FakeDriver, tmp_path: Path
 ) -> None:
@@ -63,6 +83,7 @@ def test_a_clock_that_jumps_by_hours_adds_and_takes_no_second(
         try:
             fake.write(f"gpus 1\ngpu 0 process {job.pid} 1000000\n")
             until(lambda: values(scrape(running), "gpunode_job_processes") == [1.0])
+            suspended(running, ahead)
             for seconds in (HOURS, -HOURS, 0.0):
                 begin, before, counted = time.monotonic(), ledger(running), counters(running)
                 ahead.write_text(str(seconds))

@@ -7,20 +7,26 @@ import re
 import signal
 import socket
 import subprocess
+import sys
+import time
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from gpunode.helper.files import MOST
 from gpunode.node.patience import OF_ALL as OVERDUE
 from helm.generate import CHART
-from tests.conftest import Series, parse, until, values
-from tests.daemon import free_port
+from tests.attacks.conftest import MOST_MEMORY
+from tests.conftest import OFTEN, Series, by_label, parse, until, values
+from tests.daemon import Daemon, free_port, peak_memory
+from tests.fakes.nvml import FakeDriver
 from tests.helm.test_chart_profiles import (
+    inside,
     machine,
     namespaces,
     opened_folder,
@@ -76,6 +82,7 @@ def nobody(node: Path, helpers: Path) -> Iterator[Nobody]:
     with subprocess.Popen(command, env=environment) as child:
         try:
             yield Nobody(child, port)
+            assert peak_memory(inside(child)) < MOST_MEMORY
         finally:
             stop(child)
 
@@ -109,6 +116,47 @@ def test_helpers_that_end_hang_or_are_flooded_cost_what_they_read_and_nothing_el
             until(lambda: read(running.scrape()) and running.up() == 1.0)
             for one in strangers:
                 one.close()
+
+
+@pytest.mark.parametrize("work", ["sockets", "network", "stacks"])
+def test_a_helper_that_ends_hangs_or_is_flooded_costs_no_other_helper(work: str) -> None:
+    with (
+        opened_folder() as node,
+        opened_folder() as folder,
+        machine(node, True),
+        nobody(node, folder) as running,
+        helper("files", folder, f"--user={NOBODY}"),
+    ):
+        options = [f"--user={NOBODY}"]
+        if work == "sockets":
+            options += [f"--kubelet={node}/kubelet/kubelet.sock", f"--client={folder}/client.sock"]
+
+        def goes_on(up: float) -> bool:
+            """Whether this helper answers or not, while the other one reads a job's files."""
+            until(lambda: running.up() == up)
+            series = running.scrape()
+            return bool(values(series, "gpunode_gpu_info") and read(series))
+
+        until(lambda: read(running.scrape()))
+        with helper(work, folder, *options) as child:
+            until(lambda: work in answering(running.scrape()))
+            child.send_signal(signal.SIGSTOP)
+            assert goes_on(up=0.0)
+            child.send_signal(signal.SIGCONT)
+            assert goes_on(up=1.0)
+        assert goes_on(up=0.0)
+        with helper(work, folder, *options):
+            assert goes_on(up=1.0)
+            strangers = [connected(folder / f"{work}.sock") for _ in range(500)]
+            assert goes_on(up=1.0)
+            assert {work, "files"} <= answering(running.scrape())
+            for one in strangers:
+                one.close()
+
+
+def answering(series: Series) -> set[str]:
+    """The helpers that tell what they cost."""
+    return set(by_label(series, "gpunode_helper_cpu_seconds_total", "helper"))
 
 
 ENTER = """echo $$ > "$0" && exec "$@\""""
@@ -149,6 +197,38 @@ def test_the_memory_that_the_chart_gives_is_enough_for_all_that_the_daemon_asks_
                 answers = list(asking.map(lambda _: len(asked(*part)), range(4 * OVERDUE)))
             assert answers == [MOST + len("0 ")] * (4 * OVERDUE)
             assert child.poll() is None
+
+
+SMALL = 64 << 20
+"""Bytes of memory with which docs/security.md promises no more than a clean end."""
+
+
+def test_in_a_cgroup_of_64_mib_it_answers_in_time_or_is_ended_by_the_kernel(
+    fake: FakeDriver,
+) -> None:
+    fake.write("gpus 4\n")
+    port = free_port()
+    command = [sys.executable, "-m", "gpunode", "run", "--client.socket=", *OFTEN]
+    command.append(f"--web.listen-address=127.0.0.1:{port}")
+    with limited(SMALL) as cgroup:
+        enter = [need("sh"), "-c", ENTER, str(cgroup / "cgroup.procs")]
+        environment = {**os.environ, **fake.environment()}
+        with subprocess.Popen([*enter, *command], env=environment) as child:
+            try:
+                served = Daemon(psutil.Process(child.pid), port)
+                with suppress(RuntimeError):  # it has ended
+                    served.wait_for("/readyz", child)
+                for _ in range(60):
+                    try:
+                        served.get("/metrics")
+                    except OSError:
+                        assert child.wait(10) == -signal.SIGKILL
+                    if child.poll() is not None:
+                        break
+                    time.sleep(0.5)
+                assert child.poll() in (None, -signal.SIGKILL)
+            finally:
+                child.kill()
 
 
 def connected(path: Path) -> socket.socket:

@@ -14,9 +14,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+import gpunode.node.sockets
 import gpunode.node.tcp
 from gpunode.config import Settings
 from gpunode.holders.census import Census
+from gpunode.jobs.owners import ProcessRoles, RolesDetail
 from gpunode.node.tcp import LARGEST_ANSWER
 from gpunode.serving.page import LONGEST_LINE, parse
 from gpunode.serving.requests import ServingEngines
@@ -37,6 +39,30 @@ class Engine(http.server.BaseHTTPRequestHandler):
         self.wfile.write(PAGE)
 http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Engine).serve_forever()
 """
+
+
+CROWD = """
+import socket, sys
+kept = [socket.create_server(("127.7.7.7", 0)) for _ in range(int(sys.argv[1]))]
+kept += [socket.socket(socket.AF_UNIX) for _ in range(int(sys.argv[1]))]
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def crowd(sockets: int) -> Iterator[None]:
+    """A process with so many sockets that wait for connections, and as many Unix sockets."""
+    with subprocess.Popen(
+        [sys.executable, "-c", CROWD, str(sockets)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        yield
+        process.stdin.close()
 
 
 @contextlib.contextmanager
@@ -134,6 +160,38 @@ def test_what_a_server_answers_costs_no_other_its_reading(
     asked = {request.partition(b" HTTP")[0] for request in came}
     assert asked <= {b"GET /metrics", b"GET /metrics/"}
     assert most < 4 * LARGEST_ANSWER
+
+
+def test_sockets_of_a_neighbour_hide_no_engine(honest: int) -> None:
+    with crowd(sockets=4_000):
+        reading = ServingEngines(Census(OneGpu(honest)), Settings()).read()
+    assert series(exported(reading.samples), "gpunode_serving_requests", phase="running") == 2
+    assert not reading.unread
+
+
+def test_more_sockets_than_are_looked_at_are_told(
+    honest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any of those that are left out may be the engine's, or a communicator's."""
+    node = OneGpu(honest)
+    census = Census(node)
+    engines = ServingEngines(census, Settings())
+    roles = ProcessRoles(census, node.gpus()[0], Settings())
+    with crowd(sockets=100), monkeypatch.context() as patched:
+        patched.setattr(gpunode.node.sockets, "ROWS", 50)
+        hidden, hides = engines.read(), roles.read()
+        with pytest.raises(OSError, match="more than 50 sockets"):
+            node.communicates(honest)
+    text = exported(hidden.samples)
+    assert "gpunode_serving_requests{" not in text
+    assert series(text, "gpunode_serving_unanswered", reason="too_many_sockets") == 1
+    for reading in (hidden, hides):
+        assert [(one.kind.what, one.times) for one in reading.unread] == [("sockets", 1)]
+    assert isinstance(hides.detail, RolesDetail)
+    assert hides.detail.roles[0].listens is None
+    node.stepped.now += 100
+    assert series(exported(told(engines)), "gpunode_serving_requests", phase="running") == 2
+    assert not roles.read().unread
 
 
 def test_labels_without_end_take_no_square_time() -> None:

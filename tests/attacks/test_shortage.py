@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import time
@@ -14,11 +15,21 @@ import psutil
 import pytest
 
 from gpunode.__main__ import FEWEST_FILES
+from gpunode.config import Settings
+from gpunode.holders.census import Census
 from gpunode.loop.metrics import UP
+from gpunode.nccl.ras import NcclRas
+from gpunode.node.node import NoDescriptors
+from gpunode.serving.requests import ServingEngines
 from tests.conftest import scrape, until, values, watching
 from tests.daemon import PATIENCE, Daemon, daemon, free_port
 from tests.fakes.nvml import FakeDriver
+from tests.holders.slurm import SCOPE, SLUID
+from tests.machine import OneGpu, begin
 from tests.needs import need
+
+DEADLINE = 10.0
+"""Seconds in which a scrape has to be answered, by default."""
 
 
 def test_a_file_with_an_odd_name_does_not_end_the_exposition(tmp_path: Path) -> None:
@@ -168,6 +179,78 @@ def test_with_too_few_descriptors_to_start_it_ends_with_one_line(
         f"gpunode: {files} files may be open, and it takes {FEWEST_FILES} at least: "
         "raise its LimitNOFILE (ulimit -n)\n"
     )
+
+
+@pytest.mark.parametrize(("kind", "call"), [(NcclRas, "ask"), (ServingEngines, "listening_at")])
+def test_a_server_that_no_descriptor_is_left_to_ask_is_a_failed_read_and_no_missing_one(
+    kind: type[NcclRas] | type[ServingEngines], call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lacks(*_: object) -> None:
+        raise NoDescriptors
+
+    node = OneGpu(os.getpid())
+    source = kind(Census(node), Settings())
+    source.read()
+    monkeypatch.setattr(node, call, lacks)
+    node.stepped.now += 1000
+    with pytest.raises(NoDescriptors):
+        source.read()
+    monkeypatch.undo()
+    node.stepped.now += 1000
+    assert source.read() is not None
+
+
+@pytest.mark.nightly
+def test_wherever_descriptors_run_out_all_is_read_again_once_there_are_some(
+    fake: FakeDriver,
+) -> None:
+    """With one more each time, another place is the first that cannot open what it needs."""
+    with (
+        subprocess.Popen(["sleep", "infinity"]) as job,
+        watching(fake, "--gpu.processes-interval=1", "--host.interval=1") as served,
+    ):
+        try:
+            fake.write(f"gpus 1\ngpu 0 process {job.pid} 1000000\n")
+            until(lambda: values(scrape(served), "gpunode_job_processes") == [1.0])
+            before = served.process.rlimit(resource.RLIMIT_NOFILE)
+            up = scrape(served)
+            for files in range(3, served.process.num_fds() + 16):
+                served.process.rlimit(resource.RLIMIT_NOFILE, (files, before[1]))
+                time.sleep(1.5)
+                served.process.rlimit(resource.RLIMIT_NOFILE, before)
+                until(lambda: status(served, "/readyz") == 200)
+            wanted = {key for key, value in up.items() if key[0] == UP.name and value}
+            until(lambda: all(scrape(served).get(key) for key in wanted))
+            assert values(scrape(served), "gpunode_job_processes") == [1.0]
+        finally:
+            job.kill()
+
+
+@pytest.mark.nightly
+def test_among_a_hundred_thousand_processes_a_job_is_read_and_scrapes_are_answered(
+    fake: FakeDriver, tmp_path: Path
+) -> None:
+    """A job of Slurm whose cgroups are not visible has all of them looked through."""
+    rootfs, tenant = tmp_path / "root", tmp_path / "cgroup"
+    tenant.write_text("0::/user.slice\n")
+    for pid in range(2, 100_002):
+        folder = rootfs / f"proc/{pid}"
+        folder.mkdir(parents=True)
+        (folder / "cgroup").symlink_to(tenant)
+    job = begin(rootfs, 200_000)
+    (job / "cgroup").write_text(f"0::{SCOPE}/{SLUID}/step_0/user/task_0\n")
+    fake.write("gpus 1\ngpu 0 process 200000 1000000\n")
+    try:
+        with watching(fake, f"--path.rootfs={rootfs}", "--gpu.processes-interval=1") as served:
+            until(lambda: values(scrape(served), "gpunode_job_processes") == [1.0])
+            until(lambda: values(scrape(served), "gpunode_gpu_owner_info", slurm_job=SLUID))
+            for _ in range(20):
+                asked = time.monotonic()
+                served.get("/metrics")
+                assert time.monotonic() - asked < DEADLINE
+                time.sleep(0.5)
+    finally:
+        shutil.rmtree(rootfs)
 
 
 def test_with_the_fewest_descriptors_a_scrape_is_answered() -> None:

@@ -6,6 +6,8 @@ import signal
 import subprocess
 import time
 
+import pytest
+
 from tests.conftest import by_label, scrape, until, values, watching
 from tests.daemon import Daemon
 from tests.fakes.nvml import FakeDriver
@@ -13,27 +15,33 @@ from tests.fakes.nvml import FakeDriver
 STANDS = 8.0
 """Seconds for which it is stopped: sixteen windows."""
 
+LONG = 600.0
+"""The same where nothing waits for the test."""
+
 
 def seconds(running: Daemon) -> dict[str, float]:
     """The ledger of the node's GPU."""
     return by_label(scrape(running), "gpunode_gpu_seconds_total", "state")
 
 
-def test_what_was_not_seen_is_unknown_and_nothing_is_concluded_from_it(fake: FakeDriver) -> None:
-    with subprocess.Popen(["sleep", "600"]) as job, watching(fake) as running:
+@pytest.mark.parametrize("stands", [STANDS, pytest.param(LONG, marks=pytest.mark.nightly)])
+def test_what_was_not_seen_is_unknown_and_nothing_is_concluded_from_it(
+    stands: float, fake: FakeDriver
+) -> None:
+    with subprocess.Popen(["sleep", "infinity"]) as job, watching(fake) as running:
         try:
             fake.write(f"gpus 1\ngpu 0 process {job.pid} 1000000\n")
             until(lambda: seconds(running).get("idle", 0.0) > 2.0)
             before, began = seconds(running), time.monotonic()
             running.process.send_signal(signal.SIGSTOP)
-            time.sleep(STANDS)
+            time.sleep(stands)
             running.process.send_signal(signal.SIGCONT)
             until(lambda: seconds(running).get("idle", 0.0) > before["idle"] + 2.0)
             after, took = seconds(running), time.monotonic() - began
             verdict = until(lambda: by_label(scrape(running), "gpunode_gpu_bottleneck", "cause"))
         finally:
             job.kill()
-        assert STANDS - 1.0 <= after["unknown"] - before["unknown"] <= took
+        assert stands - 1.0 <= after["unknown"] - before["unknown"] <= took
         assert sum(after.values()) - sum(before.values()) <= took + 1.0
         late = values(scrape(running), "gpunode_source_late_reads_total", source="gpu_activity")
         assert late >= [1.0]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import math
 import os
-import re
 import resource
 import signal
 import socket
@@ -37,8 +36,6 @@ HALF = b"GET /metrics HTTP/1.1\r\nHost: a\r\n"
 
 GET = HALF + b"\r\n"
 MIB = 1 << 20
-MOST_MEMORY = 128 * MIB
-"""Bytes of a daemon without GPUs, whatever its clients do."""
 
 
 @pytest.fixture(scope="module")
@@ -47,9 +44,6 @@ def victim() -> Iterator[Daemon]:
     with daemon("--host.interval=1", "--dcgm.address=") as running:
         running.get("/metrics")
         yield running
-        peak = re.search(r"^VmHWM:\s*(\d+) kB$", status_of(running), re.MULTILINE)
-        assert peak
-        assert int(peak[1]) << 10 < MOST_MEMORY
 
 
 def status_of(running: Daemon) -> str:

@@ -17,8 +17,9 @@ import trustme
 
 from gpunode.export.web.guard import SHARE
 from gpunode.export.web.server import BACKLOG, CONNECTIONS, REQUEST_TIMEOUT
+from tests.attacks.conftest import MOST_MEMORY
 from tests.conftest import until
-from tests.daemon import Daemon
+from tests.daemon import Daemon, peak_memory
 from tests.export.test_web_access import (
     BASIC,
     HASHED,
@@ -30,7 +31,7 @@ from tests.export.test_web_access import (
     behind,
     papers,
 )
-from tests.needs import need
+from tests.needs import as_root, need
 
 __all__ = ["papers"]
 
@@ -72,6 +73,71 @@ def test_guessing_passwords_costs_little_and_keeps_nobody_out(locked: Daemon) ->
         time.sleep(2)
         spent = (locked.cpu_seconds() - cpu) / (time.monotonic() - begin)
     assert spent < 3 * SHARE
+
+
+GUESSING = """
+import base64, http.client, subprocess, sys, threading, time
+port, addresses = map(int, sys.argv[1:])
+print("ready", flush=True)
+places = [f"10.77.{1 + n // 250}.{1 + n % 250}" for n in range(addresses + 1)]
+while subprocess.run(["ip", "link", "set", "wire1", "up"], stderr=subprocess.DEVNULL).returncode:
+    time.sleep(0.1)
+given = "".join(f"address add {place}/16 dev wire1\\n" for place in places)
+subprocess.run(["ip", "-batch", "-"], input=given, text=True, check=True)
+def ask(place, password):
+    known = base64.b64encode(f"alice:{password}".encode()).decode()
+    one = http.client.HTTPConnection("10.77.0.1", port, timeout=10, source_address=(place, 0))
+    try:
+        one.request("GET", "/metrics", headers={"Authorization": f"Basic {known}"})
+        return one.getresponse().status
+    except (OSError, http.client.HTTPException):
+        return 0
+    finally:
+        one.close()
+def guess(place):
+    while True:
+        ask(place, time.monotonic())
+        time.sleep(0.05)
+scraper, *guessing = places
+for place in guessing:
+    threading.Thread(target=guess, args=(place,), daemon=True).start()
+while True:
+    print(ask(scraper, "correct horse"), flush=True)
+    time.sleep(0.5)
+"""
+"""A scraper and others who guess, each at an address of its own, at one end of a wire."""
+
+WIRE = """
+ip link add wire0 type veth peer name wire1 netns "$1" && ip address add 10.77.0.1/16 dev wire0 &&
+ip link set wire0 up && exec "$0" -m gpunode run --web.listen-address=10.77.0.1:9816 \\
+    --web.config.file="$2" --client.socket= --dcgm.address=
+"""
+
+
+@as_root
+def test_who_has_the_password_is_soon_known_among_many_addresses_that_guess(
+    papers: Papers,
+) -> None:
+    """After a restart, when nobody is known: some scrapes may be missed, and then none."""
+    need("ip")
+    apart = [need("unshare"), "--net"]
+    crowd = [*apart, sys.executable, "-c", GUESSING, "9816", "200"]
+    with subprocess.Popen(crowd, stdout=subprocess.PIPE, text=True) as clients:
+        assert clients.stdout is not None
+        assert clients.stdout.readline() == "ready\n"
+        given = [sys.executable, str(clients.pid), str(papers.write(USERS))]
+        with subprocess.Popen([*apart, "sh", "-c", WIRE, *given]) as server:
+            try:
+                for line in clients.stdout:
+                    assert server.poll() is None
+                    if line == "200\n":
+                        break
+                later = [clients.stdout.readline() for _ in range(20)]
+                assert peak_memory(server.pid) < MOST_MEMORY
+            finally:
+                server.kill()
+                clients.kill()
+    assert later == ["200\n"] * 20
 
 
 def test_the_end_waits_for_no_password(locked: Daemon) -> None:

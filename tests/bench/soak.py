@@ -19,6 +19,8 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
+import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
@@ -28,13 +30,13 @@ import psutil
 
 from gpunode.config import RunSettings, load
 from gpunode.driver.vendors import open_drivers
-from gpunode.export.exposition import Exposition
 from gpunode.helper import capability
 from gpunode.loop import Loop
 from gpunode.node.local import LocalNode
 from gpunode.node.node import SteppedClock
 from gpunode.sources import watch
 from tests.bench.report import Report, Result, machine
+from tests.export.page.serve import served
 from tests.fakes.kubelet import FakeKubelet, kubelet
 from tests.fakes.nvml import FakeDriver, build
 from tests.helper.helper import helper
@@ -48,6 +50,9 @@ TROUBLE = 60.0
 """Seconds between changes of what happens on the node."""
 
 SCRAPE = 15.0
+DEADLINE = 10.0
+"""Seconds in which a scrape has to be answered, by default; a later one ends the day."""
+
 GPUS = 4
 HEALTHY = 0
 """The GPU to which nothing happens but that its driver is reloaded."""
@@ -96,6 +101,9 @@ class Hour:
 
     helped: int
     """Scrapes of this hour with a series that takes the helper."""
+
+    slowest: float
+    """Seconds of the slowest scrape so far, of real time."""
 
 
 class Trouble:
@@ -205,9 +213,9 @@ def played(hours: float, folder: Path, helpers: str, of_somebody: str) -> Iterat
 
 def _hours(loop: Loop, clock: SteppedClock, trouble: Trouble, hours: float) -> Iterator[Hour]:
     process = psutil.Process()
-    page = Exposition(loop.samples)
+    url = f"{served(loop)}metrics"
     scraped, happened, hour, series, scrapes, lost, fell = 0.0, 0.0, 1, 0, 0, 0, 0
-    helped = 0
+    helped, slowest = 0, 0.0
     names: set[str] = set()
     counted: dict[str, float] = {}
     for now in loop.replay(clock, hours * HOUR):
@@ -216,7 +224,10 @@ def _hours(loop: Loop, clock: SteppedClock, trouble: Trouble, hours: float) -> I
             trouble.happen(now)
         if now >= scraped + SCRAPE:
             scraped += SCRAPE
-            text = page.encode("")[0].decode()
+            begin = time.monotonic()
+            with urllib.request.urlopen(url, timeout=DEADLINE) as answer:
+                text = answer.read().decode()
+            slowest = max(slowest, time.monotonic() - begin)
             scrapes += 1
             helped += HELPED.search(text) is not None
             series = text.count("\n") - text.count("\n#")
@@ -230,7 +241,8 @@ def _hours(loop: Loop, clock: SteppedClock, trouble: Trouble, hours: float) -> I
             gc.collect()
             resident = process.memory_info().rss
             descriptors, threads = process.num_fds(), process.num_threads()
-            yield Hour(hour, resident, descriptors, threads, series, scrapes, lost, fell, helped)
+            counts = series, scrapes, lost, fell, helped
+            yield Hour(hour, resident, descriptors, threads, *counts, round(slowest, 3))
             hour, helped = hour + 1, 0
 
 
@@ -251,7 +263,7 @@ def soak(hours: int = HOURS) -> Report:
         "back, fall off the bus or fail, all pods are others, and the RAS service of a tenant says "
         "what is no answer, and another sends what is no message; every ten minutes another "
         "process holds the GPUs, and every hour the driver is reloaded, and the helper `files` is "
-        "killed and started again. The daemon has no capability. Scraped every 15 s.",
+        "killed and started again. The daemon has no capability. Scraped over HTTP every 15 s.",
         [
             Result(
                 "resident memory, last hour against first",
@@ -268,6 +280,12 @@ def soak(hours: int = HOURS) -> Report:
                 f"{last.lost} of {last.scrapes}",
                 "0",
                 not last.lost,
+            ),
+            Result(
+                "slowest scrape, by the clock on the wall",
+                f"{last.slowest:.2g} s",
+                f"< {DEADLINE:g} s",
+                last.slowest < DEADLINE,
             ),
             Result("counters of sources that fell", f"{last.fell}", "0", not last.fell),
             Result(

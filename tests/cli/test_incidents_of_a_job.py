@@ -97,6 +97,7 @@ def test_no_node_is_asked_where_that_is_not_wanted(
     [
         (["--job=healthy"], "healthy: no incident on its GPUs is kept within a day"),
         (["--job=nobody"], "nobody: held no GPU"),
+        (["--job=pair", "--node-url=http://me:secret@{instance}"], "node_url: has a password"),
         (["--job=pair", "--tape=x"], "job: tape and folder are of one incident on one node"),
     ],
 )

@@ -448,6 +448,8 @@ def run(*options: str, width: int = 250) -> subprocess.CompletedProcess[str]:
         ("http://nowhere.invalid:1", "no daemon answers"),
         ("file:///etc/passwd", "is not http://HOST:PORT"),
         ("http://", "is not http://HOST:PORT"),
+        ("http://me:secret@127.0.0.1:1", "url: has a password"),
+        ("ftp://me:secret@127.0.0.1:1", "url: has a password"),
     ],
 )
 def test_without_a_daemon_it_says_what_to_do(url: str, why: str) -> None:
@@ -456,6 +458,7 @@ def test_without_a_daemon_it_says_what_to_do(url: str, why: str) -> None:
     assert said.stdout == ""
     (line,) = said.stderr.splitlines()
     assert why in line
+    assert "secret" not in line
 
 
 def test_what_is_no_daemon_is_told(tmp_path: object) -> None:

@@ -182,7 +182,7 @@ class Told(OneGpu):
         return containers.parse_bundle(self.text)
 
     def listens(self, _: int) -> bool:
-        return bool(sockets.listening(self.text.splitlines()))
+        return any(sockets.listening(self.text.splitlines()))
 
     def round_trips(self) -> list[float]:
         return parse_round_trips(self.data)
@@ -191,7 +191,7 @@ class Told(OneGpu):
         return len(self.text)
 
     def communicates(self, _: int) -> bool:
-        return bool(sockets.of_communicators(self.text.splitlines()))
+        return any(sockets.of_communicators(self.text.splitlines()))
 
     def network_statistics(self, _: str) -> dict[str, int]:
         return {"rx_prio3_pause": 1}
@@ -501,8 +501,8 @@ def of_round_trips(data: bytes) -> None:
 
 
 def of_sockets(data: bytes) -> None:
-    text(lambda table: sockets.listening(table.splitlines()))(data)
-    text(lambda table: sockets.of_communicators(table.splitlines()))(data)
+    text(lambda table: [*sockets.listening(table.splitlines())])(data)
+    text(lambda table: [*sockets.of_communicators(table.splitlines())])(data)
     ras._addresses(Holder(Told(data), 1, None))
 
 

@@ -553,6 +553,19 @@ def test_later_mounts_of_the_node_appear_below_its_root(tmp_path: Path) -> None:
     assert "recursiveReadOnly" not in mount, "which excludes them"
 
 
+@pytest.mark.parametrize(("version", "given"), [("1.30.9", None), ("1.31.0", "IfPossible")])
+def test_a_site_may_close_what_is_mounted_below_the_root(
+    version: str, given: str | None, tmp_path: Path
+) -> None:
+    values = {"profile": "jobs", "hostRoot": True, "hostRootPropagation": "None"}
+    pod, daemon = daemon_of(render(tmp_path, values, f"--kube-version={version}"))
+    for container in (daemon, helpers_of(pod)["files"]):
+        (mount,) = (one for one in container["volumeMounts"] if one["mountPath"] == "/host")
+        assert mount["readOnly"]
+        assert mount.get("recursiveReadOnly") == given
+        assert "mountPropagation" not in mount
+
+
 def test_a_kubelet_in_another_folder_is_asked_there(tmp_path: Path) -> None:
     folder = "/var/lib/k0s/kubelet/pod-resources"
     pod, container = daemon_of(render(tmp_path, {"profile": "pods", "kubeletPath": folder}))

@@ -153,8 +153,10 @@ def sandbox(
         target = Path(mount["mountPath"])
         for folder in list(target.parents)[-2::-1]:  # as a runtime makes them, for all to enter
             command += ["--perms", "0755", "--dir", str(folder)]
-        how = "--ro-bind" if mount.get("readOnly") else "--bind"
+        # Bubblewrap closes what is mounted below as well, Kubernetes only if that is asked for.
+        how = "--ro-bind" if mount.get("recursiveReadOnly") else "--bind"
         command += [how, str(paths[mount["name"]]), str(target)]
+        command += ["--remount-ro", str(target)] if mount.get("readOnly") else []
     assert container["securityContext"]["readOnlyRootFilesystem"]
     return [*command, "--remount-ro", "/"]
 
@@ -368,7 +370,7 @@ def looks_where_a_process_stands(folder: Path, programs: Programs) -> None:
 TRIES = """
 import ctypes, os, socket, sys
 from glob import glob
-victim, = map(int, sys.argv[1:])
+victim, secret, name = int(sys.argv[1]), *sys.argv[2:]
 libc = ctypes.CDLL(None, use_errno=True)
 libc.syscall.restype = ctypes.c_long
 def call(number, *arguments):
@@ -383,7 +385,7 @@ def write(*paths):
         return
     raise PermissionError
 def create(folder):
-    os.close(os.open(folder + "/mine", os.O_CREAT | os.O_WRONLY))
+    os.close(os.open(f"{folder}/{name}", os.O_CREAT | os.O_WRONLY))
 tries = {
     "setting of the kernel": lambda: write("/host/proc/sys/kernel/core_pattern"),
     "cgroup": lambda: write(*(f"/host/sys/fs/cgroup/{at}cgroup.procs" for at in ("", "*/"))),
@@ -391,6 +393,9 @@ tries = {
     "socket of a helper": lambda: os.unlink("/run/gpunode-helpers/sockets/files.sock"),
     "folder of clients": lambda: create("/run/gpunode"),
     "own program": lambda: create("/app"),
+    "shared memory of the node": lambda: create("/host/dev/shm"),
+    "secret of another pod": lambda: open(f"/host{secret}").read(),
+    "secret in the root of another pod": lambda: open(f"/host/proc/{victim}/root{secret}").read(),
     "environment": lambda: open(f"/host/proc/{victim}/environ").read(),
     "memory": lambda: open(f"/host/proc/{victim}/mem", "r+b"),
     "files": lambda: os.listdir(f"/host/proc/{victim}/root"),
@@ -414,11 +419,23 @@ for what, attempt in tries.items():
 
 
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="calls by their numbers on x86-64")
+@pytest.mark.parametrize(
+    ("values", "may"),
+    [
+        ({}, []),
+        ({"hostRoot": True}, ["shared memory of the node"]),
+        ({"hostRoot": True, "hostRootPropagation": "None"}, []),
+    ],
+    ids=["folders", "root", "closed root"],
+)
 def test_whoever_takes_the_daemon_over_changes_nothing_and_reads_nothing_of_others(
-    tmp_path: Path,
+    values: dict[str, Any], may: list[str], tmp_path: Path
 ) -> None:
-    """In the profile that may do most; without the rights of its container, some would succeed."""
-    pod, container = daemon_of(render(tmp_path, {"profile": "network"}))
+    """In the profile that may do most; without the rights of its container, some would succeed.
+
+    What docs/security.md says that it may do with the root of the node, it may.
+    """
+    pod, container = daemon_of(render(tmp_path, {"profile": "network", **values}))
     programs = own_programs()
     with opened_folder() as node, machine(node, True), subprocess.Popen(["sleep", "60"]) as victim:
         for name in ("logs", "client", "helpers"):
@@ -426,11 +443,15 @@ def test_whoever_takes_the_daemon_over_changes_nothing_and_reads_nothing_of_othe
         (node / "helpers").chmod(0o777)
         (node / "helpers/sockets").mkdir()
         (node / "helpers/sockets/files.sock").touch()
+        secret = node / "token"
+        secret.write_text("secret")
+        secret.chmod(0o600)
+        mine = Path(f"/dev/shm/{node.name}")
 
         def succeeds(given: list[str]) -> list[str]:
             command = [*sandbox(pod, container, node, programs), *given, programs.python]
             ran = subprocess.run(
-                [*command, "-c", TRIES, str(victim.pid)],
+                [*command, "-c", TRIES, str(victim.pid), str(secret), mine.name],
                 env=programs.environment,
                 capture_output=True,
                 text=True,
@@ -440,7 +461,8 @@ def test_whoever_takes_the_daemon_over_changes_nothing_and_reads_nothing_of_othe
             return ran.stdout.splitlines()
 
         try:
-            assert succeeds(rights(pod, container, programs.python)) == []
+            assert succeeds(rights(pod, container, programs.python)) == may
             assert len(succeeds([])) >= 5
         finally:
             victim.kill()
+            mine.unlink(missing_ok=True)

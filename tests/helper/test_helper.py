@@ -149,6 +149,13 @@ def test_it_is_told_nothing_of_the_environment(
         stacks.python("", pid)
 
 
+def test_what_py_spy_may_take_is_a_gigabyte_of_addresses(tmp_path: Path) -> None:
+    """A program has the limits of who starts it, and this one starts nothing else."""
+    with helper("stacks", tmp_path) as running:
+        limits = Path(f"/proc/{running.pid}/limits").read_text()
+    assert re.search(rf"^Max address space +{1 << 30} +{1 << 30} ", limits, re.MULTILINE)
+
+
 SOCKETS = """
 import socket
 folder = sys.argv[2]
@@ -676,6 +683,51 @@ def test_whoever_takes_a_helper_over_changes_nothing_and_leaves_by_no_other_way(
 @as_root
 def test_without_its_list_of_calls_it_could_do_nearly_all(tmp_path: Path) -> None:
     assert len(taken("files", "free", tmp_path)) >= 25
+
+
+SECRET_OF_ANOTHER = """
+import os, socket, sys
+from gpunode.helper import capability, confine, serve
+back = socket.socket(fileno=int(sys.argv[2]))
+work = serve.work_of(sys.argv[1], "", "/k", "/c")
+capability.keep(work.capabilities)
+confine.confine(work)
+with capability.raised():
+    try:
+        said = os.read(os.open(sys.argv[3], os.O_RDONLY), 99)
+    except OSError as error:
+        said = type(error).__name__.encode()
+back.sendmsg([said])
+"""
+
+
+@as_root
+@pytest.mark.parametrize(
+    ("work", "told"),
+    [
+        ("files", SECRET),
+        ("stacks", SECRET),
+        ("network", "PermissionError"),
+        ("sockets", "PermissionError"),
+    ],
+)
+def test_a_secret_of_another_pod_is_read_by_those_alone_who_read_for_all(
+    work: str, told: str, tmp_path: Path
+) -> None:
+    """Which docs/security.md says of whoever takes them over; they hand it to the daemon alone."""
+    secret = tmp_path / "token"
+    secret.write_text(SECRET)
+    secret.chmod(0o600)
+    os.chown(secret, 1234, 1234)
+    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, its, subprocess.Popen(["sleep", "60"], user=1234, group=1234) as victim:
+        path = f"/proc/{victim.pid}/root{secret}"
+        command = [sys.executable, "-c", SECRET_OF_ANOTHER, work, str(its.fileno()), path]
+        try:
+            subprocess.run(command, pass_fds=[its.fileno()], check=True)
+        finally:
+            victim.kill()
+        assert ours.recv(1 << 16).decode() == told
 
 
 OF_ANOTHER_MACHINE = """

@@ -19,7 +19,7 @@ from gpunode.driver.driver import Identity, Process
 from gpunode.driver.nvidia.vendor import is_device
 from gpunode.holders.census import Census
 from gpunode.holders.pods import Pods
-from gpunode.jobs.owners import GpuOwners, OwnersDetail
+from gpunode.jobs.owners import ALLOCATIONS, GpuOwners, OwnersDetail
 from gpunode.node.local import LocalNode
 from gpunode.source import Absent
 from tests.fakes.kubelet import FakeKubelet, kubelet
@@ -194,6 +194,21 @@ def test_time_slices_and_claims_have_an_owner_each(root: Path, running: FakeKube
     found = owners(root, pods)
     assert found.count("gpunode_gpu_owner_info") == 4
     assert 'owner_pod="dra"' in found
+
+
+def test_containers_beyond_all_that_share_a_gpu_are_counted(
+    root: Path, running: FakeKubelet
+) -> None:
+    pods = pods_of(root)
+    running.pods = {
+        ("a", f"p{n}", "main"): [("nvidia.com/gpu.shared", f"GPU-aa::{n}")]
+        for n in range(ALLOCATIONS + 2)
+    }
+    pods.read()
+    source = GpuOwners(Census(LocalNode(root)), MachineGpu(0, "GPU-aa", "0", ()), Settings(), pods)
+    reading = source.read()
+    assert exported(reading.samples).count("gpunode_gpu_owner_info") == ALLOCATIONS
+    assert [(one.kind.what, one.times) for one in reading.unread] == [("allocations", 2)]
 
 
 def test_the_owners_follow_a_churn_of_pods(root: Path, running: FakeKubelet) -> None:

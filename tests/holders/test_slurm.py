@@ -16,7 +16,7 @@ from gpunode.config import Settings, SlurmSettings
 from gpunode.driver.driver import Identity
 from gpunode.gpu.activity import GpuActivity
 from gpunode.holders.pods import Pods
-from gpunode.holders.slurm import MOST_GPUS, SlurmJobs, parse_gpus, parse_job_file
+from gpunode.holders.slurm import MOST_GPUS, MOST_JOBS, SlurmJobs, parse_gpus, parse_job_file
 from gpunode.holders.slurmstepd import NEAR, parse_pids, parse_title
 from gpunode.jobs.owners import GpuOwners
 from gpunode.metric import Distribution
@@ -211,6 +211,15 @@ def test_files_of_a_prolog_tell_of_all_gpus(node: SlurmNode) -> None:
     (node.root / "run/slurm-jobs/4301").unlink()
     assert unread(slurm) == [("slurm_job_gpus", "job 4301")], "it is there without a file"
     assert jobs_by_gpu(slurm, node) == {0: None, 1: {"7"}, 2: None, 3: None}
+
+
+def test_files_of_more_jobs_than_are_read_are_counted(node: SlurmNode) -> None:
+    for number in range(1, MOST_JOBS + 2):
+        write_job(node, str(number), "")
+    slurm = slurm_on(node, "/run/slurm-jobs")
+    said = f"{MOST_JOBS + 1} files of Slurm's jobs, {MOST_JOBS} are read"
+    assert unread(slurm) == [("slurm_jobs", said)]
+    assert set(jobs_by_gpu(slurm, node).values()) == {None}, "one of those left out may have it"
 
 
 DOCUMENT = Path(__file__).parents[2] / "docs/slurm.md"

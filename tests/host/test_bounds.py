@@ -13,17 +13,22 @@ from gpunode.driver.driver import Gpu
 from gpunode.holders.census import Census
 from gpunode.holders.pods import Pods
 from gpunode.host.disk import Disks
+from gpunode.host.energy import Energy
+from gpunode.host.hwmon import CHIPS, FANS, SENSORS, TEMPERATURES, Hwmon
 from gpunode.host.infiniband import Infiniband
 from gpunode.host.lustre import Lustre
 from gpunode.host.network import Network
 from gpunode.host.nfs import Nfs
 from gpunode.host.pcie import Pcie
 from gpunode.jobs.owners import GpuOwners, ProcessRoles
+from gpunode.jobs.versions import MOST
 from gpunode.nccl.log import NcclLogs
+from gpunode.nccl.ras import SERVICES, NcclRas
 from gpunode.node.local import LocalNode
 from gpunode.node.node import Node
 from gpunode.source import MANY, Meets, Source
 from tests.attacks.test_forged import a_process
+from tests.holders.proc import Proc
 from tests.machine import MachineGpu
 
 TOO_MANY = range(MANY + 1)
@@ -72,9 +77,46 @@ def lustre_filesystems(root: Path) -> None:
         (root / f"proc/fs/lustre/llite/fs{n}-ffff0123456789ab").mkdir(parents=True)
 
 
+def energy_zones(root: Path) -> None:
+    for n in TOO_MANY:
+        folder = root / f"sys/class/powercap/intel-rapl:{n}"
+        folder.mkdir(parents=True)
+        (folder / "name").write_text(f"package-{n}\n")
+
+
+def chip(root: Path, number: int, files: dict[str, str]) -> None:
+    folder = root / f"sys/class/hwmon/hwmon{number}"
+    folder.mkdir(parents=True)
+    for name, text in {"name": "pmbus", **files}.items():
+        (folder / name).write_text(text)
+
+
+def chips(root: Path) -> None:
+    for n in range(CHIPS + 1):
+        chip(root, n, {})
+
+
+def sensors(root: Path) -> None:
+    chip(root, 0, {f"temp{n}_input": "20000" for n in range(SENSORS + 1)})
+
+
+def fans(root: Path) -> None:
+    chip(root, 0, {f"fan{n}_input": "5000" for n in range(FANS + 1)})
+
+
+def temperatures(root: Path) -> None:
+    inlets = {f"temp{n}_label": "Inlet" for n in range(TEMPERATURES + 1)}
+    chip(root, 0, inlets | {f"temp{n}_input": "20000" for n in range(TEMPERATURES + 1)})
+
+
 @pytest.mark.parametrize(
     ("make", "source", "said"),
     [
+        (energy_zones, Energy, SAID.format("energy zones")),
+        (chips, Hwmon, f"{CHIPS + 1} chips with sensors, {CHIPS} are read"),
+        (sensors, Hwmon, f"{SENSORS + 1} sensors of a chip, {SENSORS} are read"),
+        (fans, Hwmon, f"{FANS + 1} fans, {FANS} are read"),
+        (temperatures, Hwmon, f"{TEMPERATURES + 1} temperatures, {TEMPERATURES} are read"),
         (disks, Disks, SAID.format("disks")),
         (controllers, Disks, SAID.format("NVMe controllers")),
         (interfaces, Network, SAID.format("network interfaces")),
@@ -115,6 +157,43 @@ def test_what_reads_the_processes_on_a_gpu_says_what_it_leaves_out(tmp_path: Pat
     ):
         assert [one.example for one in source.read().unread] == [SAID.format("processes on a GPU")]
         assert source.read().unread[0].kind in source.unknowns
+
+
+def test_a_gpu_with_more_versions_than_are_told_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of one tenant, however many processes it has there, are one."""
+    pids = range(100, 110 + MOST)
+    for pid in pids:
+        a_process(tmp_path, pid, "/", "python", 1000)
+    node, gpu = LocalNode(tmp_path), MachineGpu(0, "GPU-aa", "0", tuple(pids))
+    toolkits = {pid: f"/lib/libcudart.so.{max(9, pid - 99)}.1.2" for pid in pids}
+    monkeypatch.setattr(node, "libraries", lambda pid: [toolkits[pid]])
+    reading = ProcessRoles(Census(node), gpu, Settings()).read()
+    assert len(reading.samples) == MOST
+    said = f"{MOST + 2} versions, {MOST} are read"
+    assert [(one.example, one.times) for one in reading.unread] == [(said, 2)]
+
+
+def test_more_services_of_nccl_than_are_asked_are_counted(tmp_path: Path) -> None:
+    proc = Proc(tmp_path)
+    pids = range(100, 101 + SERVICES)
+    for pid in pids:
+        proc.run(pid, start=pid)
+    proc.cards[0].hold(*pids)
+    reading = NcclRas(proc.census, Settings()).read()
+    assert [(one.kind.what, one.times) for one in reading.unread] == [("nccl_services", 1)]
+
+
+def test_adapters_left_out_are_counted_whatever_else_is_met(tmp_path: Path) -> None:
+    for n in TOO_MANY:
+        folder = tmp_path / f"sys/class/infiniband/odd_{n}/ports/1/counters"
+        folder.mkdir(parents=True)
+        (folder / f"what_{n}").write_text("1\n")
+        (tmp_path / f"sys/class/cxi/cxi{n}/device/telemetry").mkdir(parents=True)
+    unread = Infiniband(LocalNode(tmp_path), Settings()).read().unread
+    cut = [one.example for one in unread if one.kind.bound]
+    assert cut == [SAID.format("RDMA ports"), SAID.format("Slingshot adapters")]
 
 
 def test_the_audit_says_of_how_many_processes_it_looks_at_the_first(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ OF_NODE: dict[str, Callable[[str], Any]] = {
     "node.kernel.parse_scheduling": kernel.parse_scheduling,
     "node.kernel.parse_stat": kernel.parse_stat,
     "node.kernel.parse_status": kernel.parse_status,
-    "node.sockets.listening": lambda text: sockets.listening(text.splitlines()),
+    "node.sockets.listening": lambda text: [*sockets.listening(text.splitlines())],
 }
 PARSERS = {**FOUND, **ADAPTED, **OF_NODE}
 
@@ -266,13 +266,13 @@ def test_when_something_is_full_follows_from_the_last_minute() -> None:
 
 
 def test_a_socket_that_listens_is_told_from_one_that_is_connected() -> None:
-    assert sockets.listening(SOCKETS.splitlines()) == {"1574": "0.0.0.0:2024"}
-    assert sockets.listening(SOCKETS.splitlines()[:1]) == {}
+    assert [*sockets.listening(SOCKETS.splitlines())] == [("1574", "0.0.0.0:2024")]
+    assert [*sockets.listening(SOCKETS.splitlines()[:1])] == []
 
 
 def test_a_communicators_socket_is_told_by_its_name() -> None:
-    assert sockets.of_communicators(UNIX_SOCKETS.decode().splitlines()) == {"31415"}
-    assert sockets.of_communicators(SOCKETS.splitlines()) == set()
+    assert [*sockets.of_communicators(UNIX_SOCKETS.decode().splitlines())] == ["31415"]
+    assert [*sockets.of_communicators(SOCKETS.splitlines())] == []
 
 
 COMPILE_WORKER = "/opt/lib/python3.12/site-packages/torch/_inductor/compile_worker/__main__.py"

@@ -469,6 +469,8 @@ def test_processes_that_come_at_once_are_bounded(monkeypatch: pytest.MonkeyPatch
     box.play(16)
     (found,) = box.incidents
     assert 0 < sum("came to GPU" in moment.text for moment in found.moments) <= 3
+    (met,) = (met for met in box.loop.unread() if met.what == "processes")
+    assert met.times > 27
 
 
 def test_lines_that_come_at_once_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -133,6 +133,9 @@ class Holder:
         self.communicated = False
         """Whether data moved over NVLink while it held a GPU."""
 
+        self.unseen: set[str] = set()
+        """The questions about its sockets that had no answer: there were too many to look at."""
+
         # What does not change, empty before it could be read.
         self._environment: list[dict[str, str]] = []
         self._cgroup: list[cgroup.CgroupOwner] = []
@@ -162,6 +165,20 @@ class Holder:
         answer = question()
         if not self.lives():
             raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH), f"/proc/{self.pid}")
+        return answer
+
+    def ask_sockets(self, what: str, question: Callable[[int], T]) -> T:
+        """What a question about its sockets gives; ``unseen`` has it if there were too many.
+
+        Raises ``OSError``.
+        """
+        try:
+            answer = self.ask(lambda: question(self.pid))
+        except OSError as error:
+            if error.errno == errno.EFBIG:
+                self.unseen.add(what)
+            raise
+        self.unseen.discard(what)
         return answer
 
     def _once(self, known: list[T], question: Callable[[], T]) -> T:
@@ -234,7 +251,9 @@ class Holder:
         The memory is looked for only where others were ``launched``: it takes 5 ms.
         """
         node, pid, now = self.node, self.pid, self.node.clock.monotonic()
-        socket = self._socket[launched].look(now, lambda: self.ask(lambda: node.communicates(pid)))
+        socket = self._socket[launched].look(
+            now, lambda: self.ask_sockets("communicates", node.communicates)
+        )
         if socket or not launched:
             return socket
         memory = self._memory.look(now, lambda: self.ask(lambda: node.shares_memory(pid)))
@@ -280,11 +299,17 @@ class Holder:
                 self.pid,
                 self._or("", lambda: self.node.program(self.pid)),
                 self._or("", self._parent_s_program),
-                self._or(None, lambda: self.node.listens(self.pid)),
+                self._listens(),
                 None,
             )
             self._role_pauses.looked(now)
         return replace(self._role, trains=self.threads().autograd)
+
+    def _listens(self) -> bool | None:
+        try:
+            return self.ask_sockets("listens", self.node.listens)
+        except OSError:
+            return None
 
     def _parent_s_program(self) -> str:
         """The program of its parent now. Raises ``OSError``, also if that ends meanwhile."""

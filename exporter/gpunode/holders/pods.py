@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import replace
-from itertools import islice
 
 from gpunode.config import Settings
 from gpunode.driver.driver import Identity
@@ -35,9 +34,6 @@ CONTAINER_LOG = re.compile(r"[^_]+_[^_]+_(?P<name>.+)-(?P<id>[0-9a-f]{64})\.log"
 LONGEST_NAME = 253
 """Characters of a name: the most that Kubernetes allows, and nothing on this node checks.
 https://kubernetes.io/docs/concepts/overview/working-with-objects/names/"""
-
-HOLDERS = 256
-"""The most containers to which one GPU may be allocated; time slicing gives it to tens."""
 
 
 class Pods:
@@ -93,7 +89,6 @@ class Pods:
         ]
         if not any(is_it for _, is_it in named) and any(is_it is None for _, is_it in named):
             return None
-        held = (allocation for allocation, is_it in named if is_it)
         return [
             replace(
                 a,
@@ -101,7 +96,8 @@ class Pods:
                 pod=a.pod[:LONGEST_NAME],
                 container=a.container[:LONGEST_NAME],
             )
-            for a in islice(held, HOLDERS)
+            for a, is_it in named
+            if is_it
         ]
 
     def gave(self, gpu: Identity) -> bool:

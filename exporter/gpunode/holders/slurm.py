@@ -20,7 +20,6 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice
 
 from gpunode.config import Settings
 from gpunode.driver.driver import Identity
@@ -32,7 +31,7 @@ from gpunode.metric import Metric
 from gpunode.node.cgroup import ROOT, SLUID
 from gpunode.node.kernel import parse_status
 from gpunode.node.node import names_in
-from gpunode.source import WHOLE_NODE, Place, Reading, Source, limit
+from gpunode.source import WHOLE_NODE, Place, Reading, Source, bounded, limit
 from gpunode.unread import Unknown, Unread, shape
 
 JOBS = Metric(
@@ -200,7 +199,7 @@ class SlurmJobs:
     def read(self) -> Reading:
         unread: set[Unread] = set()
         jobs = self._jobs(unread)
-        claims = list(self._recorded() if self.folder else self._told(jobs))
+        claims = list(self._recorded(unread) if self.folder else self._told(jobs))
         users = {found.identity.uuid: _jobs_of(look) for found, look in self.census.everywhere()}
         gpus = self.census.identities
         owners: dict[str, list[Owner]] = defaultdict(list)
@@ -290,13 +289,20 @@ class SlurmJobs:
             return any(pids_in(self.node, leaf) for leaf in leaves)
         return "populated 0" not in events.split("\n")
 
-    def _recorded(self) -> Iterator[Claim]:
-        """What the files of a Prolog say. Raises ``OSError`` if they cannot be listed."""
+    def _recorded(self, unread: set[Unread]) -> Iterator[Claim]:
+        """What the files of a Prolog say; too many are added to ``unread``.
+
+        Raises ``OSError`` if they cannot be listed.
+        """
         try:
             names = self.node.list_directory(self.folder)
         except FileNotFoundError:  # no job has been here since the node started
             return
-        for number in islice(filter(NUMBER.fullmatch, names), MOST_JOBS):
+        numbers, left_out = bounded(
+            filter(NUMBER.fullmatch, names), MORE_JOBS, MOST_JOBS, "files of Slurm's jobs"
+        )
+        unread.update(left_out)
+        for number in numbers:
             try:
                 found = parse_job_file(self.node.read_text(f"{self.folder}/{number}"))
             except FileNotFoundError:  # it has ended

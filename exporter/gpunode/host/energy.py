@@ -14,7 +14,7 @@ from gpunode.config import Settings
 from gpunode.metric import Metric
 from gpunode.node.kernel import counter
 from gpunode.node.node import Node, names_in
-from gpunode.source import NodeSource, Reading
+from gpunode.source import NodeSource, Reading, bounded, limit
 from gpunode.unread import Unknown, Unread, shape
 
 ENERGY = Metric(
@@ -35,7 +35,7 @@ PACKAGE = re.compile(r"package-(?P<number>\d{1,3}(?:-die-\d{1,3})?)")
 OF_PACKAGE = frozenset({"core", "uncore"})
 """Parts of a package that its own energy includes."""
 
-MOST = 64
+MORE_ZONES = limit("energy_zones")
 MOST_WATTS = 5000.0
 """More than a processor with its memory draws: a larger step back is a reset, not a wrap."""
 
@@ -58,7 +58,7 @@ class Energy:
         "DAC_READ_SEARCH: since CVE-2020-8694 only root may read energy_uj"
     )
     metrics = (ENERGY,)
-    unknowns = (DOMAIN,)
+    unknowns = (DOMAIN, MORE_ZONES)
 
     def __init__(self, node: Node, settings: Settings) -> None:
         self.node = node
@@ -77,8 +77,10 @@ class Energy:
         return Reading(tuple(samples), None, tuple(unread))
 
     def _zones(self, unread: list[Unread]) -> Iterator[Zone]:
-        """The zones to read; those of unknown name are added to ``unread``."""
-        listed = [n for n in names_in(self.node, FOLDER) if ZONE.fullmatch(n)][:MOST]
+        """The zones to read; those of unknown name, or too many, are added to ``unread``."""
+        found = [name for name in names_in(self.node, FOLDER) if ZONE.fullmatch(name)]
+        listed, left_out = bounded(found, MORE_ZONES)
+        unread += left_out
         names = {}
         for zone in listed:
             try:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from gpunode.config import Settings
 from gpunode.metric import Metric, Sample
 from gpunode.node.node import Node, names_in, text_of
-from gpunode.source import NodeSource, Reading
+from gpunode.source import NodeSource, Reading, bounded, limit
 from gpunode.text import printable
 from gpunode.unread import Unknown, Unread, shape
 
@@ -47,9 +47,11 @@ PLACES = {
 https://docs.kernel.org/hwmon/coretemp.html, https://docs.kernel.org/hwmon/k10temp.html. What
 mlxsw calls front panel is a transceiver."""
 
+MORE_SENSORS = limit("sensors")
+
 CHIPS = 64
 SENSORS = 256
-"""The most chips, and files of one, to look at."""
+"""The most chips, and sensors of one, to look at."""
 
 FANS, TEMPERATURES = 32, 16
 """The most to export."""
@@ -89,7 +91,7 @@ class Hwmon:
         "path.rootfs; sensors of the BMC are not among them"
     )
     metrics = (FAN, TEMPERATURE)
-    unknowns = (UNREADABLE,)
+    unknowns = (UNREADABLE, MORE_SENSORS)
 
     def __init__(self, node: Node, settings: Settings) -> None:
         self.node = node
@@ -101,8 +103,8 @@ class Hwmon:
         temperatures: list[Sample] = []
         unread: list[Unread] = []
         names: set[tuple[str, str]] = set()
-        for folder, chip in self._chips():
-            for file, sensor, place in self._sensors(folder):
+        for folder, chip in self._chips(unread):
+            for file, sensor, place in self._sensors(folder, unread):
                 parse: Callable[[str], float] = parse_temperature if place else parse_fan
                 try:
                     text = self.node.read_text(f"{folder}/{file}")
@@ -119,23 +121,29 @@ class Hwmon:
                 elif value or at in self._turned:
                     self._turned.add(at)
                     fans += FAN.at(value, *at)
-        return Reading((*fans[:FANS], *temperatures[:TEMPERATURES]), None, tuple(unread))
+        told, without = bounded(fans, MORE_SENSORS, FANS, "fans")
+        more, left_out = bounded(temperatures, MORE_SENSORS, TEMPERATURES, "temperatures")
+        return Reading((*told, *more), None, (*unread, *without, *left_out))
 
-    def _chips(self) -> Iterator[tuple[str, str]]:
+    def _chips(self, unread: list[Unread]) -> Iterator[tuple[str, str]]:
         """The folder and the name of each chip, in the order of their numbers."""
         listed = names_in(self.node, FOLDER)
         numbered = sorted((int(n[5:]), n) for n in listed if re.fullmatch(r"hwmon\d{1,6}", n))
-        for _, name in numbered[:CHIPS]:
+        chips, left_out = bounded(numbered, MORE_SENSORS, CHIPS, "chips with sensors")
+        unread += left_out
+        for _, name in chips:
             folder = f"{FOLDER}/{name}"
             try:
                 yield folder, printable(self.node.read_text(f"{folder}/name").strip(), NAME)
             except OSError:
                 continue
 
-    def _sensors(self, folder: str) -> Iterator[tuple[str, str, str]]:
+    def _sensors(self, folder: str, unread: list[Unread]) -> Iterator[tuple[str, str, str]]:
         """The file and the label of each sensor to export, and the place of a temperature."""
-        files = names_in(self.node, folder)
-        for match in filter(None, map(INPUT.fullmatch, files[:SENSORS])):
+        found = filter(None, map(INPUT.fullmatch, names_in(self.node, folder)))
+        inputs, left_out = bounded(found, MORE_SENSORS, SENSORS, "sensors of a chip")
+        unread += left_out
+        for match in inputs:
             sensor = match["sensor"]
             label = text_of(self.node, f"{folder}/{sensor}_label")
             place = place_of(label)

@@ -141,8 +141,7 @@ class Infiniband:
     def read(self) -> Reading:
         samples: list[Sample] = []
         unread: dict[Unread, None] = {}  # in order, and what ports have in common once
-        ports, left_out = bounded(self._ports(), MORE_PORTS, of="RDMA ports")
-        unread |= dict.fromkeys(left_out)
+        ports, more_ports = bounded(self._ports(), MORE_PORTS, of="RDMA ports")
         for device, port, alone in ports:
             folder = f"{FOLDER}/{device}/ports/{port}"
             files, strange = self._counters(device, folder, alone)
@@ -154,17 +153,16 @@ class Infiniband:
                 unread |= dict.fromkeys(UNREAD_COUNTER.seen(f"{driver}: {n}") for n in strange)
             samples += _samples(values, (device, port))
             samples += self._state(folder, (device, port))
-        devices, left_out = bounded(
+        devices, more_devices = bounded(
             names_in(self.node, CXI_FOLDER), MORE_ADAPTERS, of="Slingshot adapters"
         )
-        unread |= dict.fromkeys(left_out)
         for device in devices:
             folder = f"{CXI_FOLDER}/{device}/device/telemetry"
             values = self._values({f"{folder}/{name}": of for name, of in CXI.items()})
             if not values:
                 unread[UNREAD_PORT.seen("cxi")] = None
             samples += _samples(values, (device, "0"))
-        return Reading(tuple(samples), unread=tuple(unread)[:MANY])
+        return Reading(tuple(samples), unread=(*more_ports, *more_devices, *list(unread)[:MANY]))
 
     def _ports(self) -> Iterator[tuple[str, str, bool]]:
         """The ports, and whether each is the only one of its adapter."""

@@ -42,7 +42,7 @@ from gpunode.node.endings import in_words
 from gpunode.node.node import Node
 from gpunode.node.rolling_tape import CHUNK, MOST_LAST, RollingTape, without_code
 from gpunode.node.tape import RecordingNode
-from gpunode.source import Reading, Readings, limit
+from gpunode.source import MORE_PROCESSES, Reading, Readings, limit
 from gpunode.verdict.case import WaitedFor
 from gpunode.verdict.causes import CAUSES
 from gpunode.verdict.facts import At
@@ -180,7 +180,7 @@ class BlackBox:
     name = "incidents"
     every = 2.0
     metrics = (COUNT, INFO, UNWRITTEN)
-    unknowns = (MORE_INCIDENTS, MORE_MOMENTS)
+    unknowns = (MORE_INCIDENTS, MORE_MOMENTS, MORE_PROCESSES)
 
     def __init__(self, node: Node, settings: IncidentSettings, *, code: bool) -> None:
         """Raises ``UsageError`` for a folder that cannot be used."""
@@ -214,6 +214,8 @@ class BlackBox:
         self._unwritten = 0
         self._complaint = ""
         self._left_out = 0
+        self._without = 0
+        """Processes on GPUs that the last look left out."""
 
     def find(self, incident: str) -> Kept | None:
         """An incident by its ID."""
@@ -246,6 +248,7 @@ class BlackBox:
                 if self._left_out > left_out
                 else []
             ),
+            *([MORE_PROCESSES.seen("on all GPUs", self._without)] if self._without else []),
         ]
         return Reading(tuple(self._samples()), self, tuple(unread))
 
@@ -301,10 +304,13 @@ class BlackBox:
         """Note which processes came to GPUs and which are gone."""
         before = self._processes
         found: dict[tuple[str, int, float], OnGpu] = {}
+        self._without = 0
         for (gpu, _), processes in on.items():
             for process in processes:
                 key = gpu, process.pid, process.start
-                if len(found) < MOST_PROCESSES:
+                if len(found) >= MOST_PROCESSES:
+                    self._without += 1
+                else:
                     known = (before or {}).get(key)
                     found[key] = known or OnGpu(
                         gpu,

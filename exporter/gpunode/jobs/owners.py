@@ -24,9 +24,10 @@ from gpunode.holders.slurm import FOLDER, SLUID_ONLY, SlurmJobs
 from gpunode.holders.source import HoldersSource
 from gpunode.jobs.processes import UNREADABLE
 from gpunode.jobs.versions import INFO as VERSIONS
-from gpunode.jobs.versions import RunningVersions
+from gpunode.jobs.versions import MORE_VERSIONS, RunningVersions
 from gpunode.metric import Metric, Sample
-from gpunode.source import MORE_PROCESSES, Divided, Reading, bounded, limit
+from gpunode.node.kubelet import Allocation
+from gpunode.source import MORE_PROCESSES, MORE_SOCKETS, Divided, Reading, bounded, limit
 from gpunode.unread import Unknown, Unread
 
 
@@ -97,7 +98,10 @@ NCCL_SETTING = Metric(
 )
 
 
-MORE_SETTINGS = limit("nccl_settings")
+MORE_SETTINGS, MORE_ALLOCATIONS = limit("nccl_settings"), limit("allocations")
+
+ALLOCATIONS = 256
+"""The most containers to which one GPU may be allocated; time slicing gives it to tens."""
 
 CONTAINER = Unknown(
     "container",
@@ -129,7 +133,7 @@ class GpuOwners:
         NCCL_SETTING,
         UNREADABLE,
     )
-    unknowns = (CONTAINER, MORE_PROCESSES, MORE_SETTINGS, FOLDER)
+    unknowns = (CONTAINER, MORE_ALLOCATIONS, MORE_PROCESSES, MORE_SETTINGS, FOLDER)
 
     def __init__(
         self,
@@ -159,21 +163,26 @@ class GpuOwners:
         found = {holder.pid: each for holder, each in self._started.items()}
         chosen = {setting for each in found.values() for setting in each.nccl.items()}
         settings, without = bounded(sorted(chosen), MORE_SETTINGS)
+        pods = self.pods.holders(self.gpu.identity)
+        more: tuple[Unread, ...] = ()
+        if pods is not None:
+            pods, more = bounded(pods, MORE_ALLOCATIONS, ALLOCATIONS)
         clients = {p.pid for p in look.processes if p.kind == "mps"} if look is not None else set()
         samples = (
             *MPS_CLIENTS.at(float(len(clients)) if clients else None, *self.labels),
-            *self._owner_samples(found.values()),
+            *self._owner_samples(found.values(), pods),
             *self._process_samples(processes, found),
             *(Sample(NCCL_SETTING, (*self.labels, *setting), 1.0) for setting in settings),
         )
         jobs = {process.owner.slurm_job for process in found.values()}
         unnumbered = (FOLDER.seen(job) for job in sorted(filter(SLUID_ONLY.fullmatch, jobs)))
-        unread = (*left_out, *without, *_strange_containers(holders), *unnumbered)
+        unread = (*left_out, *without, *more, *_strange_containers(holders), *unnumbered)
         return Reading(samples, OwnersDetail(tuple(found.values())), unread)
 
-    def _owner_samples(self, started: Iterable[Started]) -> Iterator[Sample]:
+    def _owner_samples(
+        self, started: Iterable[Started], pods: list[Allocation] | None
+    ) -> Iterator[Sample]:
         at, gpu = self.labels, self.gpu.identity
-        pods = self.pods.holders(gpu)
         jobs = self.slurm.owners(gpu) if self.slurm else None
         running = {process.owner: "process" for process in started}
         by_pod = {Owner(h.namespace, h.pod, h.container): "kubelet" for h in pods or ()}
@@ -230,7 +239,7 @@ class ProcessRoles:
     )
     divided: ClassVar[Divided] = "instances"
     metrics = (VERSIONS,)
-    unknowns = (MORE_PROCESSES,)
+    unknowns = (MORE_PROCESSES, MORE_SOCKETS, MORE_VERSIONS)
 
     def __init__(self, census: Census, gpu: Gpu, settings: Settings) -> None:
         self.census = census
@@ -243,11 +252,11 @@ class ProcessRoles:
         holders, left_out = bounded(
             look.holders if look is not None else (), MORE_PROCESSES, of="processes on a GPU"
         )
-        return Reading(
-            tuple(self._versions.samples(holders)),
-            RolesDetail(tuple(holder.role() for holder in holders)),
-            left_out,
-        )
+        roles = RolesDetail(tuple(holder.role() for holder in holders))
+        unseen = sum(bool(holder.unseen) for holder in holders)
+        crowd = (MORE_SOCKETS.seen("in the network of a process", unseen),) if unseen else ()
+        versions, more = self._versions.samples(holders)
+        return Reading(versions, roles, (*left_out, *crowd, *more))
 
 
 HOLDERS_SOURCE: HoldersSource = ProcessRoles

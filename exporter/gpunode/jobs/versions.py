@@ -15,6 +15,8 @@ from gpunode.gpu import GPU
 from gpunode.holders.holder import Holder, Pauses
 from gpunode.metric import Metric, Sample
 from gpunode.node.node import Clock, Image
+from gpunode.source import bounded, limit
+from gpunode.unread import Unread
 
 INFO = Metric(
     "gpunode_job_version_info",
@@ -24,6 +26,8 @@ INFO = Metric(
     "their container with its `digest` (containerd, CRI-O, Docker).",
     (*GPU, "torch", "nccl", "cuda", "image", "digest"),
 )
+
+MORE_VERSIONS = limit("versions")
 
 MOST = 4
 """The most versions of one GPU: processes that share it may differ."""
@@ -69,14 +73,14 @@ class RunningVersions:
         self.labels = gpu.labels
         self._known: dict[Holder, tuple[Versions, Pauses]] = {}
 
-    def samples(self, holders: Iterable[Holder]) -> Iterator[Sample]:
-        """The versions of these processes, each different set once."""
+    def samples(self, holders: Iterable[Holder]) -> tuple[tuple[Sample, ...], tuple[Unread, ...]]:
+        """The versions of these processes, each different set once, and a note of others."""
         # Of a process without a start, nobody could tell whether it is still the same.
         certain = [holder for holder in holders if holder.start is not None]
-        self._known = {holder: self._look(holder) for holder in certain[:MOST]}
+        self._known = {holder: self._look(holder) for holder in certain}
         found = {versions for versions, _ in self._known.values()} - {Versions()}
-        for versions in sorted(found, key=astuple):
-            yield from INFO.at(1.0, *self.labels, *astuple(versions))
+        kept, left_out = bounded(sorted(found, key=astuple), MORE_VERSIONS, MOST)
+        return tuple(Sample(INFO, (*self.labels, *astuple(one)), 1.0) for one in kept), left_out
 
     def _look(self, holder: Holder) -> tuple[Versions, Pauses]:
         """What a process runs: looked at again only until it has loaded PyTorch."""

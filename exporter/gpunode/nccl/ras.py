@@ -37,7 +37,9 @@ from gpunode.holders.owner import Tenant, tenant
 from gpunode.metric import Metric
 from gpunode.nccl import log
 from gpunode.nccl.ras_answer import BEHIND, NAMED, Answer, Asked, Rank, read_json, read_text
-from gpunode.source import Reading
+from gpunode.node.node import NoDescriptors
+from gpunode.source import Reading, bounded, limit
+from gpunode.unread import Unread
 
 COMMUNICATORS = Metric(
     "gpunode_nccl_communicators",
@@ -77,6 +79,8 @@ UNANSWERED = Metric(
     "a user share and that did not say for which of them they answered (`ambiguous`).",
     ("reason",),
 )
+
+MORE_SERVICES = limit("nccl_services")
 
 ADDRESS = "localhost:28028"
 REQUEST = "CLIENT PROTOCOL 2\nTIMEOUT 3\nSET FORMAT json\nVERBOSE STATUS\n"
@@ -212,6 +216,7 @@ class NcclRas:
         " SYS_ADMIN, SYS_PTRACE and DAC_READ_SEARCH if it is in a pod"
     )
     metrics = (COMMUNICATORS, STALLED, AWAITED, ERRORS, COLLECTIVES, UNANSWERED)
+    unknowns = (MORE_SERVICES,)
 
     def __init__(self, census: Census, settings: Settings) -> None:
         self.census = census
@@ -223,25 +228,28 @@ class NcclRas:
 
         self._launched: dict[tuple[str, str, str], float] = {}
         self._asked: set[Key] = set()
-        self._answers: SimpleQueue[tuple[Key, str | OSError, float]] = SimpleQueue()
+        self._answers: SimpleQueue[tuple[Key, str | OSError | NoDescriptors, float]] = SimpleQueue()
 
     def read(self) -> Reading:
         """Read the jobs with a rank 0 here. Raises the first failure if none of them answers."""
         now = self.node.clock.monotonic()
         places = self._places()
         services = {key: self._services.get(key) or Service(now) for key in places}
-        known = _in_turns(places, lambda key: services[key].since)[:SERVICES]
+        turns = _in_turns(places, lambda key: services[key].since)
+        known, left_out = bounded(turns, MORE_SERVICES, SERVICES)
         self._services = {key: services[key] for key in known}
         for service in self._services.values():
             if now > service.good_until:
                 service.drop()
         for key, answer, took in self._ask(known, places, now):
+            if isinstance(answer, NoDescriptors):
+                raise answer.with_traceback(None)  # it is due as before
             if key in known and key in self._services:
                 self._take(key, answer, took, places, now)
             del answer
         for key in self._asked.intersection(self._services):
             self._services[key].drop()  # it takes too long
-        return self._reading(places)
+        return self._reading(places, left_out)
 
     def _places(self) -> dict[Key, ServiceProcesses]:
         """Where GPU processes may offer RAS."""
@@ -272,7 +280,7 @@ class NcclRas:
 
     def _ask(
         self, known: list[Key], places: dict[Key, ServiceProcesses], now: float
-    ) -> Iterator[tuple[Key, str | OSError, float]]:
+    ) -> Iterator[tuple[Key, str | OSError | NoDescriptors, float]]:
         """The answers of the services that are due as they come, and of those asked before.
 
         They are asked in turns, those first that answered last time. Raises ``OSError`` where
@@ -310,7 +318,7 @@ class NcclRas:
     def _ask_one(self, key: Key, service: Service, holders: list[Holder]) -> None:
         """Ask the processes of a service until one serves, and queue what it says or why not."""
         begin = self.node.clock.monotonic()
-        said: str | OSError = ConnectionRefusedError()
+        said: str | OSError | NoDescriptors = ConnectionRefusedError()
         try:
             for _ in holders[:PROCESSES]:
                 service.turn += 1
@@ -320,7 +328,7 @@ class NcclRas:
                     break
                 except ENDED:
                     continue
-                except OSError as error:
+                except (OSError, NoDescriptors) as error:
                     said = error
                     break
         finally:
@@ -433,7 +441,9 @@ class NcclRas:
                 gained = max(0, count - before.get(at, launched).get(name, 0))
                 self._launched[labels] = self._launched.get(labels, 0.0) + gained
 
-    def _reading(self, places: dict[Key, ServiceProcesses]) -> Reading:
+    def _reading(
+        self, places: dict[Key, ServiceProcesses], left_out: tuple[Unread, ...]
+    ) -> Reading:
         """What the services said last. Raises the first failure if none said anything."""
         services = self._services
         errors = [service.error for service in services.values() if service.error is not None]
@@ -448,7 +458,7 @@ class NcclRas:
             *UNANSWERED.at(float(sum(s.ambiguous for s in services.values())), "ambiguous"),
         )
         if not said:
-            return Reading(unanswered if closed else ())
+            return Reading(unanswered if closed else (), unread=left_out)
         identities = [
             i for place in places.values() for found in place.gpus.values() for i in found
         ]
@@ -469,7 +479,8 @@ class NcclRas:
                     for sample in COLLECTIVES.at(launches, *labels)
                 ),
                 *unanswered,
-            )
+            ),
+            unread=left_out,
         )
 
 

@@ -119,7 +119,7 @@ def children(above: Holder, others: Collection[int], known: Known) -> Iterator[H
 
 def addresses(holder: Holder, *, on_gpu: bool) -> list[str]:
     """Where a process may answer, the lowest ports first. Raises ``OSError``."""
-    found = holder.ask(lambda: holder.node.listening_at(holder.pid))
+    found = holder.ask_sockets("listening_at", holder.node.listening_at)
     ports = {address: int(address.rpartition(":")[2] or 0) for address in found}
     chosen = (a for a in found if not on_gpu or ports[a] < EPHEMERAL)
     return sorted(chosen, key=ports.__getitem__)[:PORTS]

@@ -27,12 +27,12 @@ from gpunode.holders.census import Census
 from gpunode.holders.holder import Holder, Pauses, stat_of
 from gpunode.metric import Metric, Sample
 from gpunode.node.kernel import ProcessStat
-from gpunode.node.node import Scraped
+from gpunode.node.node import NoDescriptors, Scraped
 from gpunode.serving import engines, relatives, totals
 from gpunode.serving.engines import WANTED, Engine, EngineFigure
 from gpunode.serving.page import OfModel, Page, parse
 from gpunode.serving.totals import Totals
-from gpunode.source import Reading, bounded, limit
+from gpunode.source import MORE_SOCKETS, Reading, bounded, limit
 from gpunode.unread import Unknown, Unread
 
 SERVER = (*GPU, "engine", "model")
@@ -154,8 +154,9 @@ UNANSWERED = Metric(
     "gpunode_serving_unanswered",
     "gauge",
     "Processes on GPUs that may serve and of which no engine's figures were read: nothing may be "
-    "asked (`no_permission`), metrics of an engine that is not known (`unknown`), a server without "
-    "a page of metrics (`no_metrics`), no answer in time (`silent`), anything else (`garbled`).",
+    "asked (`no_permission`), too many sockets to see where they listen (`too_many_sockets`), "
+    "metrics of an engine that is not known (`unknown`), a server without a page of metrics "
+    "(`no_metrics`), no answer in time (`silent`), anything else (`garbled`).",
     ("reason",),
 )
 
@@ -235,7 +236,7 @@ MOVED = (301, 302, 307, 308)
 """Statuses for which the same path is asked with a slash: where Starlette mounts an application, it
 redirects to that. No other place is asked."""
 
-REASONS = ("no_permission", "unknown", "no_metrics", "silent", "garbled")
+REASONS = ("no_permission", "too_many_sockets", "unknown", "no_metrics", "silent", "garbled")
 """Why nothing is read of a process, the most telling first."""
 
 
@@ -358,7 +359,7 @@ class ServingEngines:
         API_CPUS,
         UNANSWERED,
     )
-    unknowns = (UNKNOWN, STRANGE, MORE_SERVERS)
+    unknowns = (UNKNOWN, STRANGE, MORE_SERVERS, MORE_SOCKETS)
 
     def __init__(self, census: Census, settings: Settings) -> None:
         self.census = census
@@ -371,7 +372,7 @@ class ServingEngines:
         }
         self._servers: dict[Key, Server] = {}
         self._asked: set[Key] = set()
-        self._answers: SimpleQueue[tuple[Key, Found]] = SimpleQueue()
+        self._answers: SimpleQueue[tuple[Key, Found | NoDescriptors]] = SimpleQueue()
         self._known: dict[Key, Holder] = {}
         self._known_before: dict[Key, Holder] = {}
         self._lock = Lock()  # for these two
@@ -387,6 +388,8 @@ class ServingEngines:
         now = self.node.clock.monotonic()
         left_out = self._list(now)
         for key, found in self._ask(now):
+            if isinstance(found, NoDescriptors):
+                raise found.with_traceback(None)  # it is due as before
             self._take(key, found, now)
         for key in self._asked & self._servers.keys():
             if now > self._servers[key].good_until:
@@ -426,7 +429,7 @@ class ServingEngines:
             known = self._known_before.get(key)
             return self._known.setdefault(key, known or Holder(self.node, pid, stat))
 
-    def _ask(self, now: float) -> Iterator[tuple[Key, Found]]:
+    def _ask(self, now: float) -> Iterator[tuple[Key, Found | NoDescriptors]]:
         """What is found of the servers that are due, as it comes, and of those asked before."""
         clock, servers = self.node.clock, self._servers
         due = [key for key in servers if key not in self._asked and now >= servers[key].due]
@@ -455,10 +458,13 @@ class ServingEngines:
     def _look(self, key: Key, server: Server, now: float) -> None:
         """Look at a server in a thread of its own, and queue what is found."""
         found = Found()
+        answer: Found | NoDescriptors = found
         try:
             self._find(server, found, now)
+        except NoDescriptors as error:
+            answer = error
         finally:
-            self._answers.put((key, found))
+            self._answers.put((key, answer))
 
     def _find(self, server: Server, found: Found, now: float) -> None:
         """Ask who answered before, and look for who answers for the others."""
@@ -541,8 +547,9 @@ class ServingEngines:
             except PermissionError:
                 why.add("no_permission")
                 continue
-            except OSError:  # it has ended, or is not on this tape
-                why.add("gone")
+            except OSError as error:
+                # Else it has ended, or is not on this tape.
+                why.add("too_many_sockets" if error.errno == errno.EFBIG else "gone")
                 continue
             for address in places:
                 if self.node.clock.monotonic() - begin > HUNT:
@@ -665,6 +672,7 @@ class ServingEngines:
                         samples += STARTING.at(now - self._seen.get(holder, now), *gpu.labels)
         self._still = still
         unread += [UNKNOWN.seen("a page of metrics")] * reasons["unknown"]
+        unread += [MORE_SOCKETS.seen("in the network of a process")] * reasons["too_many_sockets"]
         if any(reasons.values()) or samples:
             for reason in REASONS:
                 samples += UNANSWERED.at(float(reasons[reason]), reason)

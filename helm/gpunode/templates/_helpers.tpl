@@ -217,7 +217,7 @@ the privilege that it has not. */}}
 {{- end -}}
 
 {{/* The mounts of folders of the node. What is mounted below them is read-only, too, where Kubernetes has
-this; it excludes that later mounts appear, which only the root is for:
+this; it excludes that later mounts appear, which only the root is for, unless hostRootPropagation is None:
 https://kubernetes.io/docs/concepts/storage/volumes/#recursive-read-only-mounts */}}
 {{- define "gpunode.hostMounts" -}}
 {{- $recursive := semverCompare ">=1.31.0-0" .root.Capabilities.KubeVersion.Version -}}
@@ -225,7 +225,7 @@ https://kubernetes.io/docs/concepts/storage/volumes/#recursive-read-only-mounts 
 - name: {{ get $.volumes . }}
   mountPath: /host{{ trimSuffix "/" . }}
   readOnly: true
-  {{- if eq . "/" }}
+  {{- if and (eq . "/") (ne $.root.Values.hostRootPropagation "None") }}
   mountPropagation: HostToContainer
   {{- else if $recursive }}
   recursiveReadOnly: IfPossible
