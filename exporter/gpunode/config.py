@@ -702,7 +702,9 @@ class NcclBenchSettings(CommandSettings):
     )
     picture: str = Field("", description="file for a picture (SVG) of what each pair exchanges")
     largest: str = Field(
-        "8G", pattern=r"^\d{1,4}[KMG]$", description="largest message to send, 8M or more"
+        "8G",
+        pattern=r"^([1-9]\d{0,3}G|[1-9]\d{1,3}M|[89]M)$",
+        description="largest message to send, 8M or more",
     )
     json_output: bool = Field(False, alias="json", description="print JSON instead of a table")
 

@@ -79,14 +79,65 @@ def slow_where(wanted: Callable[[int, int, int], bool]) -> Slows:
             ["node-3, node-4, node-5 are fast among themselves, and with the other nodes exchange"],
         ),
         (slow_where(lambda a, b, _: (a, b) == (1, 4)), ["node-1 sends to node-4"]),
+        (
+            slow_where(lambda _a, _b, gpu: gpu < 3),
+            [f"GPU {gpu} of every node exchanges" for gpu in range(3)],
+        ),
+        (
+            slow_where(lambda a, b, _: (a < 3) != (b < 3) and {a, b} != {0, 5}),
+            ["node-3, node-4, node-5 are fast among themselves, and with the other nodes exchange"],
+        ),
     ],
     ids=[
         *("sound", "a node", "sends", "receives", "two nodes", "a rail", "an adapter"),
-        *("an adapter sends", "an uplink", "two halves", "a pair"),
+        *("an adapter sends", "an uplink", "two halves", "a pair", "most rails"),
+        "two halves and a fast pair",
     ],
 )
 def test_the_fault_is_told_by_who_is_slow_with_whom(slows: Slows, wanted: list[str]) -> None:
     assert told(measured(slows)) == wanted
+
+
+@pytest.mark.parametrize("hosts", [3, 4, 8])
+def test_a_bad_adapter_is_no_bad_rail_however_few_nodes_there_are(hosts: int) -> None:
+    fabric = measured(slow_where(lambda a, b, gpu: gpu == 1 and 2 in (a, b)), hosts, 8)
+    assert told(fabric) == ["GPU 1 of node-2 exchanges"]
+
+
+@pytest.mark.parametrize(("hosts", "bad"), [(4, 2), (5, 3), (8, 5)])
+def test_most_nodes_may_be_bad(hosts: int, bad: int) -> None:
+    fabric = measured(slow_where(lambda a, b, _: min(a, b) < bad), hosts)
+    assert told(fabric) == [f"node-{host} exchanges" for host in range(bad)]
+
+
+def test_uplinks_of_all_racks_may_be_slow() -> None:
+    fabric = measured(slow_where(lambda a, b, _: a // 2 != b // 2), 8)
+    assert [who.endswith("with the other nodes exchange") for who in told(fabric)] == [True] * 3
+
+
+def test_of_many_hosts_that_met_only_some_others_a_rack_with_a_slow_uplink_is_one_line() -> None:
+    hosts = 512
+    met = [pair for turn in run_torch.rounds(hosts) for pair in turn]
+    fabric = Fabric(
+        hosts=tuple(f"node-{number}" for number in range(hosts)),
+        gpus=hosts,
+        model="NVIDIA H200",
+        time=1.8e9,
+        collectives={},
+        exchanges=tuple(
+            (a, b, 0, FULL * (0.5 if (a // 32 == 5) != (b // 32 == 5) else 1.0))
+            for pair in met
+            for a, b in (pair, pair[::-1])
+        ),
+        expected={},
+    )
+    [only] = told(fabric)
+    assert only.startswith("node-160, node-161, node-162, node-163 and 28 more are fast")
+
+
+def test_of_three_nodes_a_bad_way_between_two_names_these_two_pairs() -> None:
+    fabric = measured(slow_where(lambda a, b, _: {a, b} == {1, 2}), 3, 1)
+    assert sorted(told(fabric)) == ["node-1 sends to node-2", "node-2 sends to node-1"]
 
 
 def test_all_below_what_their_adapters_allow_is_the_fabric() -> None:
@@ -164,14 +215,16 @@ def printed(fabric: Fabric) -> str:
     return f"NCCL version 2.27\n{json.dumps({'fabric': result})}\nsome warning\n"
 
 
-def command(*options: str, text: str = "") -> subprocess.CompletedProcess[str]:
+def command(
+    *options: str, text: str = "", path: str = "/nowhere"
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "gpunode", "nccl-bench", *options],
         input=text,
         capture_output=True,
         text=True,
         check=False,
-        env={**os.environ, "PATH": "/nowhere"},
+        env={**os.environ, "PATH": path},
     )
 
 
@@ -180,7 +233,7 @@ def test_a_result_is_judged_printed_and_drawn(tmp_path: Path) -> None:
     picture = tmp_path / "fabric.svg"
     ran = command("--result=-", f"--picture={picture}", text=printed(slow))
     assert ran.returncode == 1, ran.stderr
-    assert "node-2 exchanges 11.8 of 47.3 GB/s: look at its adapters" in ran.stdout
+    assert "node-2 exchanges 11.8 of 47.9 GB/s: look at its adapters" in ran.stdout
     assert "unknown" not in ran.stdout
     drawn = picture.read_text()
     assert "node-2 to node-0: 1" in drawn
@@ -207,6 +260,9 @@ def test_hostile_names_neither_reach_the_terminal_nor_the_picture(tmp_path: Path
         (["--hosts=a,b", "--gpus=8"], "neither srun nor mpirun is here"),
         (["--hosts=a,-oProxyCommand=x", "--gpus=8"], "is not the name of a host"),
         (["--hosts=a[1-99999]", "--gpus=8"], "more than 4096 hosts"),
+        (["--hosts=node-[01-03", "--gpus=8"], "lacks a bracket"),
+        (["--hosts=n[3-1],a,b", "--gpus=8"], "ends before it begins"),
+        (["--largest=0G"], "largest"),
         (["--result=/nowhere/x"], "/nowhere/x: No such file"),
         (["--result=-"], "no result of nccl-bench"),
     ],
@@ -285,14 +341,115 @@ def test_without_adapters_other_pairs_say_what_to_expect_but_of_two_nodes_nothin
 @pytest.mark.parametrize(
     ("speeds", "each"),
     [
-        ([[50 * GB] * 10, [50 * GB] * 10], 50 * GB),  # eight adapters for GPUs, two for storage
-        ([[50 * GB] * 4 + [12.5 * GB], [50 * GB] * 4], 25 * GB),
-        ([[50 * GB] * 8, []], None),
+        ([50 * GB] * 10, 50 * GB),  # eight adapters for GPUs, two for storage
+        ([50 * GB] * 4 + [12.5 * GB], 25 * GB),
+        ([25 * GB] * 8 + [50 * GB], 25 * GB),  # one is of a DPU
+        ([12.5 * GB] * 32, 50 * GB),  # EFA
     ],
 )
-def test_adapters_say_what_to_expect(speeds: list[list[float]], each: float | None) -> None:
-    expected = run_torch.expectations(speeds, 8, 2)
-    assert expected.get("sendrecv") == each
-    if each:
-        assert expected["all_reduce"] == 8 * each
-        assert expected["alltoall"] == pytest.approx(each * 15 / 8)
+def test_adapters_say_what_to_expect(speeds: list[float], each: float) -> None:
+    expected = run_torch.expectations([(speeds, 8), (speeds, 8)])
+    assert expected["sendrecv"] == each
+    assert expected["all_reduce"] == 8 * each
+    assert expected["alltoall"] == pytest.approx(each * 15 / 8)
+
+
+def test_what_most_nodes_have_is_expected_of_one_whose_ports_are_down_and_none_without() -> None:
+    whole, half = ([50 * GB] * 8, 8), ([50 * GB] * 4, 8)
+    assert run_torch.expectations([whole, whole, half])["sendrecv"] == 50 * GB
+    assert run_torch.expectations([whole, ([], 8)]) == {}
+
+
+@pytest.mark.parametrize(
+    ("chosen", "used"),
+    [
+        ("", ["mlx5_0", "mlx5_1", "mlx5_10"]),
+        ("mlx5_1", ["mlx5_1", "mlx5_10"]),
+        ("=mlx5_1:1", ["mlx5_1"]),
+        ("^mlx5_1", ["mlx5_0"]),
+        ("^=mlx5_1,mlx5_0", ["mlx5_10"]),
+    ],
+)
+def test_adapters_that_nccl_does_not_use_do_not_count(chosen: str, used: list[str]) -> None:
+    names = ["mlx5_0", "mlx5_1", "mlx5_10"]
+    assert [name for name in names if run_torch.is_used(name, chosen)] == used
+
+
+def test_a_bad_adapter_has_a_ticket_on_its_own_node_alone(tmp_path: Path) -> None:
+    slow = measured(slow_where(lambda a, b, gpu: gpu == 1 and 2 in (a, b)), noise=0.0)
+    metric = "gpunode_nccl_bus_bandwidth_bytes_per_second"
+    series = metric + '{collective="sendrecv",gpus="24",nodes="6"}'
+    reached = [kept(slow, host, tmp_path / str(host))[series] for host in range(6)]
+    assert reached == [FULL, FULL, 12 * GB, FULL, FULL, FULL]
+
+
+def test_a_run_leaves_nothing_of_the_one_before(tmp_path: Path) -> None:
+    assert any("all_reduce" in one for one in kept(measured(lambda *_: 1.0), 0, tmp_path))
+    assert not any("all_reduce" in one for one in kept(measured(lambda *_: 1.0), 1, tmp_path))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"nodes": 1},
+        {"nodes": 10**30},
+        {"nodes": -5},
+        {"collective": "all_gather"},
+        {"bandwidth": {}},
+        {"bandwidth": {"8388608": -1}},
+        {"time": "NaN"},
+        None,
+    ],
+)
+def test_a_damaged_result_is_counted_and_costs_no_other(
+    tmp_path: Path, changes: dict[str, object] | None
+) -> None:
+    kept(measured(lambda *_: 1.0), 0, tmp_path)
+    damaged = tmp_path / "var/lib/gpunode/nccl-bench/fabric-all_reduce.json"
+    good = json.loads(damaged.read_text())
+    damaged.write_text("{" if changes is None else json.dumps({**good, **changes}))
+    read = NcclBench(LocalNode(tmp_path), Settings()).read()
+    assert [(one.kind.what, one.example) for one in read.unread] == [
+        ("nccl_results", "fabric-all_reduce.json")
+    ]
+    assert {sample.labels[0] for sample in read.samples} == {"sendrecv"}
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        "{}",
+        "\x1b[32m{}\x1b[0m",
+        "0: {} done",
+        "{}\n+ python -c 'print(json.dumps({{\"fabric\": result}}))'",
+    ],
+)
+def test_what_a_launcher_prints_around_the_result_is_passed_over(around: str) -> None:
+    wanted = measured(lambda *_: 1.0)
+    line = printed(wanted).splitlines()[1]
+    assert parse(around.format(line)) == wanted
+
+
+def test_a_result_that_is_cut_says_so() -> None:
+    with pytest.raises(ValueError, match="cut or damaged"):
+        parse(printed(measured(lambda *_: 1.0))[:200])
+
+
+@pytest.mark.parametrize(("by_srun", "met"), [(True, "n2:29400"), (False, "n1:29400")])
+def test_under_slurm_ranks_of_srun_meet_on_its_first_host_and_others_where_told(
+    monkeypatch: pytest.MonkeyPatch, by_srun: bool, met: str
+) -> None:
+    monkeypatch.setenv("SLURM_STEP_NODELIST", "n[2-4]")
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
+    assert run_torch.meeting_point("n1:29400", by_srun) == met
+
+
+def test_what_ranks_have_to_say_reaches_whoever_started_them(tmp_path: Path) -> None:
+    line = printed(measured(lambda *_: 1.0)).splitlines()[1]
+    srun = tmp_path / "srun"
+    said = "nccl-bench: node-1: /var/lib/gpunode: not kept for the daemon: Permission denied"
+    srun.write_text(f"#!/bin/sh\necho '{said}' >&2\ncat <<'END'\n{line}\nEND\n")
+    srun.chmod(0o755)
+    ran = command("--hosts=node-[0-5]", "--gpus=4", path=f"{tmp_path}:/bin:/usr/bin")
+    assert ran.returncode == 0, ran.stderr
+    assert "not kept for the daemon: Permission denied" in ran.stderr

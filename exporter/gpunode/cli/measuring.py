@@ -19,8 +19,11 @@ from gpunode.nccl.picture import drawn
 from gpunode.nccl.run import BenchError
 from gpunode.text import json_for_terminal
 
-LARGEST_RESULT = 64 << 20
-"""The most bytes of a result that are read: a million exchanges."""
+LARGEST_RESULT = 256 << 20
+"""The most bytes of a result that are read: four million exchanges."""
+
+MOST_SHOWN = 20
+"""Problems in the terminal."""
 
 
 def between_nodes(settings: NcclBenchSettings, gpus_here: Callable[[], int]) -> None:
@@ -32,7 +35,7 @@ def between_nodes(settings: NcclBenchSettings, gpus_here: Callable[[], int]) -> 
     found = problems(fabric)
     if settings.picture:
         try:
-            Path(settings.picture).write_text(drawn(fabric))
+            Path(settings.picture).write_text(drawn(fabric), encoding="utf-8")
         except OSError as error:
             raise UsageError(f"picture: {settings.picture}: {error.strerror}") from error
     with streams.printing():
@@ -41,7 +44,12 @@ def between_nodes(settings: NcclBenchSettings, gpus_here: Callable[[], int]) -> 
             print(json_for_terminal(json.dumps({**asdict(fabric), "problems": told}, indent=2)))
         else:
             Console().print(fabric_table(fabric))
-            print("\n".join(map(str, found)) or "No pair of nodes is slow beside the others.")
+            for one in found[:MOST_SHOWN]:
+                print(one)
+            if len(found) > MOST_SHOWN:
+                print(f"And {len(found) - MOST_SHOWN} more: --json has all.")
+            if not found:
+                print("No pair of nodes is slow beside the others.")
     if found:
         sys.exit(1)
 

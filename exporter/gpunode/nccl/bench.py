@@ -8,15 +8,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import get_args
+from typing import Annotated, get_args
 
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter
 
 from gpunode.config import Collective, Settings
 from gpunode.gpu.models import model_of
 from gpunode.metric import Metric, Sample
 from gpunode.node.node import Node
 from gpunode.source import NodeSource, Reading
+from gpunode.unread import Unknown
 
 WHICH = ("collective", "gpus", "nodes")
 BANDWIDTH = Metric(
@@ -50,19 +51,27 @@ BETWEEN = "fabric-"
 """Begins the name of a result of several nodes."""
 
 
+BytesPerSecond = Annotated[float, Field(gt=0, lt=1e15, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1, lt=1_000_000)]
+
+NO_RESULT = Unknown(
+    "nccl_results", "a file in the folder of results that is none, or is another's than its name"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Measurement:
     """One run: the bus bandwidth in bytes per second, by size in bytes."""
 
     collective: str
-    gpus: int
+    gpus: Count
     model: str
-    time: float
+    time: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     """When the run ended, in seconds since the epoch."""
 
-    bandwidth: dict[int, float]
-    nodes: int = 1
-    other: float | None = None
+    bandwidth: Annotated[dict[int, BytesPerSecond], Field(min_length=1)]
+    nodes: Count = 1
+    other: BytesPerSecond | None = None
     """The bandwidth to expect between nodes: what adapters allow, or the other pairs reached."""
 
     @property
@@ -157,6 +166,7 @@ class NcclBench:
     name = "nccl_bench"
     needs = "a result in host.nccl_bench_folder: run gpunode nccl-bench"
     metrics = (BANDWIDTH, EXPECTED, TIME)
+    unknowns = (NO_RESULT,)
 
     def __init__(self, node: Node, settings: Settings) -> None:
         self.node = node
@@ -169,16 +179,25 @@ class NcclBench:
             names = self.node.list_directory(self.folder)
         except FileNotFoundError:
             names = []
-        wanted = [name for name in names if name.removeprefix(BETWEEN) in FILES]
-        return Reading(tuple(sample for name in wanted for sample in self._samples(name)))
+        samples: list[Sample] = []
+        unread = []
+        for name in sorted(name for name in names if name.removeprefix(BETWEEN) in FILES):
+            try:
+                samples += self._samples(name)
+            except (FileNotFoundError, ValueError):  # a run replaces what others left
+                unread.append(NO_RESULT.seen(name))
+        return Reading(tuple(samples), unread=tuple(unread))
 
     def _samples(self, name: str) -> Iterator[Sample]:
+        """The series of a file. Raises ``OSError``, and ``ValueError`` if it is no result."""
         measured = MEASUREMENT.validate_json(self.node.read_text(f"{self.folder}/{name}"))
-        if measured.collective in COLLECTIVES and measured.bandwidth:
-            at = measured.collective, str(measured.gpus), str(measured.nodes)
-            yield from BANDWIDTH.at(measured.best, *at)
-            yield from EXPECTED.at(measured.expected, *at)
-            yield from TIME.at(measured.time, *at)
+        among = BETWEEN if measured.nodes > 1 else ""
+        if name != f"{among}{measured.collective}.json":
+            raise ValueError("it is another's result")
+        at = measured.collective, str(measured.gpus), str(measured.nodes)
+        yield from BANDWIDTH.at(measured.best, *at)
+        yield from EXPECTED.at(measured.expected, *at)
+        yield from TIME.at(measured.time, *at)
 
 
 NODE_SOURCE: NodeSource = NcclBench

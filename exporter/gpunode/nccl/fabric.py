@@ -7,6 +7,7 @@ and slow with the rest have a bad uplink; and all of them slow is a bad fabric.
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,18 +16,14 @@ from typing import Annotated
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from gpunode.nccl.bench import BANDWIDTH_LOW, GB
+from gpunode.nccl.bench import BANDWIDTH_LOW, GB, BytesPerSecond
+from gpunode.nccl.run_torch import usual
 from gpunode.text import printable
 
 LONGEST_NAME = 100
 MOST_HOSTS = 4096
-MOST_EXCHANGES = 1 << 20
+MOST_EXCHANGES = 1 << 22
 
-BEST = 0.8
-"""The exchange that others are compared with is faster than this share of them. A median would be
-one of the slow ones where two halves of a fabric are slow with each other."""
-
-Speed = Annotated[float, Field(gt=0, lt=1e15, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0, lt=1 << 40)]
 
 
@@ -37,23 +34,27 @@ class Fabric:
     hosts: Annotated[tuple[str, ...], Field(min_length=2, max_length=MOST_HOSTS)]
     gpus: Count
     model: str
-    time: float
-    collectives: dict[str, dict[Count, Speed]]
+    time: Annotated[float, Field(allow_inf_nan=False)]
+    collectives: dict[str, dict[Count, BytesPerSecond]]
     """Bus bandwidth by collective and size."""
 
     exchanges: Annotated[
-        tuple[tuple[Count, Count, Count, Speed], ...],
+        tuple[tuple[Count, Count, Count, BytesPerSecond], ...],
         Field(min_length=1, max_length=MOST_EXCHANGES),
     ]
     """Place of the sending host and of the receiving host, number of the GPU on both, and speed."""
 
-    expected: dict[str, Speed]
+    expected: dict[str, BytesPerSecond]
     """What the adapters allow, by collective; empty where a host has none for RDMA."""
 
     message: Count = 0
 
 
 RESULT = TypeAdapter(Fabric)
+
+OF_TWO = "of two nodes nothing tells which one it is: measure with a third"
+MET_TWICE = 2
+"""Of so many others, at least, two nodes are told to be unlike."""
 
 Pair = tuple[int, int]
 """Places of the sending and of the receiving host."""
@@ -66,11 +67,21 @@ MARK = '{"fabric": '
 
 def parse(text: str) -> Fabric:
     """The result within what a launcher printed. Raises ``ValueError``."""
-    lines = [line.partition(MARK)[2] for line in text.splitlines() if MARK in line]
-    if not lines:
-        raise ValueError("no result of nccl-bench")
+    wrong = "no result of nccl-bench"
+    for part in reversed(text.split(MARK)[1:]):
+        try:
+            result, _ = json.JSONDecoder().raw_decode(part)
+        except (ValueError, RecursionError):
+            wrong = "the result of nccl-bench is cut or damaged"
+            continue
+        return _checked(result)
+    raise ValueError(wrong)
+
+
+def _checked(result: object) -> Fabric:
+    """The result, if it is one. Raises ``ValueError``."""
     try:
-        found = RESULT.validate_json(lines[-1].rstrip().removesuffix("}"))
+        found = RESULT.validate_python(result)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
@@ -98,7 +109,7 @@ class Problem:
 
 
 def problems(fabric: Fabric) -> list[Problem]:
-    """What is wrong, the largest first; nothing if all pairs reach what they should."""
+    """What is wrong, the whole before its parts; nothing if all pairs reach what they should."""
     return list(Judge(fabric).problems())
 
 
@@ -110,14 +121,21 @@ class Judge:
 
     def __init__(self, fabric: Fabric) -> None:
         self.fabric = fabric
-        self.usual = _quantile([speed for *_, speed in fabric.exchanges], BEST)
+        self.usual = usual(fabric.exchanges)
         by_pair = defaultdict[Pair, dict[int, float]](dict)
         for sender, receiver, gpu, speed in fabric.exchanges:
             by_pair[sender, receiver][gpu] = speed
-        # Of two GPUs, a bad one does not make their nodes slow.
-        self.pairs = {pair: median_high(of.values()) for pair, of in by_pair.items()}
         self.hosts = sorted({host for pair in by_pair for host in pair})
         self.sent, self.received = _of_gpus(by_pair, 0), _of_gpus(by_pair, 1)
+        gpus = sorted({gpu for _, gpu in self.sent})
+        self.rails = [gpu for gpu in gpus if self._behind(self._of_rail(gpu))]
+        # What a rail slows says nothing of a node, and neither does one GPU of two.
+        self.pairs = {
+            pair: median_high(
+                [speed for gpu, speed in of.items() if gpu not in self.rails] or [*of.values()]
+            )
+            for pair, of in by_pair.items()
+        }
         self.parts = self._parts()
         everybody = frozenset(self.hosts)
         self.peers = dict.fromkeys(self.hosts, everybody)
@@ -129,18 +147,19 @@ class Judge:
         for part in self.parts[1:]:
             yield self._of_uplink(part)
         slow = {host for host in self.hosts if len(self.hosts) > 2 and self._slow(host)}
-        rails = {gpu for gpu in {gpu for _, gpu in self.sent} if self._behind(self._of_rail(gpu))}
-        for gpu in sorted(rails):
+        for gpu in self.rails:
             yield self._problem(
                 f"GPU {gpu} of every node",
                 "exchanges",
-                median(speed for speed, _ in self._of_rail(gpu)),
-                "its rail is slow: look at the switch of that rail",
+                median_high(speed for speed, _ in self._of_rail(gpu)),
+                "its rail is slow: look at the switch of that rail"
+                if len(self.hosts) > 2
+                else OF_TWO,
             )
         for host in sorted(slow):
             yield self._of_host(host)
         for host, gpu in sorted(self.sent.keys() | self.received.keys()):
-            if host not in slow and gpu not in rails:
+            if host not in slow and gpu not in self.rails:
                 yield from self._of_adapter(host, gpu)
         yield from self._of_pairs(slow)
 
@@ -149,7 +168,7 @@ class Judge:
 
     def _behind(self, exchanges: list[Exchange]) -> bool:
         """Whether a GPU is slow beside others of the same two nodes."""
-        return bool(exchanges) and median(share for _, share in exchanges) < BANDWIDTH_LOW
+        return bool(exchanges) and median_high(share for _, share in exchanges) < BANDWIDTH_LOW
 
     def _problem(self, who: str, does: str, reached: float, advice: str) -> Problem:
         return Problem(who, does, reached, self.usual, advice)
@@ -181,10 +200,10 @@ class Judge:
 
     def _parts(self) -> list[frozenset[int]]:
         """Groups of nodes that reach each other at full speed, the largest first."""
-        near: dict[int, set[int]] = {host: set() for host in self.hosts}
+        fast: dict[int, dict[int, bool]] = {host: {} for host in self.hosts}
         for (a, b), speed in self.pairs.items():
-            if not self._low(speed) and not self._low(self.pairs.get((b, a), 0.0)):
-                near[a].add(b)
+            fast[a][b] = not self._low(min(speed, self.pairs.get((b, a), 0.0)))
+        near = {a: {b for b in fast[a] if fast[a][b] and _alike(fast[a], fast[b])} for a in fast}
         parts, seen = [], set[int]()
         for host in self.hosts:
             part, further = set[int](), {host} - seen
@@ -197,23 +216,30 @@ class Judge:
         return sorted(parts, key=len, reverse=True)
 
     def _of_uplink(self, part: frozenset[int]) -> Problem:
-        across = [speed for (a, b), speed in self.pairs.items() if (a in part) != (b in part)]
+        across = [
+            min(speed, self.pairs.get((b, a), speed))
+            for (a, b), speed in self.pairs.items()
+            if (a in part) != (b in part)
+        ]
         return self._problem(
             self._names(part),
             "are fast among themselves, and with the other nodes exchange",
             median(across),
-            "look at the uplinks of their switch",
+            "look at the uplinks of their switch, or of the switch of the others",
         )
 
     def _of_rail(self, gpu: int) -> list[Exchange]:
-        return [one for (_, of), sent in self.sent.items() if of == gpu for one in sent]
+        """The best exchange of that GPU on each node: a bad adapter is not a bad rail."""
+        return [
+            max(sent, key=lambda one: one[1]) for (_, of), sent in self.sent.items() if of == gpu
+        ]
 
     def _ways(self, host: int, others: Iterable[int]) -> tuple[float, float]:
         """What a host typically sends to others, and receives from them."""
         there = [other for other in others if other != host]
         ways = ([(host, other) for other in there], [(other, host) for other in there])
         speeds = [[self.pairs[pair] for pair in way if pair in self.pairs] for way in ways]
-        sends, receives = (median(way) if way else self.usual for way in speeds)
+        sends, receives = (median_high(way) if way else self.usual for way in speeds)
         return sends, receives
 
     def _slow(self, host: int) -> bool:
@@ -229,8 +255,8 @@ class Judge:
         sent, received = self.sent[host, gpu], self.received[host, gpu]
         if self._behind(sent) or self._behind(received):
             ways = (
-                median(speed for speed, _ in sent) if sent else self.usual,
-                median(speed for speed, _ in received) if received else self.usual,
+                median_high(speed for speed, _ in sent) if sent else self.usual,
+                median_high(speed for speed, _ in received) if received else self.usual,
             )
             yield self._problem(
                 f"GPU {gpu} of {self._name(host)}",
@@ -247,9 +273,7 @@ class Judge:
                     self._name(a),
                     f"sends to {self._name(b)}",
                     speed,
-                    "of two nodes nothing tells which one it is: measure with a third"
-                    if len(self.hosts) == 2
-                    else "look at the way between these two",
+                    OF_TWO if len(self.hosts) == 2 else "look at the way between these two",
                 )
 
 
@@ -265,12 +289,18 @@ def _of_gpus(
     return found
 
 
+def _alike(one: Mapping[int, bool], other: Mapping[int, bool]) -> bool:
+    """Whether two nodes are fast and slow with the same others, by most that both have met.
+
+    One fast pair between two groups, which is chance, does not make them one.
+    """
+    met = one.keys() & other.keys()
+    unlike = sum(one[third] != other[third] for third in met)
+    return unlike < MET_TWICE or unlike <= len(met) / 2
+
+
 def _does(ways: tuple[float, float], low: Callable[[float], bool]) -> str:
     """Whether sending, receiving or both are slow."""
     if low(max(ways)):
         return "exchanges"
     return "sends" if ways[0] < ways[1] else "receives"
-
-
-def _quantile(values: list[float], share: float) -> float:
-    return sorted(values)[min(len(values) - 1, int(share * len(values)))]

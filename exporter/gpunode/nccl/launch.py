@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import re
@@ -10,12 +11,18 @@ from pathlib import Path
 
 from gpunode.nccl.fabric import MOST_HOSTS, Fabric, parse
 from gpunode.nccl.run import BenchError, run
+from gpunode.nccl.run_torch import TOLD
 from gpunode.text import printable
+
+log = logging.getLogger(__name__)
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,252}")
 PORTS = range(20_000, 32_000)
 """Where the ranks meet: below what Linux gives to connections (ip_local_port_range)."""
 
+
+MOST_TOLD, LONGEST_LINE = 20, 200
+"""Of what ranks say: so many lines, of so many characters."""
 
 LIMIT = 3600.0
 """Timeout of a run in seconds: a large fabric has many pairs."""
@@ -26,6 +33,8 @@ def expand(text: str) -> list[str]:
 
     Raises ``ValueError`` for what is no list of hosts.
     """
+    if not re.fullmatch(r"(?:\[[^\[\]]*\]|[^\[\]])*", text):
+        raise ValueError(f"{text[:60]!r} lacks a bracket")
     found: list[str] = []
     for part in re.findall(r"(?:\[[^\]]*\]|[^,\[\]])+", text):
         head, bracket, rest = part.strip().partition("[")
@@ -46,6 +55,8 @@ def _numbers(text: str) -> list[str]:
         first, dash, last = part.partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()):
             raise ValueError(f"[{text[:60]}] has no numbers such as 01-08")
+        if last and int(last) < int(first):
+            raise ValueError(f"[{text[:60]}] ends before it begins")
         if int(last or first) - int(first) >= MOST_HOSTS:
             raise ValueError(f"more than {MOST_HOSTS} hosts")
         numbers = range(int(first), int(last or first) + 1)
@@ -64,13 +75,17 @@ def between(
     master = f"{hosts[0]}:{random.choice(PORTS)}"  # noqa: S311 no secret
     command = [*started, python, "-c", _program(), "fabric", largest, master, folder]
     text = run(command, LIMIT)
+    said = (line.partition(TOLD)[2] for line in text.splitlines() if TOLD in line)
+    for line in list(dict.fromkeys(said))[:MOST_TOLD]:
+        log.warning("%s", printable(line, LONGEST_LINE))
     try:
         return parse(text)
     except ValueError as error:
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         errors = [line for line in lines if "error" in line.lower()]
-        said = next(iter(errors), lines[-1] if lines else "nothing")
-        raise BenchError(f"{command[0]}: {error}; it said: {printable(said, 200)}") from error
+        first = next(iter(errors), lines[-1] if lines else "nothing")
+        told = printable(first, LONGEST_LINE)
+        raise BenchError(f"{command[0]}: {error}; it said: {told}") from error
 
 
 def _program() -> str:

@@ -17,7 +17,8 @@ import socket
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -33,12 +34,23 @@ COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "alltoall")
 MESSAGE = 64 << 20
 """Bytes that a GPU sends to another at once: large enough for the bandwidth of any adapter."""
 
-FEWEST = 3
+FEWEST, MOST_MESSAGES = 3, 200
 SECONDS = 1.0
-"""A measurement is repeated for so long, at least ``FEWEST`` and at most ``TIMES`` times."""
+"""A measurement is repeated for so long, at least ``FEWEST`` times; a collective at most ``TIMES``
+and a message at most ``MOST_MESSAGES`` times."""
+
+SLOWEST = 2.0
+"""Seconds of a collective from which no larger one is measured: a link may be very slow."""
 
 MOST_ROUNDS = 64
 """Each host meets at most so many others, so that a large fabric takes minutes and not hours."""
+
+BEST = 0.8
+"""Of what several reach, that which is faster than this share of them: a median would be one of the
+slow ones where most are."""
+
+TOLD = "nccl-bench: "
+"""Begins what a rank has to say to whoever started it."""
 
 LATE = timedelta(seconds=180)
 """A rank that is away for so long ends the run."""
@@ -107,9 +119,27 @@ class Ranks:
         self.settle()
         return (time.perf_counter() - begin) / times
 
-    def often(self, seconds: float) -> int:
+    def often(self, seconds: float, most: int) -> int:
         """How many times an action of so many seconds is repeated."""
-        return max(FEWEST, min(TIMES, int(SECONDS / max(seconds, 1e-6))))
+        return max(FEWEST, min(most, int(SECONDS / max(seconds, 1e-6))))
+
+    def first(self, value: float) -> float:
+        """The value that rank 0 has, on all ranks."""
+        shared = self.torch.tensor([value], dtype=self.torch.float32, device=self.device)
+        self.distributed.broadcast(shared, 0)
+        return float(shared)
+
+    def can(self, allocate: Callable[[], Any]) -> Any:
+        """What all ranks allocate, or a ``RuntimeError`` on each if one of them cannot."""
+        try:
+            found, error = allocate(), None
+        except RuntimeError as failed:
+            found, error = None, failed
+        able = self.torch.tensor([float(error is None)], device=self.device)
+        self.distributed.all_reduce(able, op=self.distributed.ReduceOp.MIN)
+        if not float(able):
+            raise RuntimeError(str(error or "another rank has no memory for it"))
+        return found
 
     def seconds(self, collective: str, size: int) -> float:
         """Seconds of a collective of so many bytes over all ranks, the same on each."""
@@ -117,20 +147,23 @@ class Ranks:
         kind = self.torch.bfloat16 if self.device.type == "cuda" else self.torch.float32
         elements = size // self.torch.empty(0, dtype=kind).element_size()
         count = elements // self.count * self.count
-        whole = self.torch.zeros(count, dtype=kind, device=self.device)
-        part = self.torch.zeros(count // self.count, dtype=whole.dtype, device=self.device)
-        received = self.torch.empty_like(whole if collective == "alltoall" else part)
+
+        def allocate() -> tuple[Any, Any, Any]:
+            whole = self.torch.zeros(count, dtype=kind, device=self.device)
+            part = self.torch.zeros(count // self.count, dtype=kind, device=self.device)
+            return whole, part, self.torch.empty_like(whole if collective == "alltoall" else part)
+
+        whole, part, received = self.can(allocate)
 
         def once() -> None:
             operate(self.distributed, collective, whole, part, received)
 
         once()
         self.meet()
-        times = self.torch.tensor([self.often(self.timed(once, 1))], device=self.device)
-        self.distributed.broadcast(times, 0)
-        self.timed(once, min(WARM_UP, int(times)))
+        times = int(self.first(self.often(self.timed(once, 1), TIMES)))
+        self.timed(once, min(WARM_UP, times))
         self.meet()
-        return self.timed(once, int(times))
+        return self.first(self.timed(once, times))
 
 
 def run(rank: int, collective: str, ranks: int, largest: int, port: int) -> None:
@@ -165,12 +198,12 @@ LAUNCHERS = (
 """Where a launcher tells a rank its number, the number of all, and its number on its host."""
 
 
-def place() -> tuple[int, int, int]:
-    """Number of this rank, number of ranks, and number of this rank on its host."""
+def place() -> tuple[int, int, int, bool]:
+    """Number of this rank, number of ranks, number of this rank on its host; whether srun told."""
     for names in LAUNCHERS:
         found = [os.environ.get(name, "") for name in names]
         if all(text.isdecimal() for text in found):
-            return int(found[0]), int(found[1]), int(found[2])
+            return int(found[0]), int(found[1]), int(found[2]), names[0].startswith("SLURM")
     raise SystemExit("no launcher: start it with srun, mpirun or torchrun")
 
 
@@ -183,12 +216,13 @@ def first_of(nodes: str) -> str:
     return head + number + rest.partition("]")[2].partition(",")[0]
 
 
-def meeting_point(master: str) -> str:
+def meeting_point(master: str, by_srun: bool) -> str:
     """Host and port where the ranks meet: what the launcher says, or ``master``."""
     host, _, port = master.rpartition(":")
     if "MASTER_ADDR" in os.environ:
         return f"{os.environ['MASTER_ADDR']}:{os.environ.get('MASTER_PORT', port)}"
-    return f"{first_of(os.environ.get('SLURM_STEP_NODELIST', '')) or host}:{port}"
+    nodes = os.environ.get("SLURM_STEP_NODELIST", "") if by_srun else ""
+    return f"{first_of(nodes) or host}:{port}"
 
 
 def adapters() -> list[float]:
@@ -197,6 +231,8 @@ def adapters() -> list[float]:
         return []
     speeds = []
     for port in Path("/sys/class/infiniband").glob("*/ports/*"):
+        if not is_used(port.parts[-3], os.environ.get("NCCL_IB_HCA", "")):
+            continue
         try:
             if "ACTIVE" in (port / "state").read_text():
                 speeds.append(float((port / "rate").read_text().split()[0]) * 1e9 / 8)
@@ -205,12 +241,30 @@ def adapters() -> list[float]:
     return speeds
 
 
-def rounds(hosts: int) -> list[list[tuple[int, int]]]:
-    """Pairs of hosts, in rounds in which each host meets one other, until all have met.
+def is_used(adapter: str, chosen: str) -> bool:
+    """Whether NCCL may use an adapter, by ``NCCL_IB_HCA``; ports are not told apart.
 
-    The first one stays and the others move on by a place:
-    https://en.wikipedia.org/wiki/Round-robin_tournament#Circle_method
+    https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-ib-hca
     """
+    names = [one.partition(":")[0] for one in chosen.lstrip("^=").split(",") if one]
+    exactly = chosen.lstrip("^").startswith("=")
+    named = any(adapter == one if exactly else adapter.startswith(one) for one in names)
+    return not names or named != chosen.startswith("^")
+
+
+def rounds(hosts: int) -> list[list[tuple[int, int]]]:
+    """Pairs of hosts, in rounds in which each host meets one other.
+
+    All meet, if there are few hosts: the first one stays and the others move on by a place
+    (https://en.wikipedia.org/wiki/Round-robin_tournament#Circle_method). Of many hosts, each meets
+    its neighbours, which may share a switch, and as many far away.
+    """
+    if hosts > MOST_ROUNDS:
+        half, size = MOST_ROUNDS // 2, 1 << (hosts - 1).bit_length()
+        far = {place * (size - half) // half + half for place in range(half)}
+        apart = [*range(1, half), *sorted(far)]
+        pairs = [[(one, one ^ d) for one in range(hosts) if one < one ^ d] for d in apart]
+        return [[(a, b) for a, b in met if b < hosts] for met in pairs]
     circle = list(range(hosts + hosts % 2))
     found = []
     for _ in range(len(circle) - 1):
@@ -218,7 +272,7 @@ def rounds(hosts: int) -> list[list[tuple[int, int]]]:
         met = zip(circle[:half], reversed(circle[half:]), strict=True)
         found.append([(a, b) for a, b in met if max(a, b) < hosts])
         circle.insert(1, circle.pop())
-    return found[:MOST_ROUNDS]
+    return found
 
 
 def send(ranks: Ranks, message: Any, peer: int) -> None:
@@ -239,7 +293,7 @@ def receive(ranks: Ranks, message: Any, peer: int) -> float:
         ranks.distributed.recv(message, peer)
 
     once()
-    often = ranks.often(ranks.timed(once, 1))
+    often = ranks.often(ranks.timed(once, 1), MOST_MESSAGES)
     ranks.distributed.send(ranks.torch.tensor([often], device=ranks.device), peer)
     return len(message) / ranks.timed(once, often)
 
@@ -271,12 +325,13 @@ def measured_by_all(ranks: Ranks, largest: int) -> dict[str, dict[int, float]]:
     """Bus bandwidth in bytes per second of each collective that the backend has, by size."""
     found: dict[str, dict[int, float]] = {}
     for collective in COLLECTIVES:
-        size = min(SMALLEST, largest)
-        while size <= largest:
+        size, seconds = SMALLEST, 0.0
+        while size <= largest and seconds < SLOWEST:
             try:
                 seconds = ranks.seconds(collective, size)
             except (RuntimeError, NotImplementedError, AttributeError) as error:
-                print(f"{collective}: {str(error).splitlines()[0]}", file=sys.stderr)
+                if ranks.rank == 0:
+                    print(f"{TOLD}{collective} of {size} bytes: {error!r:.150}", file=sys.stderr)
                 break
             speed = size / seconds * bus_factor(collective, ranks.count)
             found.setdefault(collective, {})[size] = speed
@@ -284,48 +339,96 @@ def measured_by_all(ranks: Ranks, largest: int) -> dict[str, dict[int, float]]:
     return found
 
 
-def keep(folder: Path, measured: dict[str, Any]) -> None:
-    """Leave a result for the daemon of this host; a folder that may not be written is told."""
-    path = folder / f"fabric-{measured['collective']}.json"
+def keep(folder: Path, results: list[dict[str, Any]]) -> None:
+    """Leave results for the daemon of this host, and none of an earlier run.
+
+    A folder that may not be written is told.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        fresh = path.with_name(f".{path.name}.new")
-        fresh.write_text(json.dumps(measured))
-        fresh.rename(path)
+        for old in folder.glob("fabric-*.json"):
+            old.unlink()
+        for measured in results:
+            path = folder / f"fabric-{measured['collective']}.json"
+            fresh = path.with_name(f".{path.name}.new")
+            fresh.write_text(json.dumps(measured))
+            fresh.rename(path)
     except OSError as error:
-        name = socket.gethostname()
-        print(f"{name}: {path}: not kept for the daemon: {error.strerror}", file=sys.stderr)
+        what = f"{socket.gethostname()}: {folder}: not kept for the daemon: {error.strerror}"
+        print(f"{TOLD}{what}", file=sys.stderr)
+
+
+def best_of(values: Iterable[float]) -> float:
+    """What is faster than ``BEST`` of them."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(BEST * len(ordered)))]
+
+
+def usual(exchanges: Iterable[Sequence[Any]]) -> float:
+    """What a pair of hosts reaches that nothing slows, in bytes per second.
+
+    Most pairs may be slow, as when several hosts or all uplinks are. So a host counts by the best
+    pair but one that it has, and of hosts one of the better.
+    """
+    pairs = defaultdict[tuple[int, int], list[float]](list)
+    for sender, receiver, _, speed in exchanges:
+        pairs[sender, receiver].append(speed)
+    of_hosts = defaultdict[int, list[float]](list)
+    for pair, speeds in pairs.items():
+        for host in pair:
+            of_hosts[host].append(max(speeds))
+    return best_of(sorted(of)[-2 if len(of) > 2 else -1] for of in of_hosts.values())
 
 
 def keep_of_host(fabric: dict[str, Any], here: int, folder: Path) -> None:
-    """Leave what a host exchanges with others, and on the first host the collectives of all."""
+    """Leave what a host exchanges with others, and on the first host the collectives of all.
+
+    A GPU counts by its better partners, so that a bad one is told on its own host alone.
+    """
     about = {"gpus": fabric["gpus"], "model": fabric["model"], "time": fabric["time"]}
     about["nodes"] = len(fabric["hosts"])
     expected = fabric["expected"]
-    ways = [[e[3] for e in fabric["exchanges"] if e[end] == here] for end in (0, 1)]
-    if all(ways):
-        reached = min(statistics.median(way) for way in ways)
-        others = statistics.median(e[3] for e in fabric["exchanges"])
-        usual = others if len(fabric["hosts"]) > 2 else None
-        speeds = {fabric["message"]: reached}
-        other = expected.get("sendrecv") or usual
-        keep(folder, {"collective": "sendrecv", **about, "bandwidth": speeds, "other": other})
+    ways = defaultdict[tuple[int, int], list[float]](list)
+    for exchange in fabric["exchanges"]:
+        for end in (0, 1):
+            if exchange[end] == here:
+                ways[end, exchange[2]].append(exchange[3])
+    results = []
+    if ways:
+        # Of two hosts, none is the measure of the other.
+        others = usual(fabric["exchanges"]) if len(fabric["hosts"]) > 2 else None
+        reached = min(best_of(speeds) for speeds in ways.values())
+        speeds, other = {fabric["message"]: reached}, expected.get("sendrecv") or others
+        results = [{"collective": "sendrecv", **about, "bandwidth": speeds, "other": other}]
     if here == 0:
-        for collective, speeds in fabric["collectives"].items():
+        for collective, of_all in fabric["collectives"].items():
             other = expected.get(collective)
-            keep(folder, {"collective": collective, **about, "bandwidth": speeds, "other": other})
+            results.append({"collective": collective, **about, "bandwidth": of_all, "other": other})
+    keep(folder, results)
 
 
-def expectations(speeds: list[list[float]], gpus: int, hosts: int) -> dict[str, float]:
+def of_adapters(speeds: list[float], gpus: int) -> float:
+    """Bytes per second that a GPU of a host has from its adapters.
+
+    Those of the rate that gives most count, and each GPU has as many: of ten equal ones beside
+    eight GPUs two are for storage, and one that is faster than the others is no GPU's.
+    """
+    counts = Counter(speeds)
+    used = {rate: n - n % gpus if n >= gpus else n for rate, n in counts.items()}
+    return max(rate * n for rate, n in used.items()) / gpus
+
+
+def expectations(hosts: list[tuple[list[float], int]]) -> dict[str, float]:
     """Bus bandwidth that the adapters allow in bytes per second; empty if a host has none.
 
-    NCCL uses an adapter for each GPU, so of ten equal ones on a node with eight GPUs, of which two
-    are for storage, eight count.
+    ``hosts`` has the speeds of each host's ports and its number of GPUs. What most hosts have is
+    expected of all, so that one whose ports are down is told.
     """
-    if not all(speeds):
+    if not all(speeds for speeds, _ in hosts):
         return {}
-    each = min(max(of_host) * min(of_host.count(max(of_host)), gpus) / gpus for of_host in speeds)
-    ranks = gpus * hosts
+    each = statistics.median_high(of_adapters(speeds, gpus) for speeds, gpus in hosts)
+    gpus = max(gpus for _, gpus in hosts)
+    ranks = sum(gpus for _, gpus in hosts)
     return {
         "sendrecv": each,
         **dict.fromkeys(("all_reduce", "all_gather", "reduce_scatter"), each * gpus),
@@ -341,8 +444,8 @@ def fabric(largest: int, master: str, folder: str) -> None:
     import torch
     from torch import distributed
 
-    rank, count, local = place()
-    met = meeting_point(master)
+    rank, count, local, by_srun = place()
+    met = meeting_point(master, by_srun)
     try:
         socket.getaddrinfo(met.rpartition(":")[0], None)
     except OSError as error:
@@ -362,16 +465,17 @@ def fabric(largest: int, master: str, folder: str) -> None:
         **({"device_id": device} if cuda else {}),
     )
     ranks = Ranks(torch, distributed, device, rank, count)
-    name = os.environ.get("NODE_NAME") or os.environ.get("SLURMD_NODENAME")
+    name = os.environ.get("SLURMD_NODENAME") or os.environ.get("NODE_NAME")
     about: list[Any] = [None] * count
     distributed.all_gather_object(about, (name or socket.gethostname(), adapters()))
     names = list(dict.fromkeys(name for name, _ in about))
     if len(names) < 2:
         raise SystemExit(f"all {count} ranks are on {names[0]}: start them on several hosts")
     hosts = [[rank for rank, (of, _) in enumerate(about) if of == name] for name in names]
-    collectives = measured_by_all(ranks, largest)
+    # Pairs first: they tell what is slow, also where a collective takes too long.
     exchanges: list[Any] = [None] * count
     distributed.all_gather_object(exchanges, exchanged(ranks, hosts, min(MESSAGE, largest)))
+    collectives = measured_by_all(ranks, largest)
     result = {
         "hosts": names,
         "gpus": count,
@@ -380,9 +484,7 @@ def fabric(largest: int, master: str, folder: str) -> None:
         "collectives": collectives,
         "message": min(MESSAGE, largest),
         "exchanges": sorted(one for of_rank in exchanges for one in of_rank),
-        "expected": expectations(
-            [about[of_host[0]][1] for of_host in hosts], max(map(len, hosts)), len(hosts)
-        ),
+        "expected": expectations([(about[one[0]][1], len(one)) for one in hosts]),
     }
     here = next(place for place, of_host in enumerate(hosts) if rank in of_host)
     if folder and rank == hosts[here][0]:
