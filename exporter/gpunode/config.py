@@ -779,6 +779,11 @@ class WhySettings(CommandSettings):
     price: float | None = Field(
         None, ge=0, le=1e9, description="price of a GPU hour, in your currency"
     )
+    ended: bool = Field(
+        False,
+        description="say that the job has ended, as an Epilog knows; what is recorded shows it "
+        "only after three minutes",
+    )
     format: Literal["text", "html", "json"] = Field("text", description="format to write")
     output: str = Field("-", description="file to write, or - for standard output")
 

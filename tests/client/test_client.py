@@ -324,7 +324,7 @@ def test_a_watched_loader_is_what_it_was() -> None:
     assert watched.index(2) == 1
 
 
-def test_a_tensor_on_a_gpu_is_not_looked_at() -> None:
+def test_a_tensor_on_a_gpu_is_not_looked_at(caplog: pytest.LogCaptureFixture) -> None:
     class Tensor:
         is_cuda = True
 
@@ -334,13 +334,18 @@ def test_a_tensor_on_a_gpu_is_not_looked_at() -> None:
     session = Session()
     session.step(tokens=Tensor(), loss=Tensor())  # type: ignore[arg-type]
     assert b'"tokens":0.0' in session._drain().message()
+    assert "loss is on a GPU and is left out; pass loss.item()" in caplog.text
 
 
 @pytest.mark.parametrize("loss", [10**400, "0.5", None, object()])
-def test_a_loss_that_is_no_number_is_ignored(loss: Any) -> None:
+def test_a_loss_that_is_no_number_is_left_out_with_a_warning(
+    loss: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     session = Session()
     session.loss(loss)
+    session.loss(loss)
     assert not session._drain().nonfinite_losses
+    assert caplog.text.count(f"loss is a {type(loss).__name__}, no number") == 1
 
 
 def test_a_loss_that_refuses_to_be_a_number_is_ignored() -> None:

@@ -805,6 +805,7 @@ def test_of_two_clusters_one_is_named(why: Why) -> None:
         (["research/lmm"], "names like it: research/llm"),
         (["twin"], "twin: is the name of 2 jobs: twin (--cluster=c), twin (--cluster=d)"),
         (["430"], "names like it: slurm-4301"),
+        (["RESEARCH/LLM"], "names like it: research/llm"),
         (["others/other-a"], "has only hours of it"),
         (["kim"], "kim: is a user, of 4 jobs: slurm-4302, slurm-4301, slurm-4300, slurm-4299"),
         (["kim@n-2"], "kim: is a user, of 3 jobs on n-2: slurm-4301, slurm-4300, slurm-4299"),
@@ -913,11 +914,27 @@ def test_the_epilog_writes_at_the_end_of_a_jobs_output(
     )
     assert ran.returncode == 0, "a node whose Epilog fails is drained"
     assert (ran.stdout, ran.stderr) == (b"", b"")
-    answer = "gpunode why 4301 --prometheus.url=https://prometheus.example\n" if written else ""
+    answer = (
+        "gpunode why 4301 --ended --prometheus.url=https://prometheus.example\n" if written else ""
+    )
     assert outputs["job 2.out"].read_text() == "at work\n" + answer
     assert outputs["slurm-4301_1.out"].read_text() == "at work\n"
     assert (tmp_path / "asked").read_text().split() == asked
     assert set(tmp_path.iterdir()) <= before
+
+
+def test_an_epilog_says_that_the_job_has_ended_and_nothing_to_do_about_it_now(why: Why) -> None:
+    goes_on = " ".join(why("4301").out.split())
+    ended = " ".join(why("4301", "--ended").out.split())
+    for word in ("and still runs", "Hangs since", "gpunode stacks"):
+        assert word in goes_on
+        assert word not in ended
+    assert "it has ended" in ended
+    assert "stalled_collective" in ended
+
+
+def test_a_step_of_a_slurm_job_is_its_job(why: Why) -> None:
+    assert why("4301.0").out == why("4301.batch").out == why("4301").out
 
 
 def test_a_terminal_and_the_output_of_a_job_get_words(why: Why, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import io
 import time
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 
 from rich.console import Console
 
@@ -53,6 +54,8 @@ def ask(settings: WhySettings) -> Report:
         if not own:
             raise UsageError(f"{found}: nothing is recorded of it; --from looks further back")
         run = runs.exact(server, own[-1])
+        if settings.ended:
+            run = replace(run, goes_on=False, unseen_since=0)
         if run.goes_on and not run.cut and run.seconds < runs.LOOK:
             raise UsageError(f"{found}: {runs.JUST_BEGUN}")
         before = runs.runs(server, found, run.first - job.EARLIER, run.first - runs.ENDED_AFTER)

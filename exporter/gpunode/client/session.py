@@ -148,11 +148,19 @@ class Session:
 
     @_forgiving
     def loss(self, loss: float) -> None:
-        """Record the loss if it is a number; tensors on a GPU are ignored."""
-        if not getattr(loss, "is_cuda", False):
-            with contextlib.suppress(TypeError, ValueError, OverflowError, RuntimeError):
-                number = float(loss) if math.isfinite(loss) else math.nan
-                self._notes.append(lambda account: account.loss(number))
+        """Record the loss if it is a number; what is none is left out, such as a tensor on a GPU.
+
+        Training would have to wait for such a tensor. Pass ``loss.item()`` where it is read anyway.
+        """
+        if getattr(loss, "is_cuda", False):
+            self._warn("loss is on a GPU and is left out; pass loss.item() where it is logged")
+            return
+        try:
+            number = float(loss) if math.isfinite(loss) else math.nan
+        except (TypeError, ValueError, OverflowError, RuntimeError):
+            self._warn(f"loss is a {type(loss).__name__}, no number, and is left out")
+            return
+        self._notes.append(lambda account: account.loss(number))
 
     @_forgiving
     @contextmanager

@@ -33,6 +33,9 @@ ENDED_AFTER = 600
 """Seconds without a job, though its cluster was seen, after which its run has ended. A pod that is
 put elsewhere, or starts again, goes on."""
 
+STEP = re.compile(r"^(\d+)\.(?:\d+|batch|extern|interactive)$", re.ASCII)
+"""A step of a Slurm job, as sacct prints it."""
+
 LATELY = 180
 """Seconds within which a job is seen that still runs: a scrape, a rule and some patience."""
 
@@ -98,6 +101,7 @@ def find(server: Prometheus, name: str, cluster: str | None, start: int, end: in
     Raises ``UsageError``, with names like it, if there is none or there are several.
     """
     namespace, slash, rest = name.rpartition("/")
+    rest = STEP.sub(r"\1", rest)
     within = {"owner_namespace": namespace} if slash else {}
     within |= {"cluster": cluster} if cluster is not None else {}
     window = f"[{end - start}s]"
@@ -175,9 +179,10 @@ def _known(server: Prometheus, window: str, end: int) -> set[JobName]:
 
 def _near(name: str, known: Iterable[JobName]) -> list[JobName]:
     """The jobs whose names are most like what was typed."""
+    name = name.casefold()
     _, _, rest = name.rpartition("/")
     spelt = {
-        spelling: job
+        spelling.casefold(): job
         for job in sorted(known)
         for spelling in (str(job), job.workload, job.workload.removeprefix(SLURM))
     }
