@@ -185,6 +185,7 @@ def test_a_profile_is_admitted_from_the_level_on_that_it_names(
 @pytest.mark.parametrize("values", CI, ids=lambda path: path.stem)
 def test_the_api_server_knows_every_field(cluster: Cluster, values: Path) -> None:
     options = (
+        f"--kube-version={'.'.join(map(str, cluster.version()))}.0",
         f"--values={values}",
         "--set=dashboards.grafanaOperator=false",
         *(f"--api-versions={api}" for api in OPERATOR),
