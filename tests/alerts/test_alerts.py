@@ -467,8 +467,10 @@ CONSTANTS: dict[tuple[str, str], Iterable[str]] = {
     ("gpunode_gpu_waited_for", "reason"): REASONS,
     ("gpunode_gpu_workload", "kind"): KINDS,
     ("gpunode_nccl_bus_bandwidth_bytes_per_second", "collective"): COLLECTIVES,
+    ("gpunode_nccl_bus_bandwidth_bytes_per_second", "nodes"): ("1",),
     ("gpunode_nccl_channels", "transport"): map(transport, ("NET/Socket/0", "SHM/direct/direct")),
     ("gpunode_nccl_expected_bus_bandwidth_bytes_per_second", "collective"): COLLECTIVES,
+    ("gpunode_nccl_expected_bus_bandwidth_bytes_per_second", "nodes"): ("1",),
     ("gpunode_nccl_setting_info", "name"): ENVIRONMENT,
     **{
         (f"gpunode_source_{what}", "source"): {

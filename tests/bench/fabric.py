@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpunode.nccl import run_torch
-from gpunode.nccl.fabric import Fabric, parse, problems
+from gpunode.nccl.fabric import FabricRun, parse, problems
 from tests.bench.report import Report, Result, machine
 from tests.nccl.hosts import Hosts, hosts
 
@@ -15,7 +15,7 @@ LONGEST = 150.0
 PORT = "29400"
 
 
-def _measured(two: Hosts, largest: str) -> Fabric:
+def _measured(two: Hosts, largest: str) -> FabricRun:
     """Start torchrun on both hosts, as docs/fabric.md says. Raises ``ValueError``."""
     first = next(iter(two.addresses.values()))
     torchrun = ["torchrun", "--nnodes=2", "--nproc-per-node=1", f"--master-addr={first}"]

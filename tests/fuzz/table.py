@@ -66,7 +66,6 @@ from gpunode.jobs.versions import IN_NCCL, IN_TORCH, parse_nccl, parse_torch
 from gpunode.loop.door import Door
 from gpunode.nccl import bench, fabric, ras
 from gpunode.nccl.log import HOSTNAME, MOST_COMMUNICATORS, DebugLog
-from gpunode.nccl.picture import drawn
 from gpunode.nccl.ras_answer import HERE, NAMED, Asked
 from gpunode.node import containers, http, kernel, kubelet, sockets, tape, tcp
 from gpunode.node.cgroup import whose
@@ -91,6 +90,7 @@ from gpunode.node.stacks import MOST_FRAMES, MOST_THREADS, stacks_of
 from gpunode.node.tape import TapeError, TapeNode
 from gpunode.report import baseline, billing, sacct
 from gpunode.report.changes import middle
+from gpunode.report.fabric_picture import drawn
 from gpunode.report.history import JobKey
 from gpunode.rules import changes
 from gpunode.rules.document import shipped

@@ -19,7 +19,7 @@ from gpunode.config import Settings
 from gpunode.export.exposition import Exposition
 from gpunode.nccl import run_torch
 from gpunode.nccl.bench import NcclBench
-from gpunode.nccl.fabric import Fabric, parse, problems
+from gpunode.nccl.fabric import FabricRun, parse, problems
 from gpunode.nccl.launch import expand
 from gpunode.node.local import LocalNode
 
@@ -28,10 +28,10 @@ FULL = 48 * GB
 Slows = Callable[[int, int, int], float]
 
 
-def measured(slows: Slows, hosts: int = 6, gpus: int = 4, *, noise: float = 0.04) -> Fabric:
+def measured(slows: Slows, hosts: int = 6, gpus: int = 4, *, noise: float = 0.04) -> FabricRun:
     """A fabric whose pairs reach a share of 48 GB/s: ``slows(sender, receiver, gpu)``."""
     chance = random.Random(7)
-    return Fabric(
+    return FabricRun(
         hosts=tuple(f"node-{number}" for number in range(hosts)),
         gpus=hosts * gpus,
         model="NVIDIA H200",
@@ -48,7 +48,7 @@ def measured(slows: Slows, hosts: int = 6, gpus: int = 4, *, noise: float = 0.04
     )
 
 
-def told(fabric: Fabric) -> list[str]:
+def told(fabric: FabricRun) -> list[str]:
     return [f"{one.who} {one.does}" for one in problems(fabric)]
 
 
@@ -118,7 +118,7 @@ def test_uplinks_of_all_racks_may_be_slow() -> None:
 def test_of_many_hosts_that_met_only_some_others_a_rack_with_a_slow_uplink_is_one_line() -> None:
     hosts = 512
     met = [pair for turn in run_torch.rounds(hosts) for pair in turn]
-    fabric = Fabric(
+    fabric = FabricRun(
         hosts=tuple(f"node-{number}" for number in range(hosts)),
         gpus=hosts,
         model="NVIDIA H200",
@@ -154,7 +154,7 @@ def test_of_two_nodes_the_direction_is_told_and_that_nothing_tells_which_is_slow
 
 
 def test_a_collective_below_what_adapters_allow_is_told() -> None:
-    slow = Fabric(
+    slow = FabricRun(
         hosts=("a", "b"),
         gpus=2,
         model="NVIDIA H200",
@@ -209,9 +209,9 @@ def test_no_list_of_hosts_becomes_an_option_of_the_launcher(text: str) -> None:
             assert name[0] not in "-."
 
 
-def printed(fabric: Fabric) -> str:
+def printed(fabric: FabricRun) -> str:
     """What rank 0 prints, amid what else a launcher does."""
-    result = {name: getattr(fabric, name) for name in Fabric.__slots__}
+    result = {name: getattr(fabric, name) for name in FabricRun.__slots__}
     return f"NCCL version 2.27\n{json.dumps({'fabric': result})}\nsome warning\n"
 
 
@@ -299,9 +299,9 @@ def exported(folder: Path) -> dict[str, float]:
     }
 
 
-def kept(fabric: Fabric, here: int, folder: Path) -> dict[str, float]:
+def kept(fabric: FabricRun, here: int, folder: Path) -> dict[str, float]:
     """What the daemon of a host exports after such a run."""
-    result = {name: getattr(fabric, name) for name in Fabric.__slots__}
+    result = {name: getattr(fabric, name) for name in FabricRun.__slots__}
     run_torch.keep_of_host(result, here, folder / "var/lib/gpunode/nccl-bench")
     return exported(folder)
 
@@ -320,10 +320,10 @@ def test_each_node_exports_what_it_exchanges_and_the_first_what_all_reach(tmp_pa
     assert f"{metric}{{{of_all}}}" not in found
 
 
-def without_adapters(hosts: int) -> Fabric:
+def without_adapters(hosts: int) -> FabricRun:
     whole = measured(lambda *_: 1.0, hosts, noise=0.0)
-    fields = {name: getattr(whole, name) for name in Fabric.__slots__}
-    return Fabric(**{**fields, "expected": {}})
+    fields = {name: getattr(whole, name) for name in FabricRun.__slots__}
+    return FabricRun(**{**fields, "expected": {}})
 
 
 def test_without_adapters_other_pairs_say_what_to_expect_but_of_two_nodes_nothing_does(

@@ -13,10 +13,10 @@ from rich.console import Console
 from gpunode.cli import streams
 from gpunode.cli.table import fabric_table
 from gpunode.config import NcclBenchSettings, UsageError
-from gpunode.nccl.fabric import Fabric, parse, problems
+from gpunode.nccl.fabric import FabricRun, parse, problems
 from gpunode.nccl.launch import between, expand
-from gpunode.nccl.picture import drawn
 from gpunode.nccl.run import BenchError
+from gpunode.report.fabric_picture import drawn
 from gpunode.text import json_for_terminal
 
 LARGEST_RESULT = 256 << 20
@@ -54,7 +54,7 @@ def between_nodes(settings: NcclBenchSettings, gpus_here: Callable[[], int]) -> 
         sys.exit(1)
 
 
-def _judged(name: str) -> Fabric:
+def _judged(name: str) -> FabricRun:
     """What ranks that somebody started have printed."""
     try:
         if name == "-":
@@ -69,7 +69,7 @@ def _judged(name: str) -> Fabric:
         raise UsageError(f"result: {name}: {error}") from error
 
 
-def _measured(settings: NcclBenchSettings, gpus_here: Callable[[], int]) -> Fabric:
+def _measured(settings: NcclBenchSettings, gpus_here: Callable[[], int]) -> FabricRun:
     try:
         hosts = expand(settings.hosts)
         if len(hosts) < 2:

@@ -22,7 +22,7 @@ from gpunode.gpu.activity import WindowDetail
 from gpunode.gpu.models import Ceilings, calibration_of
 from gpunode.loop import Loop
 from gpunode.nccl.bench import GB, Measurement
-from gpunode.nccl.fabric import LONGEST_NAME, Fabric
+from gpunode.nccl.fabric import LONGEST_NAME, FabricRun
 from gpunode.source import Met
 from gpunode.text import printable
 from gpunode.unread import LONGEST
@@ -356,7 +356,7 @@ def bench_table(measured: Measurement) -> Table:
     return shown
 
 
-def fabric_table(fabric: Fabric) -> Table:
+def fabric_table(fabric: FabricRun) -> Table:
     """Each collective over all nodes, and what the typical and the slowest pair exchange."""
     model = printable(fabric.model, LONGEST_NAME)
     shown = Table(title=Text(f"{len(fabric.hosts)} nodes, {fabric.gpus} x {model}"))

@@ -28,7 +28,7 @@ Count = Annotated[int, Field(ge=0, lt=1 << 40)]
 
 
 @dataclass(frozen=True, slots=True)
-class Fabric:
+class FabricRun:
     """One run over several hosts; speeds are in bytes per second."""
 
     hosts: Annotated[tuple[str, ...], Field(min_length=2, max_length=MOST_HOSTS)]
@@ -50,7 +50,7 @@ class Fabric:
     message: Count = 0
 
 
-RESULT = TypeAdapter(Fabric)
+RESULT = TypeAdapter(FabricRun)
 
 OF_TWO = "of two nodes nothing tells which one it is: measure with a third"
 MET_TWICE = 2
@@ -65,7 +65,7 @@ Exchange = tuple[float, float]
 MARK = '{"fabric": '
 
 
-def parse(text: str) -> Fabric:
+def parse(text: str) -> FabricRun:
     """The result within what a launcher printed. Raises ``ValueError``."""
     wrong = "no result of nccl-bench"
     for part in reversed(text.split(MARK)[1:]):
@@ -78,7 +78,7 @@ def parse(text: str) -> Fabric:
     raise ValueError(wrong)
 
 
-def _checked(result: object) -> Fabric:
+def _checked(result: object) -> FabricRun:
     """The result, if it is one. Raises ``ValueError``."""
     try:
         found = RESULT.validate_python(result)
@@ -108,18 +108,18 @@ class Problem:
         return f"{self.who} {self.does} {figures}: {self.advice}"
 
 
-def problems(fabric: Fabric) -> list[Problem]:
+def problems(fabric: FabricRun) -> list[Problem]:
     """What is wrong, the whole before its parts; nothing if all pairs reach what they should."""
-    return list(Judge(fabric).problems())
+    return list(FabricJudge(fabric).problems())
 
 
-class Judge:
+class FabricJudge:
     """Tells from the speeds of all pairs which node, rail or uplink is slow.
 
     A node is compared with others, and a GPU with the other GPUs of the same two nodes.
     """
 
-    def __init__(self, fabric: Fabric) -> None:
+    def __init__(self, fabric: FabricRun) -> None:
         self.fabric = fabric
         self.usual = usual(fabric.exchanges)
         by_pair = defaultdict[Pair, dict[int, float]](dict)

@@ -9,7 +9,7 @@ import re
 import shutil
 from pathlib import Path
 
-from gpunode.nccl.fabric import MOST_HOSTS, Fabric, parse
+from gpunode.nccl.fabric import MOST_HOSTS, FabricRun, parse
 from gpunode.nccl.run import BenchError, run
 from gpunode.nccl.run_torch import TOLD
 from gpunode.text import printable
@@ -66,7 +66,7 @@ def _numbers(text: str) -> list[str]:
 
 def between(
     hosts: list[str], gpus: int, largest: str, python: str, folder: str, launcher: str | None
-) -> Fabric:
+) -> FabricRun:
     """Measure on these hosts, with so many GPUs on each. Raises ``BenchError``.
 
     ``python`` is a program with torch on each host, and ``folder`` where each leaves its result.

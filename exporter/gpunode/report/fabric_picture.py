@@ -8,7 +8,7 @@ from statistics import median_high
 import svg
 
 from gpunode.nccl.bench import GB
-from gpunode.nccl.fabric import LONGEST_NAME, Fabric
+from gpunode.nccl.fabric import LONGEST_NAME, FabricRun
 from gpunode.text import printable
 
 SIDE = 900
@@ -26,7 +26,7 @@ LIGHT, DARK = (222, 235, 247), (8, 48, 107)
 STYLE = "text { font: 12px sans-serif; fill: #222 } rect { stroke: #fff; stroke-width: 1 }"
 
 
-def drawn(fabric: Fabric) -> str:
+def drawn(fabric: FabricRun) -> str:
     """The picture as SVG; of a pair's GPUs it shows the middle one, and each beside the pointer."""
     by_pair: dict[tuple[int, int], list[float]] = {}
     for sender, receiver, _, speed in fabric.exchanges:
@@ -55,7 +55,7 @@ def drawn(fabric: Fabric) -> str:
 
 
 def _square(
-    fabric: Fabric,
+    fabric: FabricRun,
     sender: int,
     receiver: int,
     speeds: list[float],
