@@ -257,7 +257,7 @@ LOSSES: dict[str, tuple[str, ...]] = {
     f"blocked ≥ {LOST:g}": ("straggler", "stalled_collective", "no_requests"),
     f"copy ≥ {LOST:g}": ("data_loading_copy",),
     f"communication ≥ {COMMUNICATES:g}": ("communication",),
-    f"launch ≥ {LAUNCHES:g}": ("host_bound", "kernel_launch"),
+    f"launch ≥ {LAUNCHES:g}": ("kv_full", "host_bound", "kernel_launch"),
     f"launch ≥ {LOST:g}": ("memory_allocation",),
     f"clocks held down ≥ {THROTTLED_SHARE:g}": ("thermal", "power"),
 }
