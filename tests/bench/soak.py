@@ -250,7 +250,9 @@ def soak(hours: int = HOURS) -> Report:
     """Play the day in a process of its own."""
     with tempfile.TemporaryDirectory(prefix="g", dir="/tmp") as folder:
         build(Path(folder))
-        environment = {**os.environ, **FakeDriver(Path(folder)).environment()}
+        # As the daemon sets it for itself.
+        of_daemon = {**FakeDriver(Path(folder)).environment(), "MALLOC_ARENA_MAX": "1"}
+        environment = {**os.environ, **of_daemon}
         command = [sys.executable, "-m", "tests.bench.soak", str(hours), folder]
         every, returned = _beside_a_helper(command, environment, Path(folder))
     first, last = every[0], every[-1]
@@ -296,7 +298,11 @@ def soak(hours: int = HOURS) -> Report:
             ),
             Result("restarts", f"ended by {returned}" if returned else "0", "0", not returned),
         ],
-        [],
+        [
+            f"hour {one.hour}: {one.resident / 2**20:.0f} MiB, {one.descriptors} descriptors, "
+            f"{one.threads} threads"
+            for one in every
+        ],
     )
 
 
