@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import socket
-import sys
 import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import closing
-from pathlib import Path
 
+from gpunode.cli import streams
 from gpunode.cli.top import LARGEST_ANSWER, DaemonAddress, NoDaemon
 from gpunode.config import AdviseSettings, UsageError
 from gpunode.gpu import health, nvlink
@@ -62,11 +61,7 @@ def ask(settings: AdviseSettings) -> list[Advised]:
 def _file(name: str) -> str:
     """A saved exposition."""
     try:
-        if name == "-":
-            content = sys.stdin.buffer.read(LARGEST_ANSWER)
-        else:
-            with Path(name).open("rb") as file:
-                content = file.read(LARGEST_ANSWER)
+        content = streams.content_of(name, LARGEST_ANSWER)
     except OSError as error:
         raise UsageError(f"{name}: {error.strerror}") from error
     if content.startswith(GZIP):

@@ -57,11 +57,7 @@ def between_nodes(settings: NcclBenchSettings, gpus_here: Callable[[], int]) -> 
 def _judged(name: str) -> FabricRun:
     """What ranks that somebody started have printed."""
     try:
-        if name == "-":
-            content = sys.stdin.buffer.read(LARGEST_RESULT)
-        else:
-            with Path(name).open("rb") as file:
-                content = file.read(LARGEST_RESULT)
+        content = streams.content_of(name, LARGEST_RESULT)
         return parse(content.decode(errors="replace"))
     except OSError as error:
         raise UsageError(f"result: {name}: {error.strerror}") from error

@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 from gpunode.config import UsageError
 
@@ -46,6 +47,14 @@ def printing() -> Iterator[None]:
         if isinstance(error, BrokenPipeError):
             sys.exit(128 + signal.SIGPIPE)
         raise UsageError(f"standard output: {error.strerror}") from error
+
+
+def content_of(name: str, most: int) -> bytes:
+    """Up to so many bytes of a file, or of the standard input for ``-``. Raises ``OSError``."""
+    if name == "-":
+        return sys.stdin.buffer.read(most)
+    with Path(name).open("rb") as file:
+        return file.read(most)
 
 
 def complain(line: str) -> None:
