@@ -215,16 +215,15 @@ def printed(fabric: FabricRun) -> str:
     return f"NCCL version 2.27\n{json.dumps({'fabric': result})}\nsome warning\n"
 
 
-def command(
-    *options: str, text: str = "", path: str = "/nowhere"
-) -> subprocess.CompletedProcess[str]:
+def command(*options: str, text: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run ``gpunode nccl-bench``, where no launcher is unless the environment says so."""
     return subprocess.run(
         [sys.executable, "-m", "gpunode", "nccl-bench", *options],
         input=text,
         capture_output=True,
         text=True,
         check=False,
-        env={**os.environ, "PATH": path},
+        env={**os.environ, "PATH": "/nowhere", **environment},
     )
 
 
@@ -450,6 +449,6 @@ def test_what_ranks_have_to_say_reaches_whoever_started_them(tmp_path: Path) -> 
     said = "nccl-bench: node-1: /var/lib/gpunode: not kept for the daemon: Permission denied"
     srun.write_text(f"#!/bin/sh\necho '{said}' >&2\ncat <<'END'\n{line}\nEND\n")
     srun.chmod(0o755)
-    ran = command("--hosts=node-[0-5]", "--gpus=4", path=f"{tmp_path}:/bin:/usr/bin")
+    ran = command("--hosts=node-[0-5]", "--gpus=4", PATH=f"{tmp_path}:/bin:/usr/bin")
     assert ran.returncode == 0, ran.stderr
     assert "not kept for the daemon: Permission denied" in ran.stderr

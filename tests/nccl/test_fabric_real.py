@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +13,7 @@ from kubernetes_validate import validate
 
 from gpunode.nccl import run_torch
 from tests.nccl.hosts import Hosts, hosts
+from tests.nccl.test_fabric import command
 from tests.needs import ROOT, as_root, need, python_with
 
 pytestmark = [pytest.mark.integration, as_root]
@@ -41,17 +40,6 @@ def with_torch() -> str:
     return python
 
 
-def gpunode(*options: str, text: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "gpunode", "nccl-bench", *options],
-        input=text,
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, **environment},
-    )
-
-
 def test_ranks_that_somebody_started_name_the_slow_host(four_hosts: Hosts, tmp_path: Path) -> None:
     python = with_torch()
     first = next(iter(four_hosts.addresses.values()))
@@ -71,7 +59,7 @@ def test_ranks_that_somebody_started_name_the_slow_host(four_hosts: Hosts, tmp_p
     ]
     said = [rank.communicate(timeout=240) for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0, 0, 0], said
-    ran = gpunode("--result=-", text=said[0][0])
+    ran = command("--result=-", text=said[0][0])
     names = list(four_hosts.addresses)
     assert ran.returncode == 1, ran.stderr
     [only] = [line for line in ran.stdout.splitlines() if ": look at" in line]
@@ -91,10 +79,11 @@ def test_mpirun_starts_ranks_on_hosts_that_have_no_gpunode(
         'exec ip netns exec "$host" unshare --uts sh -c "hostname $host; $*"\n'
     )
     agent.chmod(0o755)
-    ran = gpunode(
+    ran = command(
         f"--hosts={','.join(four_hosts.addresses.values())}",
         *("--gpus=1", "--largest=8M", "--launcher=mpirun", f"--python={python}"),
         f"--host.nccl-bench-folder={tmp_path}",
+        PATH=os.environ["PATH"],
         OMPI_ALLOW_RUN_AS_ROOT="1",
         OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
         OMPI_MCA_plm_rsh_agent=str(agent),

@@ -32,15 +32,20 @@ def unanswered(told: str, reason: str) -> float | None:
     return series(told, "gpunode_serving_unanswered", reason=reason)
 
 
-def test_a_tensor_parallel_server_is_asked_once_for_all_of_its_gpus(tmp_path: Path) -> None:
-    """As vLLM: the API server starts the engine core, which starts a worker for each GPU."""
-    fleet = Fleet(tmp_path, gpus=4)
+def vllm(root: Path, gpus: int = 2) -> Fleet:
+    """The API server starts the engine core, which starts a worker for each GPU."""
+    fleet = Fleet(root, gpus=gpus)
     fleet.run(10, program="vllm")
     fleet.run(11, 10, program="VLLM::EngineCore")
     for index, card in enumerate(fleet.cards):
         fleet.run(20 + index, 11, program=f"VLLM::Worker_TP{index}")
         card.hold(20 + index)
     fleet.serve(10, AT, RUNNING)
+    return fleet
+
+
+def test_a_tensor_parallel_server_is_asked_once_for_all_of_its_gpus(tmp_path: Path) -> None:
+    fleet = vllm(tmp_path, gpus=4)
     told = fleet.read()
     assert running(told) == 2
     assert 'gpu="0"' in next(line for line in told.splitlines() if "phase=" in line)
@@ -266,18 +271,6 @@ def test_a_server_without_metrics_has_started(tmp_path: Path) -> None:
 
 
 API_CPUS = "gpunode_serving_api_cpus_ratio"
-
-
-def vllm(root: Path) -> Fleet:
-    """A server of two GPUs, of which the API server and the engine core are on none."""
-    fleet = Fleet(root, gpus=2)
-    fleet.run(10, program="vllm")
-    fleet.run(11, 10, program="VLLM::EngineCore")
-    for index, card in enumerate(fleet.cards):
-        fleet.run(20 + index, 11, program=f"VLLM::Worker_TP{index}")
-        card.hold(20 + index)
-    fleet.serve(10, AT, RUNNING)
-    return fleet
 
 
 def test_the_cpu_of_who_takes_requests_is_told_for_each_gpu(tmp_path: Path) -> None:
