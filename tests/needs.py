@@ -34,6 +34,7 @@ GET = {
     "bwrap": "apt-get install bubblewrap",
     **dict.fromkeys(("setpriv", "nsenter"), "apt-get install util-linux"),
     **{name: f"apt-get install {name}" for name in ("curl", "jq", "zsh", "fish")},
+    "gdb": "apt-get install gdb-minimal",
     **dict.fromkeys(("g++", "unshare"), "apt-get install g++ util-linux"),
     "openssl": "apt-get install openssl",
     **dict.fromkeys(("ip", "tc"), "apt-get install iproute2"),

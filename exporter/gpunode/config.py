@@ -650,8 +650,8 @@ class StacksCommandSettings(CommandSettings):
     )
     native: Annotated[bool, ASKED] = Field(
         False,
-        description="show functions of C and C++ as well, for which py-spy stops each process, "
-        "for up to a second",
+        description="show functions of C and C++ as well, for which py-spy stops each process for "
+        "up to a second; of a program without Python, gdb shows them and stops it for some seconds",
     )
     json_output: bool = Field(False, alias="json", description="print JSON instead of text")
 

@@ -54,21 +54,26 @@ def test_a_process_that_is_stopped_misses_beats(tmp_path: Path) -> None:
     assert found[0] >= 0.19
 
 
-READS = """
+ON_A_FILE_SERVER = """
 import sys
 from pathlib import Path
-from tests.bench.hangs.ways import Around, read_from_fuse
-read_from_fuse(Around(Path(sys.argv[1]), Path()))
+from tests.bench.hangs.ways import Around, mounted
+with mounted(Around(Path(sys.argv[1]), Path())) as folder:
+    with open(folder / "file", sys.argv[2], buffering=0) as file:
+        file.read(4096) if sys.argv[2] == "rb" else file.write(bytes(1 << 20))
 """
 
 
 @as_root
 @pytest.mark.integration
-def test_a_file_server_that_is_stopped_is_told_from_the_kernel(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", ["rb", "wb"])
+def test_a_file_server_that_is_stopped_or_slow_is_told_from_the_kernel(
+    mode: str, tmp_path: Path
+) -> None:
     if not Path("/dev/fuse").exists():
         pytest.skip("no /dev/fuse")
     node = LocalNode(Path("/"))
-    with subprocess.Popen([sys.executable, "-c", READS, str(tmp_path)]) as child:
+    with subprocess.Popen([sys.executable, "-c", ON_A_FILE_SERVER, str(tmp_path), mode]) as child:
 
         def reason() -> str:
             found = reason_of(node.stacks(child.pid))

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,10 +17,12 @@ from gpunode.cli.commands import main
 from gpunode.cli.stacks import lines, look
 from gpunode.config import StacksCommandSettings, UsageError
 from gpunode.driver.driver import Driver
+from gpunode.helper import stacks as helper
+from gpunode.node import gdb
 from gpunode.node.local import LocalNode
 from tests.conftest import until
 from tests.machine import OneGpu
-from tests.needs import as_root
+from tests.needs import as_root, need
 
 HANGS = """
 import time
@@ -101,9 +106,96 @@ def test_functions_of_c_are_shown_to_who_asks(
     assert text.index("    sleep  ") < text.rindex("    kernel  ")
 
 
-@as_root
-def test_a_program_without_python_has_no_frames_of_c(capfd: pytest.CaptureFixture[str]) -> None:
-    with subprocess.Popen(["sleep", "1000"]) as child:
-        main(["stacks", f"--pid={child.pid}", "--native"])
+IN_CPP = """
+#include <unistd.h>
+#include <thread>
+namespace data {
+struct Shards {
+    int next(int count) {
+        int ends[2];
+        char byte;
+        return pipe(ends) || read(ends[0], &byte, 1) + count;
+    }
+};
+}
+int main() {
+    std::thread beside([] { sleep(1000); });
+    return data::Shards().next(3);
+}
+"""
+OWN_ROOT = "mount --bind . . && cd $PWD && mkdir -p old && pivot_root . old && exec /shards"
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The root of a container with nothing but a program of C++ and its libraries."""
+    folder = tmp_path_factory.mktemp("root")
+    program = folder / "shards"
+    command = [need("g++"), "-g", "-x", "c++", "-", "-pthread", "-o", str(program)]
+    subprocess.run(command, input=IN_CPP, text=True, check=True)
+    said = subprocess.run(["ldd", str(program)], capture_output=True, text=True, check=True).stdout
+    for library in re.findall(r"/\S+", said):
+        place = folder / library.lstrip("/")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(library, place)
+    return folder
+
+
+@contextmanager
+def shards(root: Path, container: bool) -> Iterator[int]:
+    """The program, which waits for ever, on the node or in a container with its own root."""
+    own_root = [need("unshare"), "--mount", "sh", "-c", OWN_ROOT]
+    command = own_root if container else [str(root / "shards")]
+    with subprocess.Popen(command, cwd=root) as child:
+        folder = Path(f"/proc/{child.pid}")
+
+        def waits() -> bool:
+            started = (folder / "comm").read_text() == "shards\n"
+            both = started and len(list(folder.glob("task/*"))) == 2
+            return both and "pipe" in (folder / "wchan").read_text()
+
+        until(lambda: waits() or child.poll() is not None)
+        yield child.pid
         child.kill()
-    assert "  no frames of C: py-spy: " in capfd.readouterr().out
+
+
+@as_root
+@pytest.mark.parametrize("container", [False, True])
+def test_a_program_without_python_has_the_functions_that_gdb_names(
+    root: Path, container: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    need("gdb")
+    with shards(root, container) as pid:
+        main(["stacks", f"--pid={pid}", "--native"])
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    text = capfd.readouterr().out
+    assert re.search(r"\n    data::Shards::next\n    main\n", re.sub("  <stdin>:[0-9]+", "", text))
+    assert "\n    operator()  " in text
+    assert "count" not in text
+    assert state == "S"
+
+
+@as_root
+def test_a_process_goes_on_once_a_look_takes_too_long(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """gdb has stopped it, and does not come back."""
+    need("gdb")
+    monkeypatch.setattr(gdb, "ARGUMENTS", (*gdb.ARGUMENTS[:-1], "shell sleep 2"))
+    monkeypatch.setattr(gdb, "LONGEST_STOP", 1.5)
+    with shards(root, container=False) as pid:
+        main(["stacks", f"--pid={pid}", "--native"])
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    assert "no native frames: gdb did not end within 1.5 s" in capfd.readouterr().out
+    assert state == "S"
+
+
+@as_root
+def test_what_cannot_be_named_without_gdb_is_told(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(helper, "FOLDERS", ())
+    with shards(root, container=False) as pid:
+        main(["stacks", f"--pid={pid}", "--native"])
+    advice = "install gdb, or gdb-minimal, with the packages of the system"
+    assert f"  no native frames: gdb is not installed: {advice}\n" in capfd.readouterr().out

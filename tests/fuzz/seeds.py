@@ -442,6 +442,8 @@ INCIDENT = rb"""{"brief": {"id": "20261125T204022Z-stall-0", "kind": "stall", "n
 "gpu": "0", "uuid": "GPU-0", "states": {"blocked": [null, 1.0]}, "power_watts": [126.0, null],
 "memory_used_bytes": [1.0, 1.0], "cause": [null, "stalled_collective"]}], "left_out": 1}"""
 
+GDB = (MACHINES.with_name("node") / "recorded/gdb.txt").read_bytes()
+
 PY_SPY = json.dumps(
     [
         {

@@ -67,7 +67,7 @@ from gpunode.loop.door import Door
 from gpunode.nccl import bench, fabric, ras
 from gpunode.nccl.log import HOSTNAME, MOST_COMMUNICATORS, DebugLog
 from gpunode.nccl.ras_answer import HERE, NAMED, Asked
-from gpunode.node import containers, http, kernel, kubelet, sockets, tape, tcp
+from gpunode.node import containers, gdb, http, kernel, kubelet, sockets, tape, tcp
 from gpunode.node.cgroup import whose
 from gpunode.node.datagram_socket import Datagram
 from gpunode.node.kubelet import Allocation, unary
@@ -345,6 +345,16 @@ def of_slurm(data: bytes) -> None:
             settings = Settings(slurm=SlurmSettings(jobs_folder=folder))
             exports(slurm.SlurmJobs(Census(node), settings), node)
             slurmstepd.job_of(node, f"/system.slice/slurmstepd.scope/{seeds.SLUID}")
+
+
+def of_gdb(data: bytes) -> None:
+    """What gdb says of a process."""
+    found = gdb.parse(data.decode("utf-8", "replace"))
+    assert len(found) <= MOST_THREADS
+    assert all(len(thread.frames) <= MOST_FRAMES for thread in found)
+    assert all(
+        f"{frame.function}{frame.file}".isprintable() for one in found for frame in one.frames
+    )
 
 
 def of_py_spy(data: bytes) -> None:
@@ -674,6 +684,7 @@ TABLE: tuple[Parser, ...] = (
         (*files("proc/*/cgroup", "sys/fs/cgroup/**/*"), *seeds.CGROUPS, *seeds.CGROUP_FILES),
     ),
     Parser("slurm", of_slurm, seeds.SLURM, largest=1 << 16, runs=512),
+    Parser("gdb", of_gdb, (seeds.GDB,), largest=LARGEST),
     Parser("py_spy", of_py_spy, (seeds.PY_SPY,), largest=LARGEST),
     Parser("incident", of_incident, (seeds.INCIDENT,), largest=1 << 18),
     Parser("datagram", datagrams, (seeds.DATAGRAM, seeds.OLD_DATAGRAM), largest=1 << 18),

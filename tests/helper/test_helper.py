@@ -103,12 +103,12 @@ def test_where_a_process_of_another_user_stands_is_read_through_helpers() -> Non
     assert alone == "S  [] Permission denied\n"
 
 
-def program(folder: Path, text: str) -> str:
-    """A program that takes the place of py-spy."""
+def with_py_spy(folder: Path, text: str) -> Path:
+    """The folder, with a program that takes the place of py-spy."""
     path = folder / "py-spy"
     path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(0o755)
-    return str(path)
+    return folder
 
 
 @pytest.mark.parametrize(
@@ -123,12 +123,12 @@ def program(folder: Path, text: str) -> str:
 def test_a_program_that_does_not_answer_as_it_should_costs_one_look(
     does: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stacks, "PLACES", (program(tmp_path, does),))
+    monkeypatch.setattr(stacks, "FOLDERS", (with_py_spy(tmp_path, does),))
     monkeypatch.setattr(stacks, "LONGEST", 0.5)
     with pytest.raises(OSError, match=says):
         stacks.python("", str(os.getpid()))
     assert not stacks.one_at_a_time.locked()
-    monkeypatch.setattr(stacks, "PLACES", (program(tmp_path, "echo '[]'"),))
+    monkeypatch.setattr(stacks, "FOLDERS", (with_py_spy(tmp_path, "echo '[]'"),))
     monkeypatch.setattr(stacks, "LONGEST", 60.0)
     assert stacks.python("", str(os.getpid())) == b"[]\n"
 
@@ -137,14 +137,14 @@ def test_it_is_told_nothing_of_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TOKEN", SECRET)
-    monkeypatch.setattr(stacks, "PLACES", (program(tmp_path, 'echo "$TOKEN" "$@"'),))
+    monkeypatch.setattr(stacks, "FOLDERS", (with_py_spy(tmp_path, 'echo "$TOKEN" "$@"'),))
     monkeypatch.setattr(stacks, "LONGEST", 60.0)
     pid = str(os.getpid())
     said = stacks.python("", pid).decode()
     assert said == f" dump --nonblocking --json --pid {pid}\n"
     with pytest.raises(OSError, match="not the number of a process"):
         stacks.python("", f"{pid} --locals")
-    monkeypatch.setattr(stacks, "PLACES", ())
+    monkeypatch.setattr(stacks, "FOLDERS", ())
     with pytest.raises(OSError, match="py-spy is not installed"):
         stacks.python("", pid)
 

@@ -11,7 +11,7 @@ import pytest
 from gpunode.config import Settings, StacksSettings
 from gpunode.jobs.steps import SaidByClients, SaidToStand
 from gpunode.metric import Metric
-from gpunode.node.node import Node, NotRecorded
+from gpunode.node.node import Node, NotRecorded, SteppedClock
 from gpunode.node.stacks import (
     MOST_FRAMES,
     MOST_THREADS,
@@ -23,6 +23,7 @@ from gpunode.node.stacks import (
 )
 from gpunode.source import WHOLE_NODE, Place, Reading, Source
 from gpunode.verdict.case import Evidence
+from gpunode.verdict.causes import CAUSES
 from gpunode.verdict.findings import status
 from gpunode.verdict.looking import LOOKED, LOOKS_AFTER, Looking
 from gpunode.verdict.reasons import REASONS
@@ -105,6 +106,19 @@ def test_nobody_is_looked_at_before_a_stall_is_called_for_ten_seconds() -> None:
     told = Told(IN_LOCK)
     hanging(told, 9.0)
     assert told.asked == []
+
+
+def test_a_look_is_not_put_off_by_a_window_that_is_milliseconds_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told = Told(IN_LOCK)
+    stage = hanging(told, 0.0)
+    with monkeypatch.context() as late:
+        late.setattr(SteppedClock, "monotonic", lambda clock: clock.now + 0.005)
+        while not CAUSES[stage.verdict(0).cause].waits_for_peers:
+            stage.play(0.1)
+    stage.play(LOOKS_AFTER[0])
+    assert told.asked[:1] == [LATE]
 
 
 def test_the_one_that_is_late_is_looked_at_and_two_that_wait() -> None:

@@ -31,7 +31,7 @@ class ProcessShown:
     stacks: ProcessStacks | None
     why_not: str = ""
     native: tuple[ThreadStack, ...] = ()
-    """The threads with frames of C and C++, if they were asked for."""
+    """The threads with frames of other languages, if they were asked for."""
 
     without_native: str = ""
     """Why there are none."""
@@ -70,12 +70,13 @@ def _one(node: LocalNode, gpu: str, pid: int, native: bool) -> ProcessShown:
     reason = reason_of(stacks)
     said = sentence(stacks, code=True)
     shown = ProcessShown(gpu, pid, program, said, reason.name if reason else "", stacks)
-    return _with_native(node, shown) if native else shown
+    return _with_native(node, shown, not stacks.without_python) if native else shown
 
 
-def _with_native(node: LocalNode, shown: ProcessShown) -> ProcessShown:
+def _with_native(node: LocalNode, shown: ProcessShown, python: bool) -> ProcessShown:
     try:
-        return replace(shown, native=tuple(node.native_stacks(shown.pid)[:MOST_THREADS]))
+        found = node.native_stacks(shown.pid, python)
+        return replace(shown, native=tuple(found[:MOST_THREADS]))
     except OSError as error:
         return replace(shown, without_native=printable(error.strerror or str(error), 200))
 
@@ -90,9 +91,10 @@ def lines(found: list[ProcessShown]) -> Iterator[str]:
         if one.stacks is not None:
             yield from _threads(one.stacks)
         if one.without_native:
-            yield f"  no frames of C: {_advised(one.without_native)}"
+            yield f"  no native frames: {_advised(one.without_native)}"
         for thread in one.native:
-            yield f"  with frames of C: {thread.name or thread.thread or 'thread'}"
+            number = f" ({thread.thread})" if thread.thread else ""
+            yield f"  with native frames: {thread.name or 'thread'}{number}"
             yield from _frames(thread)
         yield ""
 
@@ -113,11 +115,14 @@ def _frames(thread: ThreadStack) -> Iterator[str]:
     if thread.kernel:
         yield f"    kernel: {' < '.join(thread.kernel)}"
     for frame in thread.frames:
-        yield f"    {frame.function}  {frame.file}:{frame.line or '?'}"
+        place = f"{frame.file}:{frame.line}" if frame.line else frame.file
+        yield f"    {frame.function}  {place}".rstrip()
 
 
 def _advised(why: str) -> str:
     """Why there are no frames, with what to do about it."""
+    if why == "gdb is not installed":
+        return f"{why}: install gdb, or gdb-minimal, with the packages of the system"
     if "not installed" in why:
         return f"{why}: pip install 'gpunode[stacks]'"
     if why in (os.strerror(errno.EACCES), os.strerror(errno.EPERM)):

@@ -46,7 +46,7 @@ CAP_AMBIENT, CAP_AMBIENT_RAISE = 47, 2
 """Of include/uapi/linux/prctl.h."""
 
 BESIDE = Path(sys.executable).parent, Path(__file__).parents[2] / "bin"
-PLACES = tuple(f"{folder}/py-spy" for folder in (*BESIDE, "/usr/local/bin", "/usr/bin"))
+FOLDERS: tuple[str | Path, ...] = (*BESIDE, "/usr/local/bin", "/usr/bin")
 """Where it may be: beside this Python, as the image has it, or installed; never in a PATH."""
 
 LONGEST = 1.5
@@ -60,12 +60,13 @@ MOST_LEFT = 4
 """The most of them, each of 15 MB: the daemon asks for no process of whoever has left one."""
 
 LONGEST_STOP = 10.0
-"""Seconds to wait for native frames; it stops the process meanwhile, and lets it go if it ends."""
+"""Seconds to wait for native frames; a process is stopped meanwhile, and goes on when that ends."""
 
 
 def python(rootfs: str, pid: str) -> bytes:
-    """What it says of every thread of a process. Raises ``OSError``."""
-    return _asked(rootfs, pid, ["--nonblocking"], LONGEST)
+    """What py-spy says of every thread of a process. Raises ``OSError``."""
+    arguments = ["dump", "--nonblocking", "--json", "--pid", pid]
+    return asked(rootfs, pid, "py-spy", arguments, LONGEST)
 
 
 def native(rootfs: str, pid: str) -> bytes:
@@ -73,30 +74,32 @@ def native(rootfs: str, pid: str) -> bytes:
 
     No helper has this verb: it is for a person who asks.
     """
-    return _asked(rootfs, pid, ["--native"], LONGEST_STOP)
+    arguments = ["dump", "--native", "--json", "--pid", pid]
+    return asked(rootfs, pid, "py-spy", arguments, LONGEST_STOP)
 
 
-def _asked(rootfs: str, pid: str, how: list[str], longest: float) -> bytes:
+def asked(rootfs: str, pid: str, name: str, arguments: list[str], longest: float) -> bytes:
+    """What a program prints of a process, in so many seconds at most. Raises ``OSError``."""
     folder = process(rootfs, pid)
     with raised(), opened(f"{folder}/mem", os.O_RDONLY):  # py-spy would not say why it may not
         pass
     if rootfs and _start(folder) != _start(f"/proc/{pid}"):
         raise OSError(errno.ESRCH, "its number is another's here: it takes the PIDs of the node")
-    program = next(filter(os.path.isfile, PLACES), "")
+    program = next(filter(os.path.isfile, (f"{place}/{name}" for place in FOLDERS)), "")
     if not program:
-        raise OSError(errno.ENOPKG, "py-spy is not installed")
+        raise OSError(errno.ENOPKG, f"{name} is not installed")
     if not one_at_a_time.acquire(blocking=False):
-        raise OSError(errno.EBUSY, "py-spy is busy with another process")
+        raise OSError(errno.EBUSY, f"{name} is busy with another process")
     try:
         left.difference_update(child for child in tuple(left) if os.waitpid(child, os.WNOHANG)[0])
         if len(left) >= MOST_LEFT:
-            raise OSError(errno.EBUSY, "py-spy has not come back from other processes")
-        return _said([program, "dump", *how, "--json", "--pid", pid], longest)
+            raise OSError(errno.EBUSY, f"{name} has not come back from other processes")
+        return _said(name, [program, *arguments], longest)
     finally:
         one_at_a_time.release()
 
 
-def _said(command: list[str], longest: float) -> bytes:
+def _said(name: str, command: list[str], longest: float) -> bytes:
     """What a program writes. Raises ``OSError`` with its words if it fails."""
     until, content = time.monotonic() + longest, bytearray()
     out, into = os.pipe()
@@ -116,12 +119,12 @@ def _said(command: list[str], longest: float) -> bytes:
     finally:
         os.close(out)
     if child in left:
-        raise OSError(errno.EDEADLK, "py-spy does not come back from it")
+        raise OSError(errno.EDEADLK, f"{name} does not come back from it")
     if status is None:
-        raise OSError(errno.ETIMEDOUT, f"py-spy did not end within {longest:g} s")
+        raise OSError(errno.ETIMEDOUT, f"{name} did not end within {longest:g} s")
     if status:
         said = content.decode("utf-8", "replace").strip().rpartition("\n")[2]
-        raise OSError(errno.EIO, f"py-spy: {said[:200]}")
+        raise OSError(errno.EIO, f"{name}: {said[:200]}")
     return bytes(content)
 
 

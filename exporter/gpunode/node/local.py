@@ -13,7 +13,7 @@ from pathlib import Path
 from gpunode.driver.driver import Driver
 from gpunode.helper import files
 from gpunode.helper.stacks import native
-from gpunode.node import containers, ethtool, http, sockets, tcp
+from gpunode.node import containers, ethtool, gdb, http, sockets, tcp
 from gpunode.node.datagram_socket import Datagram, DatagramSocket
 from gpunode.node.endings import Endings
 from gpunode.node.inside import Inside, is_inside
@@ -187,11 +187,14 @@ class LocalNode:
             pid, threads, lambda: python(pid).decode("utf-8", "replace"), self.read_text
         )
 
-    def native_stacks(self, pid: int) -> list[ThreadStack]:
-        """The threads with frames of C and C++, too; it stops the process for up to a second.
+    def native_stacks(self, pid: int, python: bool) -> list[ThreadStack]:
+        """The threads with frames of C and C++; of a program without Python, of any language.
 
-        Raises ``OSError`` if py-spy cannot tell.
+        It stops the process for up to some seconds. Raises ``OSError`` if py-spy, or for other
+        programs gdb, cannot tell.
         """
+        if not python:
+            return gdb.parse(gdb.backtraces(self.rootfs, pid))
         said = native(self.rootfs, str(pid)).decode("utf-8", "replace")
         try:
             return parse_stacks(said)

@@ -86,9 +86,9 @@ class Looking:
             of = tuple(_held(at, owners) for at in late or waiting)
             stall = self._stalls.setdefault(of, Stall(began, now))
             stall.seen = now
-            due = LOOKS_AFTER[stall.looked : stall.looked + 1]
-            if due and now - stall.began >= due[0]:
-                stall.looked = sum(now - stall.began >= after for after in LOOKS_AFTER)
+            due = sum(now - stall.began >= after - self.every / 2 for after in LOOKS_AFTER)
+            if due > stall.looked:
+                stall.looked = due
                 said = [
                     one for told in readings.details(SaidByClients) for one in told.detail.processes
                 ]

@@ -1,6 +1,6 @@
-"""A file server that stops as soon as a file is read: ``python -m tests.bench.hangs.fuse FOLDER``.
+"""A file server that stops once it is read, and takes long to write: give it a folder.
 
-It mounts a filesystem in user space with one file, ``shard``, and takes root.
+It mounts a filesystem in user space, in which every name is one file, and takes root.
 https://docs.kernel.org/filesystems/fuse.html, and the structures in
 https://github.com/torvalds/linux/blob/master/include/uapi/linux/fuse.h
 """
@@ -13,13 +13,19 @@ import os
 import signal
 import struct
 import sys
+import time
 
-LOOKUP, GETATTR, OPEN, READ, INIT = 1, 3, 14, 15, 26
+LOOKUP, GETATTR, SETATTR, OPEN, READ, WRITE, INIT = 1, 3, 4, 14, 15, 16, 26
 HEAD = struct.Struct("=IIQQIIII")
 """``fuse_in_header``: length, operation, number of the request, inode, user, group, process."""
 
+WRITTEN = struct.Struct("=QQI")
+"""``fuse_write_in``, its beginning: file, offset, bytes."""
+
 ROOT, FILE = 1, 2
 LENGTH = 1 << 20
+WRITE_SECONDS = 2.0
+"""What it takes to write 64 KiB: some gigabytes of a checkpoint take a day."""
 
 
 def attributes(inode: int) -> bytes:
@@ -28,16 +34,18 @@ def attributes(inode: int) -> bytes:
     return struct.pack("=6Q10I", inode, LENGTH, 8, 0, 0, 0, *(0, 0, 0), mode, 1, *(0,) * 3, 4096, 0)
 
 
-def answer(operation: int, inode: int) -> tuple[int, bytes]:
-    """The error number and the content of an answer."""
+def answer(operation: int, inode: int, rest: bytes) -> tuple[int, bytes]:
+    """The error number and the content of an answer to a request, of which this is the rest."""
     if operation == INIT:
         return 0, struct.pack("=4I2H2I2HI7I", 7, 31, 0, 0, 1, 1, 1 << 16, 1, 1, 0, *(0,) * 8)
-    if operation == GETATTR:
+    if operation in (GETATTR, SETATTR):
         return 0, struct.pack("=QII", 3600, 0, 0) + attributes(inode)
     if operation == LOOKUP:
         return 0, struct.pack("=4QII", FILE, 0, 3600, 3600, 0, 0) + attributes(FILE)
     if operation == OPEN:
         return 0, struct.pack("=QII", 1, 0, 0)
+    if operation == WRITE:
+        return 0, struct.pack("=II", WRITTEN.unpack_from(rest)[2], 0)
     return errno.ENOSYS, b""
 
 
@@ -53,7 +61,7 @@ def own_mounts() -> None:
 
 
 def serve(folder: str) -> None:
-    """Mount there and answer until a file is read. Raises ``OSError``."""
+    """Mount there and answer until the file is read. Raises ``OSError``."""
     device = os.open("/dev/fuse", os.O_RDWR)
     libc = ctypes.CDLL(None, use_errno=True)
     options = f"fd={device},rootmode=40000,user_id=0,group_id=0".encode()
@@ -64,7 +72,9 @@ def serve(folder: str) -> None:
         _, operation, number, inode, *_ = HEAD.unpack_from(request)
         if operation == READ:
             os.kill(os.getpid(), signal.SIGSTOP)
-        error, content = answer(operation, inode)
+        if operation == WRITE:
+            time.sleep(WRITE_SECONDS)
+        error, content = answer(operation, inode, request[HEAD.size :])
         os.write(device, struct.pack("=IiQ", 16 + len(content), -error, number) + content)
 
 

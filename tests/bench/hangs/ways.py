@@ -19,7 +19,8 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -105,7 +106,9 @@ def downloaded(_: Around) -> None:
     urllib.request.urlopen(f"http://{host}:{port}/shard-00142")  # here
 
 
-def read_from_fuse(around: Around) -> bytes:
+@contextmanager
+def mounted(around: Around) -> Iterator[Path]:
+    """A folder that a file server in user space has."""
     own_mounts()
     folder = around.folder / "mounted"
     folder.mkdir()
@@ -113,8 +116,12 @@ def read_from_fuse(around: Around) -> bytes:
     with subprocess.Popen(command, stdout=subprocess.PIPE) as server:
         assert server.stdout is not None
         server.stdout.readline()
-        with open(folder / "shard", "rb", buffering=0) as file:
-            return file.read(4096)  # here
+        yield folder
+
+
+def read_from_fuse(around: Around) -> None:
+    with mounted(around) as folder, open(folder / "shard", "rb", buffering=0) as file:
+        file.read(4096)  # here
 
 
 def uninterruptible(around: Around) -> None:
@@ -199,6 +206,13 @@ def saved(_: Around) -> None:
     os.close(out)
 
 
+def saved_slowly(around: Around) -> None:
+    import torch
+
+    with mounted(around) as folder:
+        torch.save({"weights": torch.zeros(1 << 24)}, folder / "checkpoint.pt")  # here
+
+
 def pickled(around: Around) -> None:
     slow_disk = around.folder / "checkpoint"
     os.mkfifo(slow_disk)
@@ -278,6 +292,7 @@ WAYS = (
     Way("debugger", "a forgotten breakpoint()", debugged, "debugger"),
     Way("traced", "stopped by a tracer", traced, "stopped another_process"),
     Way("checkpoint", "torch.save to what takes nothing", saved, "checkpointing"),
+    Way("slow-disk", "torch.save to a slow disk", saved_slowly, "checkpointing storage"),
     Way("fifo", "a FIFO that nobody opens", pickled, "another_process"),
     Way("child", "a program that it started", child, "another_process"),
     Way(

@@ -6,5 +6,5 @@ from gpunode.__main__ import main
 from gpunode.helper import stacks
 
 if __name__ == "__main__":
-    stacks.PLACES = ()
+    stacks.FOLDERS = ()
     main()
