@@ -14,7 +14,7 @@ from typing import Literal
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "exporter" / "gpunode"
 
-LONGEST = 300.0
+LONGEST = 60.0
 """Seconds after which tests that hang without a defence count as failed."""
 
 PASSED, FAILED = 0, 1
