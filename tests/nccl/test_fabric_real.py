@@ -26,10 +26,10 @@ PROGRAM = Path(run_torch.__file__)
 
 @pytest.fixture
 def four_hosts() -> Iterator[Hosts]:
-    """Four hosts that send 800 Mbit/s each, the third one 200 Mbit/s."""
+    """Four hosts that send 400 Mbit/s each, the third one 100 Mbit/s."""
     for program in ("ip", "tc", "unshare"):
         need(program)
-    with hosts(next(NUMBERS), ["800mbit", "800mbit", "200mbit", "800mbit"]) as found:
+    with hosts(next(NUMBERS), ["400mbit", "400mbit", "100mbit", "400mbit"]) as found:
         yield found
 
 
