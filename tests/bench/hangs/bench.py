@@ -443,7 +443,7 @@ def report(path: Path) -> Report:
         )
     return Report(
         "Where in its code a job hangs",
-        kept[-1].machine,
+        " / ".join(sorted({one.machine for one in kept})),
         "Two ranks on two GPUs train over NCCL; then the last one hangs, or is slow. Two daemons "
         "watch: one with py-spy, which hears no client, and one without py-spy, which hears what "
         "`gpunode.client` in the ranks says. Times are seconds since the rank stood still. A line "
