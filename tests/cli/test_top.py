@@ -284,6 +284,7 @@ def answering(content: bytes, ends: bool = True) -> Iterator[str]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         threading.Thread(target=serve, daemon=True).start()
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        listener.shutdown(socket.SHUT_RDWR)  # which ends the thread's wait; to close it does not
 
 
 def told(changes: dict[str, object], gpu: dict[str, object]) -> bytes:

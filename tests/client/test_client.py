@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import math
 import os
@@ -944,10 +945,44 @@ def test_who_reports_no_step_for_a_while_tells_where_its_main_thread_stands() ->
     frames = json.loads(account.message())["where"]
     assert len(frames) <= FRAMES
     functions = [function.rpartition(".")[2] for function, _, _ in frames]
-    assert functions[:3] == [where.__name__, "message", sys._getframe().f_code.co_name]
-    assert frames[2][1].endswith("tests/client/test_client.py")
+    assert functions[1:4] == [where.__name__, "message", sys._getframe().f_code.co_name]
+    assert frames[3][1].endswith("tests/client/test_client.py")
     account.add(107.0, "step", 1, 0.0, 0.0)
     assert "where" not in json.loads(account.message())
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="Python collects no garbage meanwhile")
+def test_no_garbage_is_collected_while_frames_are_listed() -> None:
+    """A finalizer would run with a lock of the interpreter held, and could hang the job."""
+    within: list[str] = []
+
+    def collects(_: str, __: object) -> None:
+        frame = sys._getframe().f_back
+        within.append(frame.f_code.co_name if frame else "")
+
+    threshold = gc.get_threshold()
+    gc.callbacks.append(collects)
+    try:
+        gc.set_threshold(1)
+        for _ in range(50):
+            where()
+    finally:
+        gc.set_threshold(*threshold)
+        gc.callbacks.remove(collects)
+    assert within
+    assert "_main_frame" not in within
+
+
+@pytest.mark.parametrize("collects", [False, True])
+def test_garbage_is_collected_as_before_once_it_was_told_where_a_process_stands(
+    collects: bool,
+) -> None:
+    try:
+        (gc.enable if collects else gc.disable)()
+        assert where()
+        assert gc.isenabled() is collects
+    finally:
+        gc.enable()
 
 
 def test_where_a_process_stands_by_its_own_word_is_kept_while_it_reports(path: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import json
 import logging
 import math
@@ -17,6 +18,7 @@ from collections import deque
 from collections.abc import Callable
 from numbers import Real
 from time import monotonic
+from types import FrameType
 from typing import Any
 
 from gpunode.client.protocol import (
@@ -56,6 +58,11 @@ TORCH_MEMORY = {
     "ooms": "num_ooms",
 }
 """https://pytorch.org/docs/stable/generated/torch.cuda.memory.memory_stats.html"""
+
+COLLECTS_WITHIN = sys.version_info < (3, 12)
+"""Whether Python may collect garbage while it lists frames. Then it holds a lock; if a finalizer
+lets another thread run that wants the lock, such as one that begins, the whole process hangs:
+https://github.com/python/cpython/issues/106883"""
 
 LONG = ("checkpoint", "evaluation", "compile", "other")
 """Phases whose time does not count towards the step in which they happen."""
@@ -188,7 +195,7 @@ def torch_memory() -> dict[str, int] | None:
 
 def where() -> list[tuple[str, str, int]]:
     """Where the main thread stands: functions, the ends of their files' paths, and lines."""
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    frame = _main_frame()
     found: list[tuple[str, str, int]] = []
     while frame is not None and len(found) < FRAMES:
         code = frame.f_code
@@ -196,6 +203,18 @@ def where() -> list[tuple[str, str, int]]:
         found.append((name[:FUNCTION], code.co_filename[-FILE:], frame.f_lineno or 0))
         frame = frame.f_back
     return found
+
+
+def _main_frame() -> FrameType | None:
+    """The innermost frame of the main thread, found while no garbage is collected if that hangs."""
+    stops = COLLECTS_WITHIN and gc.isenabled()
+    if stops:
+        gc.disable()
+    try:
+        return sys._current_frames().get(threading.main_thread().ident or 0)
+    finally:
+        if stops:
+            gc.enable()
 
 
 def gpus_of_this_process() -> set[str]:
