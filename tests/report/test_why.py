@@ -300,11 +300,12 @@ HOT = Known(
 UNTOLD = Known(workload="untold", nodes=("n-24",), gpus=2, parts=(WELL, HANGS))
 """It hangs, and no rule told since when or for whom."""
 
+OVER = Known(workload="over", nodes=("n-25",), gpus=1, parts=(STORAGE, WELL))
 RESTING = Known(workload="notebook", nodes=("n-20",), gpus=1, parts=(RESTS,))
 NEW = Known(workload="new", nodes=("n-21",), gpus=1, parts=(replace(WELL, hours=30 / HOUR),))
 BORN = Known(workload="born", nodes=("n-22",), gpus=1, parts=(Part(hours=30 / HOUR, shares={}),))
 BLIND = Known(workload="blind", nodes=("n-23",), gpus=1, parts=(Part(hours=1, shares={}),))
-NEW_ONES = (UNTOLD, BORN, BLIND, TALKER, RAMP, TWO_CAUSES, PAUSES, HOT, RESTING, NEW)
+NEW_ONES = (UNTOLD, BORN, BLIND, OVER, TALKER, RAMP, TWO_CAUSES, PAUSES, HOT, RESTING, NEW)
 JOBS = (
     *NEW_ONES,
     BRIEF,
@@ -557,12 +558,28 @@ def test_a_job_that_storage_starves(why: Why) -> None:
     assert cause["remedy"] == remedy.do
     slow, likely, fast = (f"{48 / (48 - hours):.1f}" for hours in (lower, estimate, upper))
     assert cause["faster"] == f"{likely} times as fast ({slow} to {fast})"
+    assert cause["faster_lately"] == "1.8 times as fast (1.5 to 1.9)"
     assert ", and still runs." in said.finding.splitlines()[0]
     assert (
         "data_loading_storage took 33.3\u202f% of its time: starved, and the job waits for "
-        f"storage; without it the job would be about {cause['faster']}, worth {2 * 14.2:.1f}."
+        f"storage; without it the job would be about {cause['faster']} over the whole run, worth "
+        f"{2 * 14.2:.1f}; from now on it would be {cause['faster_lately']}, by what is recorded "
+        "since 2027-01-15 07:30 UTC."
     ) in said.finding
     assert f"What helps: {remedy.do}" in said.finding.splitlines()
+
+
+def test_what_mending_gives_from_now_on_is_told_of_a_run_that_goes_on(why: Why) -> None:
+    over = Said(why("over", "--format=json"))
+    assert "in the last 30 min it was not named." in over.finding
+    (cause,) = over.rows("held_up", "causes")
+    assert cause["faster"] == "1.4 times as fast (1.3 to 1.5)"
+    assert cause["faster_lately"] == ""
+    for arguments in (("over", "--ended"), ("llm", "--from=0.4h")):
+        said = Said(why(*arguments, "--format=json"))
+        assert "faster_lately" not in said.rows("held_up", "causes")[0]
+        assert "now on" not in said.finding
+        assert "not named" not in said.finding
 
 
 def test_the_cause_that_took_most_is_named_though_mending_it_gives_little(why: Why) -> None:
@@ -945,7 +962,7 @@ def test_a_terminal_and_the_output_of_a_job_get_words(why: Why, tmp_path: Path) 
     for part in ("stalled_collective", "What helps:", "Beside its last runs", "Not recorded"):
         assert part in ended.out
     assert "the cause for 7 GPU hours, gives back at most 7 GPU hours\n" in ended.out
-    faster = "without it 1.4 times as fast (1.3 to 1.5)"
+    faster = "without it 1.4 times as fast (1.3 to 1.5), by the last 30 min 1.8"
     assert f"gives back 14.2 GPU hours (10.7 to 15.6), {faster}" in " ".join(why("llm").out.split())
     file = tmp_path / "why.txt"
     assert why("4301", f"--output={file}").out == f"{file}\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import statistics
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -35,6 +35,9 @@ OWN = 0.25
 
 AT_ITS_END = 900
 """Seconds: how far back versions are looked for: rules record those of nodes every four minutes."""
+
+LATELY = 1800
+"""Seconds up to the end of a run that tell what is to come, if it goes on and is longer."""
 
 _HOURS = f"* {RULE_INTERVAL} / {HOUR}"
 GAIN_STEP = 60
@@ -302,6 +305,15 @@ class EarlierRun:
     nodes: frozenset[str]
 
 
+@dataclass(frozen=True, slots=True)
+class Lately:
+    """GPU hours of the last ``LATELY`` seconds, as those of the whole run."""
+
+    states: Amounts
+    causes: Amounts
+    gains: dict[str, Amounts]
+
+
 @dataclass(slots=True)
 class RunPast:
     """What is recorded of a run; ``length`` is that of its windows, in seconds."""
@@ -331,6 +343,9 @@ class RunPast:
 
     blocked: dict[JobGpu, float] = field(default_factory=dict)
     """The share of its time for which each GPU waited for others."""
+
+    lately: Lately | None = None
+    """None of a run that has ended, or is no longer than that."""
 
     stalled: float | None = None
     late: LateGpu | None = None
@@ -420,10 +435,7 @@ class _Asking:
             past.states[at][labels.get("state", "")] = hours
         for labels, at, hours in self._windows(CAUSES):
             past.causes[at][labels.get("cause", "")] = hours
-        for labels, _, hours in self._windows(GAINS):
-            gain = past.gains.setdefault(labels.get("cause", ""), {})
-            bound = labels.get("bound", "")
-            gain[bound] = gain.get(bound, 0.0) + hours
+        past.gains = _gains((labels, hours) for labels, _, hours in self._windows(GAINS))
         past.kinds = _by(self._whole(KINDS), "kind")
         past.phases = _by(self._whole(PHASES), "phase")
         past.steps = {at: seconds for _, at, seconds in self._windows(STEPS)}
@@ -450,8 +462,15 @@ class _Asking:
             (_place(labels), labels.get("reason", "")) for labels, _ in self._at_end(AWAITED_NOW)
         )
 
-    def _at_end(self, query: RunQuery) -> Iterator[tuple[Labels, float]]:
-        return self.server.at(query.of(self.run.job, 0, self.nodes), self.run.end)
+        if self.run.goes_on and self.run.seconds > LATELY:
+            past.lately = Lately(
+                _by(self._at_end(SECONDS, LATELY), "state"),
+                _by(self._at_end(CAUSES, LATELY), "cause"),
+                _gains(self._at_end(GAINS, LATELY)),
+            )
+
+    def _at_end(self, query: RunQuery, window: int = 0) -> Iterator[tuple[Labels, float]]:
+        return self.server.at(query.of(self.run.job, window, self.nodes), self.run.end)
 
     def late(self) -> None:
         """The GPU that was waited for, and what its own time went to meanwhile."""
@@ -528,6 +547,15 @@ def _one(found: Iterator[tuple[Labels, float]]) -> float | None:
 
 def _by(found: Iterator[tuple[Labels, float]], label: str) -> Amounts:
     return {labels.get(label, ""): hours for labels, hours in found}
+
+
+def _gains(found: Iterable[tuple[Labels, float]]) -> dict[str, Amounts]:
+    """GPU hours by cause and bound."""
+    gains: dict[str, Amounts] = {}
+    for labels, hours in found:
+        gain, bound = gains.setdefault(labels.get("cause", ""), {}), labels.get("bound", "")
+        gain[bound] = gain.get(bound, 0.0) + hours
+    return gains
 
 
 def _place(labels: Labels) -> JobGpu:

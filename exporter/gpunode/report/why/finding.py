@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gpunode.report import words
 from gpunode.report.history import RULE_INTERVAL
-from gpunode.report.job import JobGpu
+from gpunode.report.job import LATELY, JobGpu
 from gpunode.report.runs import Run
 from gpunode.report.sections.losses import losses_of
 from gpunode.report.view import held, shown
@@ -202,35 +202,35 @@ def _meaning(name: str) -> str:
 
 def _without(one: Held, view: JobView) -> str:
     """What mending would give, in a sentence."""
-    worth = f", worth {number(one.back * view.price)}" if view.price is not None else ""
-    speed_up = faster(one, view.held)
-    if one.given_back is None:
-        at_most = f": the job would be {speed_up}" if speed_up else ""
-        return f"mending it gives back at most {counted(one.back, 'GPU hour')}{worth}{at_most}"
-    if one.given_back < CLEARLY * view.held:
-        return (
-            f"mending it gives back little, {number(one.given_back)} GPU hours{worth}: the job "
-            f"would be {speed_up}"
+    back = one.back
+    worth = f", worth {number(back.hours * view.price)}" if view.price is not None else ""
+    lately = _from_now_on(one, view)
+    over = " over the whole run" if lately else ""
+    if back.estimate is None:
+        at_most = f": the job would be {back.faster}{over}" if back.faster else ""
+        says = f"mending it gives back at most {counted(back.hours, 'GPU hour')}{worth}{at_most}"
+    elif back.estimate < CLEARLY * view.held:
+        says = (
+            f"mending it gives back little, {number(back.estimate)} GPU hours{worth}: the job "
+            f"would be {back.faster}{over}"
         )
-    return f"without it the job would be about {speed_up}{worth}"
+    else:
+        says = f"without it the job would be about {back.faster}{over}{worth}"
+    return f"{says}{lately}"
 
 
-def faster(one: Held, held_for: float) -> str:
-    """How many times as fast the run would have been, where there is an estimate."""
-    if one.given_back is None:
-        return f"at most {_times(held_for, one.back)} times as fast" if one.capped else ""
-    low, high = (
-        _times(held_for, back) for back in (one.at_least or 0.0, one.at_most or one.given_back)
-    )
-    return f"{_times(held_for, one.given_back)} times as fast ({low} to {high})"
-
-
-def _times(hours: float, back: float) -> str:
-    """A speed-up; what is next to none has a digit more."""
-    if back >= hours:
-        return "many"
-    times = hours / (hours - back)
-    return f"{times:.1f}" if times >= 1 + CLEARLY else f"{times:.2f}"
+def _from_now_on(one: Held, view: JobView) -> str:
+    """What mending would give by the last half hour, where the whole run says another thing."""
+    lately = view.past.lately
+    if lately is None or one.name not in CAUSES:
+        return ""
+    if one.lately is None:
+        judged = sum(lately.causes.values()) >= (1 - CLEARLY) * held(lately.states) > 0
+        return f"; in the last {lasting(LATELY)} it was not named" if judged else ""
+    if not one.lately.faster or one.lately.faster == one.back.faster:
+        return ""
+    since = clock(view.run.end - LATELY)
+    return f"; from now on it would be {one.lately.faster}, by what is recorded since {since} UTC"
 
 
 def missing(view: JobView) -> str:

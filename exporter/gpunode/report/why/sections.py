@@ -9,11 +9,11 @@ from gpunode.report import job as asked
 from gpunode.report import words
 from gpunode.report.document import Figure, ReportSection, Table, TableColumn, Value
 from gpunode.report.history import DAY, Amounts
-from gpunode.report.job import EarlierRun, JobGpu, RunPast, kind
+from gpunode.report.job import LATELY, EarlierRun, JobGpu, RunPast, kind
 from gpunode.report.runs import SLURM
 from gpunode.report.sections.losses import losses_of
 from gpunode.report.view import added, held, ratio, shown
-from gpunode.report.why.finding import RATE, faster, missing
+from gpunode.report.why.finding import RATE, missing
 from gpunode.report.why.view import MOST_PLACES, JobView, known_lost, useful_share
 from gpunode.report.words import clock, counted, lasting, written
 from gpunode.verdict.causes.cause import LOST as CLEARLY
@@ -117,11 +117,12 @@ def causes(view: JobView) -> ReportSection:
         (
             one.name,
             one.named,
-            one.given_back,
-            one.at_least,
-            one.at_most,
-            faster(one, view.held),
-            *view.cost(one.back),
+            one.back.estimate,
+            one.back.at_least,
+            one.back.at_most,
+            one.back.faster,
+            *((one.lately.faster if one.lately else "",) if view.past.lately else ()),
+            *view.cost(one.back.hours),
             "; ".join(filter(None, (one.late, one.share, *one.seen))),
             one.remedy,
         )
@@ -145,6 +146,11 @@ def causes(view: JobView) -> ReportSection:
                     TableColumn("given_back_lower", "At least", "GPU hours"),
                     TableColumn("given_back_upper", "At most", "GPU hours"),
                     TableColumn("faster", "Without it"),
+                    *(
+                        (TableColumn("faster_lately", f"By the last {lasting(LATELY)}"),)
+                        if view.past.lately
+                        else ()
+                    ),
                     *view.cost_column("Worth"),
                     TableColumn("evidence", "Evidence"),
                     TableColumn("remedy", "What helps"),

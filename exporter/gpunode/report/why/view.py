@@ -51,6 +51,42 @@ BALANCE = "See what the rank does for which the others wait, or balance the work
 
 
 @dataclass(frozen=True, slots=True)
+class GivenBack:
+    """GPU hours that would come back without a cause, of all that the job held meanwhile."""
+
+    held: float
+    at_most: float | None
+    """None if nobody can tell what would come back."""
+
+    estimate: float | None = None
+    """Where the verdicts made one that is less than what the cause took."""
+
+    at_least: float | None = None
+    capped: bool = False
+    """Whether there is an estimate, but of no less than what it took."""
+
+    @property
+    def hours(self) -> float:
+        """What would come back: as estimated, or at most."""
+        return (self.at_most or 0.0) if self.estimate is None else self.estimate
+
+    @property
+    def faster(self) -> str:
+        """How many times as fast the job would have been, where there is an estimate."""
+        if self.estimate is None:
+            return f"at most {self._times(self.hours)} times as fast" if self.capped else ""
+        low, high = map(self._times, (self.at_least or 0.0, self.at_most or self.estimate))
+        return f"{self._times(self.estimate)} times as fast ({low} to {high})"
+
+    def _times(self, back: float) -> str:
+        """A speed-up; what is next to none has a digit more."""
+        if back >= self.held:
+            return "many"
+        times = self.held / (self.held - back)
+        return f"{times:.1f}" if times >= 1 + CLEARLY else f"{times:.2f}"
+
+
+@dataclass(frozen=True, slots=True)
 class Held:
     """What held a job up: for how long it was named, and what would come back without it."""
 
@@ -61,13 +97,7 @@ class Held:
     took: float
     """GPU hours of the states that it takes; of a cause that takes none, what would come back."""
 
-    at_most: float | None
-    """None if nobody can tell what would come back."""
-
-    given_back: float | None
-    """An estimate, where the verdicts made one that is less than what it took."""
-
-    at_least: float | None
+    back: GivenBack
     remedy: str
     share: str
     """The share of the time, in words."""
@@ -76,16 +106,12 @@ class Held:
     began: int | None = None
     when: str = ""
     where: str = ""
-    capped: bool = False
-    """Whether there is an estimate, but of no less than what it took."""
+    lately: GivenBack | None = None
+    """The same of the last half hour; None if the run has ended or is no longer than that, or if
+    the cause was not named."""
 
     late: str = ""
     """The GPU that is waited for, and what holds it up itself."""
-
-    @property
-    def back(self) -> float:
-        """What would come back: as estimated, or at most."""
-        return (self.at_most or 0.0) if self.given_back is None else self.given_back
 
     @property
     def seen(self) -> tuple[str, ...]:
@@ -141,12 +167,12 @@ class JobView:
             if loss.cause:
                 yield self._of_cause(loss.cause, loss)
             elif loss.state == "unknown":
-                yield Held(
-                    "unknown", self.unknown, 0.0, None, None, None, loss.remedy, loss.evidence
-                )
+                back = GivenBack(self.held, None)
+                yield Held("unknown", self.unknown, 0.0, back, loss.remedy, loss.evidence)
             else:
-                back = loss.given_back
-                yield Held(loss.state, back, back, back, None, None, loss.remedy, loss.evidence)
+                took = loss.given_back
+                back = GivenBack(self.held, took)
+                yield Held(loss.state, took, took, back, loss.remedy, loss.evidence)
         taken = {loss.cause for loss in losses}
         for cause, hours in self.causes.items():
             if cause not in taken and cause in words.REMEDIES and hours > 0:
@@ -154,11 +180,8 @@ class JobView:
 
     def _of_cause(self, cause: str, loss: Loss | None) -> Held:
         past, hours = self.past, self.causes[cause]
-        gain = past.gains.get(cause, {})
-        most = min(loss.given_back, hours) if loss else self.held
-        at_most = min(most, gain["upper"]) if "upper" in gain else most if loss else None
-        known = gain.get("estimate", most) < most
-        given_back, at_least = (gain["estimate"], gain.get("lower")) if known else (None, None)
+        took = min(loss.given_back, hours) if loss else None
+        back = _given_back(self.held, took, past.gains.get(cause, {}))
         windows = sorted(at for at, causes in past.causes.items() if causes.get(cause))
         began = past.begin(windows[0])
         measured = list(past.facts.get(cause, []))
@@ -170,19 +193,26 @@ class JobView:
         return Held(
             cause,
             hours,
-            most if loss else given_back or 0.0,
-            at_most,
-            given_back,
-            at_least,
+            (back.estimate or 0.0) if took is None else took,
+            back,
             self.remedy(cause),
             share_of(loss.state, self.states) if loss else "",
             tuple(measured),
             began,
             f"from {clock(began)} to {clock(windows[-1])} UTC",
             self._where([place for place, _ in places], CAUSES[cause].waits_for_peers),
-            capped="estimate" in gain and not known,
+            lately=self._lately(cause),
             late=self._late() if cause == STRAGGLER.name else "",
         )
+
+    def _lately(self, cause: str) -> GivenBack | None:
+        """What would come back by the last half hour, if the cause was named in it."""
+        lately = self.past.lately
+        if lately is None or not (hours := lately.causes.get(cause)):
+            return None
+        losses = {loss.cause: loss for loss in losses_of(lately.states, lately.causes)}
+        took = min(losses[cause].given_back, hours) if cause in losses else None
+        return _given_back(held(lately.states), took, lately.gains.get(cause, {}))
 
     def remedy(self, cause: str) -> str:
         """What helps in this job: of one that waits for a GPU, what helps that."""
@@ -266,6 +296,15 @@ class JobView:
         if alerts := self._slow_parts(late):
             says.append(f"alerts about it: {', '.join(alerts)}")
         return "; ".join(says)
+
+
+def _given_back(held_for: float, took: float | None, gain: Amounts) -> GivenBack:
+    """What would come back of a cause that took so many GPU hours, or takes none of any state."""
+    most = held_for if took is None else took
+    at_most = min(most, gain["upper"]) if "upper" in gain else took
+    if gain.get("estimate", most) < most:
+        return GivenBack(held_for, at_most, gain["estimate"], gain.get("lower"))
+    return GivenBack(held_for, at_most, capped="estimate" in gain)
 
 
 def useful_share(states: Amounts) -> float | None:
