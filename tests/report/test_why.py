@@ -208,6 +208,12 @@ def _waited_for(node: str, cause: str) -> Callable[[int, int], list[Recorded]]:
     return more
 
 
+def _waited_for_at_the_end(node: str) -> Callable[[int, int], list[Recorded]]:
+    """GPU 3 of the node is waited for in the last hour, and has no verdict."""
+    late = {"instance": node, "gpu": "3", "uuid": f"GPU-{node}-3", "rank": "3", "reason": "lock"}
+    return lambda _, end: [("gpu:gpunode_rank:awaited", late, lambda _: 1.0, end - HOUR)]
+
+
 STARVED = Known(
     workload="llm",
     namespace="research",
@@ -301,11 +307,26 @@ UNTOLD = Known(workload="untold", nodes=("n-24",), gpus=2, parts=(WELL, HANGS))
 """It hangs, and no rule told since when or for whom."""
 
 OVER = Known(workload="over", nodes=("n-25",), gpus=1, parts=(STORAGE, WELL))
+MUTE = Known(
+    workload="mute",
+    nodes=("n-26",),
+    more=_waited_for_at_the_end("n-26"),
+    parts=(
+        Part(hours=2, shares={"compute": 0.875, "idle": 0.125}),
+        Part(
+            hours=1,
+            shares={"blocked": 0.875, "idle": 0.125},
+            causes={"stalled_collective": 0.875},
+        ),
+    ),
+)
+"""A GPU idles for all of its time; only in the last hour is it waited for."""
+
 RESTING = Known(workload="notebook", nodes=("n-20",), gpus=1, parts=(RESTS,))
 NEW = Known(workload="new", nodes=("n-21",), gpus=1, parts=(replace(WELL, hours=30 / HOUR),))
 BORN = Known(workload="born", nodes=("n-22",), gpus=1, parts=(Part(hours=30 / HOUR, shares={}),))
 BLIND = Known(workload="blind", nodes=("n-23",), gpus=1, parts=(Part(hours=1, shares={}),))
-NEW_ONES = (UNTOLD, BORN, BLIND, OVER, TALKER, RAMP, TWO_CAUSES, PAUSES, HOT, RESTING, NEW)
+NEW_ONES = (UNTOLD, BORN, BLIND, OVER, MUTE, TALKER, RAMP, TWO_CAUSES, PAUSES, HOT, RESTING, NEW)
 JOBS = (
     *NEW_ONES,
     BRIEF,
@@ -653,7 +674,9 @@ def test_a_job_that_hangs_names_the_rank_that_is_waited_for(why: Why) -> None:
     said = Said(why("4301", "--format=json"))
     first = said.rows("held_up", "causes")[0]
     assert (first["cause"], first["given_back"]) == ("stalled_collective", None)
-    assert near(first["given_back_upper"], 7)
+    assert near(first["named"], 8), "the GPU that is waited for as well"
+    assert near(first["given_back_upper"], 8)
+    assert near(said.figure("seconds", "lost"), 8 + HANG.hours("communication"))
     assert f"GPU 3 of n-2 (rank 3) was waited for: {STOPPED.meaning}" in first["evidence"]
     assert "GPU 2 of n-2 (rank 2) and 4 more; GPU 3" in first["evidence"]
     assert "no GPU of the job worked for 1 h" in first["evidence"]
@@ -679,6 +702,15 @@ def test_a_hang_of_which_only_the_verdicts_tell_is_said_first_as_well(why: Why) 
     first, helps = said.finding.splitlines()[:2]
     assert re.fullmatch(rf"Hangs since 2027-01-15 0(6:5|7:0)\d UTC: {meaning}\.", first)
     assert helps.startswith("What helps: Set a time-out for collectives")
+    (cause,) = said.rows("held_up", "causes")
+    assert near(cause["given_back_upper"], 2), "of its two GPUs"
+
+
+def test_a_gpu_that_idles_for_other_reasons_is_no_part_of_a_hang(why: Why) -> None:
+    (cause,) = Said(why("mute", "--format=json")).rows("held_up", "causes")
+    assert near(cause["given_back_upper"], 7 + 1), "hung, and was waited for without a verdict"
+    before = Said(why("mute", "--format=json", "--to=2027-01-15T06:55"))
+    assert [row["cause"] for row in before.rows("held_up", "causes")] == ["idle"]
 
 
 def test_the_last_minutes_are_called_what_they_are(why: Why) -> None:
@@ -961,7 +993,7 @@ def test_a_terminal_and_the_output_of_a_job_get_words(why: Why, tmp_path: Path) 
     assert all(len(line) <= 100 for line in ended.out.splitlines())
     for part in ("stalled_collective", "What helps:", "Beside its last runs", "Not recorded"):
         assert part in ended.out
-    assert "the cause for 7 GPU hours, gives back at most 7 GPU hours\n" in ended.out
+    assert "the cause for 8 GPU hours, gives back at most 8 GPU hours\n" in ended.out
     faster = "without it 1.4 times as fast (1.3 to 1.5), by the last 30 min 1.8"
     assert f"gives back 14.2 GPU hours (10.7 to 15.6), {faster}" in " ".join(why("llm").out.split())
     file = tmp_path / "why.txt"

@@ -338,8 +338,11 @@ class RunPast:
     places: dict[str, dict[JobGpu, float]] = field(default_factory=dict)
     """GPU hours for which each cause was named, by cause."""
 
-    awaited: dict[tuple[JobGpu, str], float] = field(default_factory=dict)
+    awaited: dict[tuple[JobGpu, str], float] = field(default_factory=lambda: defaultdict(float))
     """GPU hours for which the others waited for a GPU, by the reason."""
+
+    awaited_in: dict[int, float] = field(default_factory=lambda: defaultdict(float))
+    """The same of each window by its end, of all GPUs."""
 
     blocked: dict[JobGpu, float] = field(default_factory=dict)
     """The share of its time for which each GPU waited for others."""
@@ -445,8 +448,9 @@ class _Asking:
         past = self.past
         for labels, hours in self._whole(PLACES):
             past.places.setdefault(labels.get("cause", ""), {})[_place(labels)] = hours
-        for labels, hours in self._whole(AWAITED):
-            past.awaited[_place(labels), labels.get("reason", "")] = hours
+        for labels, at, hours in self._windows(AWAITED):
+            past.awaited[_place(labels), labels.get("reason", "")] += hours
+            past.awaited_in[at] += hours
         past.blocked = {_place(labels): share for labels, share in self._whole(BLOCKED)}
         past.stalled = _one(self._whole(STALLED))
         lately = LOST_SINCE.of(self.run.job, 2 * self.past.length)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from gpunode.report import job as asked
@@ -13,7 +13,7 @@ from gpunode.report.job import JobGpu, LateGpu, RunPast, RunQuery
 from gpunode.report.sections.losses import Loss, losses_of, share_of
 from gpunode.report.view import added, held, lost, ratio, shown, useful
 from gpunode.report.words import clock, lasting, written
-from gpunode.verdict.causes import CAUSES
+from gpunode.verdict.causes import CAUSES, NONE
 from gpunode.verdict.causes.cause import LOST as CLEARLY
 from gpunode.verdict.causes.communication import STRAGGLER
 from gpunode.verdict.causes.limits import POWER, THERMAL
@@ -127,7 +127,9 @@ class JobView:
         self.run = past.run
         self.price = price
         self.states = added(past.states.values())
-        self.causes = added(past.causes.values())
+        self.causes = _with_awaited(past)
+        """GPU hours by cause; the GPU for which others hang counts to the hang."""
+
         self.held = held(self.states)
         self.unknown = self.states.get("unknown", 0.0)
         self.lost = known_lost(self.states)
@@ -296,6 +298,38 @@ class JobView:
         if alerts := self._slow_parts(late):
             says.append(f"alerts about it: {', '.join(alerts)}")
         return "; ".join(says)
+
+
+def _with_awaited(past: RunPast) -> Amounts:
+    """GPU hours by cause, where those of a GPU for which others hang are of the hang.
+
+    Its own verdict names what stopped it, or nothing.
+    """
+    causes = added(past.causes.values())
+    standing = [name for name in causes if name in CAUSES and CAUSES[name].stands_still]
+    hangs = [name for name in standing if CAUSES[name].waits_for_peers]
+    stops = [name for name in standing if name not in hangs]
+    for hang in hangs:
+        left = sum(_awaited_in(hang, stops, past, end) for end in past.causes)
+        for cause in (*stops, NONE.name):
+            moved = min(left, causes.get(cause, 0.0))
+            causes[cause] = causes.get(cause, 0.0) - moved
+            causes[hang] += moved
+            left -= moved
+    return causes
+
+
+def _awaited_in(hang: str, stops: Iterable[str], past: RunPast, end: int) -> float:
+    """GPU hours of a window that the GPUs had for which others hung, as told or by their causes."""
+    causes = past.causes[end]
+    hung = causes.get(hang, 0.0)
+    waits = sum(causes[name] for name in causes if name in CAUSES and CAUSES[name].waits_for_peers)
+    if hung <= 0:
+        return 0.0
+    awaited = past.awaited_in.get(end, 0.0) * hung / waits
+    stopped = sum(causes.get(name, 0.0) for name in stops)
+    rest = known_lost(past.states.get(end, {})) - hung
+    return max(0.0, min(rest, max(awaited, stopped)))
 
 
 def _given_back(held_for: float, took: float | None, gain: Amounts) -> GivenBack:
