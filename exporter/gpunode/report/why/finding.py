@@ -211,8 +211,8 @@ def _without(one: Held, view: JobView) -> str:
         says = f"mending it gives back at most {counted(back.hours, 'GPU hour')}{worth}{at_most}"
     elif back.estimate < CLEARLY * view.held:
         says = (
-            f"mending it gives back little, {number(back.estimate)} GPU hours{worth}: the job "
-            f"would be {back.faster}{over}"
+            f"mending it gives back little, {number(back.estimate)} GPU hours{worth}, as most of "
+            f"that time would pass all the same: the job would be {back.faster}{over}"
         )
     else:
         says = f"without it the job would be about {back.faster}{over}{worth}"
