@@ -312,6 +312,7 @@ HOT = Known(
     late=("n-19", "2"),
     more=_waited_for("n-19", "thermal", {"compute": 0.98, "blocked": 0.02}),
 )
+WIDE = Known(workload="wide", nodes=tuple(f"w-{at}" for at in range(10, 43)), gpus=1, parts=(WELL,))
 GAPPY = Known(workload="gappy", nodes=("n-27",), gpus=1, parts=(PAUSES_AS_ALL_DO,))
 UNTOLD = Known(workload="untold", nodes=("n-24",), gpus=2, parts=(WELL, HANGS))
 """It hangs, and no rule told since when or for whom."""
@@ -343,6 +344,7 @@ NEW_ONES = (
     OVER,
     MUTE,
     GAPPY,
+    WIDE,
     TALKER,
     RAMP,
     TWO_CAUSES,
@@ -788,6 +790,18 @@ def test_gpus_that_were_shared_or_not_seen_are_said(why: Why) -> None:
     said = Said(why("shares", "--format=json")).finding
     assert "It shared 1 GPU with others, for which there is no verdict." in said
     assert "At times only 1 of its 2 GPUs were seen." in said
+
+
+@pytest.mark.parametrize(
+    ("job", "nodes"),
+    [
+        ("ann@n-5", "2 GPUs on n-5 for"),
+        ("hot", "16 GPUs on 2 nodes (n-18, n-19) for"),
+        ("wide", "33 GPUs on 33 nodes (w-10, w-11, w-12 and 30 more) for"),
+    ],
+)
+def test_some_nodes_of_a_job_are_named(why: Why, job: str, nodes: str) -> None:
+    assert nodes in Said(why(job, "--format=json")).finding
 
 
 # Compared with others

@@ -11,7 +11,14 @@ from gpunode.report.job import LATELY, JobGpu
 from gpunode.report.runs import Run
 from gpunode.report.sections.losses import losses_of
 from gpunode.report.view import held, shown
-from gpunode.report.why.view import MOST_PLACES, Held, JobView, known_lost, useful_share
+from gpunode.report.why.view import (
+    MOST_PLACES,
+    Held,
+    JobView,
+    known_lost,
+    listed,
+    useful_share,
+)
 from gpunode.report.words import clock, counted, lasting, number, written
 from gpunode.verdict.causes import CAUSES
 from gpunode.verdict.causes.cause import BOUND
@@ -35,10 +42,12 @@ def finding(view: JobView) -> str:
     """The lines above all; what holds the job up now comes first."""
     run = view.run
     began = "at least since" if run.cut else "from"
+    nodes = listed(view.past.nodes)
+    if len(view.past.nodes) != 1:
+        nodes = f"{counted(len(view.past.nodes), 'node')} ({nodes})" if nodes else "no known node"
     name = (
-        f"{view.name} held {counted(view.gpus, 'GPU')} on {counted(len(view.past.nodes), 'node')} "
-        f"for {lasting(run.seconds)}, {began} {clock(run.first)} to {clock(run.last)} UTC"
-        f"{_ending(run)}."
+        f"{view.name} held {counted(view.gpus, 'GPU')} on {nodes} for {lasting(run.seconds)}, "
+        f"{began} {clock(run.first)} to {clock(run.last)} UTC{_ending(run)}."
     )
     if view.held <= 0:
         return f"{name}\nNothing is recorded of where its time went. {missing(view)}".strip()

@@ -14,7 +14,7 @@ from gpunode.report.runs import SLURM
 from gpunode.report.sections.losses import losses_of
 from gpunode.report.view import added, held, ratio, shown
 from gpunode.report.why.finding import RATE, missing
-from gpunode.report.why.view import MOST_PLACES, JobView, known_lost, useful_share
+from gpunode.report.why.view import JobView, known_lost, listed, useful_share
 from gpunode.report.words import clock, counted, lasting, written
 from gpunode.verdict.causes.cause import LOST as CLEARLY
 
@@ -429,7 +429,7 @@ def _changed(view: JobView, before: EarlierRun) -> tuple[tuple[Value, ...], ...]
     for what in sorted({*then_of, *now_of}):
         put(what, then_of.get(what, "not known"), now_of.get(what, "not known"))
     put("GPUs", str(before.gpus), str(view.gpus))
-    put("nodes", _nodes(before.nodes), _nodes(past.nodes))
+    put("nodes", listed(before.nodes), listed(past.nodes))
     then, now = (useful_share(one) for one in (before.states, view.states))
     if then is not None and now is not None and abs(now - then) >= CLEARLY / 2:
         put("useful", written(then, "share"), written(now, "share"))
@@ -445,9 +445,3 @@ def _by_thing(versions: Iterable[tuple[str, str]]) -> dict[str, str]:
     for what, version in sorted(versions):
         found.setdefault(what, []).append(shown(version))
     return {what: ", ".join(all_of) for what, all_of in found.items()}
-
-
-def _nodes(nodes: Iterable[str]) -> str:
-    names = sorted(map(shown, nodes))
-    more = f" and {len(names) - MOST_PLACES} more" if len(names) > MOST_PLACES else ""
-    return ", ".join(names[:MOST_PLACES]) + more

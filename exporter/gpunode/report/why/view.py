@@ -341,6 +341,13 @@ def _given_back(held_for: float, took: float | None, gain: Amounts) -> GivenBack
     return GivenBack(held_for, at_most, capped="estimate" in gain)
 
 
+def listed(nodes: Iterable[str]) -> str:
+    """Nodes by their names: the first, and how many more."""
+    names = sorted(map(shown, nodes))
+    more = f" and {len(names) - MOST_PLACES} more" if len(names) > MOST_PLACES else ""
+    return ", ".join(names[:MOST_PLACES]) + more
+
+
 def useful_share(states: Amounts) -> float | None:
     """The share of the GPU hours that was useful, of those of which anything is known."""
     return ratio(useful(states), held(states) - states.get("unknown", 0.0))
