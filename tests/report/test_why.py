@@ -314,6 +314,12 @@ HOT = Known(
 )
 WIDE = Known(workload="wide", nodes=tuple(f"w-{at}" for at in range(10, 43)), gpus=1, parts=(WELL,))
 GAPPY = Known(workload="gappy", nodes=("n-27",), gpus=1, parts=(PAUSES_AS_ALL_DO,))
+TORN = Known(
+    workload="torn",
+    nodes=("n-28",),
+    gpus=2,
+    parts=(replace(CLAIMED_TWICE, shares={"compute": 0.3, "starved": 0.7}),),
+)
 UNTOLD = Known(workload="untold", nodes=("n-24",), gpus=2, parts=(WELL, HANGS))
 """It hangs, and no rule told since when or for whom."""
 
@@ -344,6 +350,7 @@ NEW_ONES = (
     OVER,
     MUTE,
     GAPPY,
+    TORN,
     WIDE,
     TALKER,
     RAMP,
@@ -608,10 +615,10 @@ def test_a_job_that_storage_starves(why: Why) -> None:
     assert cause["faster_lately"] == "1.8 times as fast (1.5 to 1.9)"
     assert ", and still runs." in said.finding.splitlines()[0]
     assert (
-        "data_loading_storage took 33.3\u202f% of its time: starved, and the job waits for "
-        f"storage; without it the job would be about {cause['faster']} over the whole run, worth "
-        f"{2 * 14.2:.1f}; from now on it would be {cause['faster_lately']}, by what is recorded "
-        "since 2027-01-15 07:30 UTC."
+        "For 33.3\u202f% of their time, its GPUs were starved: storage is too slow "
+        f"(data_loading_storage); without it the job would be about {cause['faster']} over "
+        f"the whole run, worth {2 * 14.2:.1f}; from now on it would be {cause['faster_lately']}, "
+        "by what is recorded since 2027-01-15 07:30 UTC."
     ) in said.finding
     assert f"What helps: {remedy.do}" in said.finding.splitlines()
 
@@ -631,7 +638,7 @@ def test_what_mending_gives_from_now_on_is_told_of_a_run_that_goes_on(why: Why) 
 
 def test_the_cause_that_took_most_is_named_though_mending_it_gives_little(why: Why) -> None:
     said = Said(why("gappy", "--format=json"))
-    assert "data_loading_cpu took 13.0\u202f% of its time" in said.finding
+    assert "For 13.0\u202f% of their time, its GPUs were starved: the CPUs that" in said.finding
     little = "gives back little, 0.06 GPU hours, as most of that time would pass all the same"
     assert f"{little}: the job would be 1.03 times as fast (1.00 to 1.07)" in said.finding
     assert "Nothing took" not in said.finding
@@ -640,7 +647,8 @@ def test_the_cause_that_took_most_is_named_though_mending_it_gives_little(why: W
 def test_what_takes_most_of_the_last_minutes_is_said_first(why: Why) -> None:
     said = Said(why("ranker", "--format=json"))
     first = said.finding.splitlines()[0]
-    assert first.startswith("In the last 5 min, 66.5\u202f% of its time was lost, most to communi")
+    does = CAUSES["communication"].advice.does
+    assert first == f"In the last 5 min, 66.5\u202f% of its time was lost: GPUs are {does}."
     assert "without it the job would be about 1.3 times as fast (1.2 to 1.4)" in said.finding
 
 
@@ -659,6 +667,29 @@ def test_causes_of_the_same_time_give_it_back_once_and_no_share_exceeds_the_whol
     assert "in which the job waited for I/O: 100.0\u202f%" in storage["evidence"]
     assert "busiest disk of its nodes worked: 100.0\u202f%" in storage["evidence"]
     assert "gives back at most 0.80 GPU hours" in why("greedy").out
+
+
+def test_of_causes_that_took_as_much_each_is_named_with_what_helps(why: Why) -> None:
+    said = Said(why("greedy", "--format=json"))
+    for name in ("data_loading_cpu", "data_loading_storage"):
+        does, remedy = CAUSES[name].advice.does, CAUSES[name].remedy
+        assert remedy is not None
+        assert f"For 20.0\u202f% of their time, its GPUs were {does} ({name}); " in said.finding
+        assert f"What helps: {remedy.do}" in said.finding.splitlines()
+    (run,) = said.rows("runs", "runs")
+    assert run["most"] == "data_loading_cpu, data_loading_storage"
+    both = Said(why("torn", "--format=json"))
+    first, *helps = both.finding.splitlines()
+    assert "GPUs are starved: the CPUs" in first
+    assert "; and starved: storage is too slow." in first
+    assert sum(line.startswith("What helps: ") for line in helps) == 2
+
+
+def test_the_first_lines_have_words_for_people_and_a_name_only_to_look_up(why: Why) -> None:
+    for known in ("llm", "4301", "ranker", "greedy", "resnet", "hot", "untold", "mute", "gappy"):
+        finding = Said(why(known, "--format=json")).finding
+        said = re.sub(r" \(\w+\);", ";", finding)
+        assert not [name for name in CAUSES if "_" in name and name in said]
 
 
 def test_time_of_which_no_state_is_recorded_has_no_causes(why: Why) -> None:

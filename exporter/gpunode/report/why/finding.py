@@ -13,8 +13,10 @@ from gpunode.report.sections.losses import losses_of
 from gpunode.report.view import held, shown
 from gpunode.report.why.view import (
     MOST_PLACES,
+    OWN_STATES,
     Held,
     JobView,
+    is_as_much,
     known_lost,
     listed,
     useful_share,
@@ -102,16 +104,15 @@ def _now(view: JobView) -> Now:
     states = past.states_now
     if known_lost(states) <= BOUND * held(states):
         return Now()
-    losses = losses_of(states, past.causes_now)
-    most = next((loss for loss in losses if loss.name != "unknown"), None)
-    if most is None:
+    losses = [one for one in losses_of(states, past.causes_now) if one.name != "unknown"]
+    if not losses:
         return Now()
+    most = losses[0]
+    alike = [one for one in losses if is_as_much(one.given_back, most.given_back, held(states))]
     lost_now = written(known_lost(states) / held(states), "share")
-    says = (
-        f"In the last {lasting(RATE)}, {lost_now} of its time was lost, most to {most.name}: "
-        f"{_meaning(most.name)}."
-    )
-    if view.held_up and view.held_up[0].name == most.name:
+    does = "; and ".join(_does(one.name) for one in alike)
+    says = f"In the last {lasting(RATE)}, {lost_now} of its time was lost: GPUs are {does}."
+    if {one.name for one in alike} <= {one.name for one in view.most}:
         return Now((says,))
     remedy = view.remedy(most.cause) if most.cause else most.remedy
     return Now((says, f"What helps: {remedy}"), most.name)
@@ -184,10 +185,9 @@ def _verdict(view: JobView, now: Now) -> Iterator[str]:
             "cause may be missing."
         )
     yield " ".join(says)
-    first = view.held_up[0] if view.held_up else None
-    if first and first.took >= CLEARLY * view.held:
-        yield from _most(first, view, now.remedied)
-    elif not says:
+    for one in view.most:
+        yield from _most(one, view, now.remedied)
+    if not view.most and not says:
         nothing = "Until then, nothing" if now.says else "Nothing"
         yield f"{nothing} took a tenth of the time that was recorded."
 
@@ -195,8 +195,8 @@ def _verdict(view: JobView, now: Now) -> Iterator[str]:
 def _most(first: Held, view: JobView, remedied: str) -> Iterator[str]:
     """The cause and what it would give back, from what it was seen, and what helps."""
     yield (
-        f"{first.name} took {written(first.took / view.held, 'share')} of its time: "
-        f"{_meaning(first.name)}; {_without(first, view)}."
+        f"For {written(first.took / view.held, 'share')} of their time, its GPUs were "
+        f"{_does(first.name)} ({first.name}); {_without(first, view)}."
     )
     for seen in (first.late, "; ".join(first.seen)):
         if seen:
@@ -205,8 +205,9 @@ def _most(first: Held, view: JobView, remedied: str) -> Iterator[str]:
         yield f"What helps: {first.remedy}"
 
 
-def _meaning(name: str) -> str:
-    return CAUSES[name].meaning if name in CAUSES else words.STATES[name]
+def _does(name: str) -> str:
+    """What GPUs do that have a cause or are in a state, after ``are``."""
+    return CAUSES[name].advice.does if name in CAUSES else OWN_STATES[name]
 
 
 def _without(one: Held, view: JobView) -> str:

@@ -14,7 +14,7 @@ from gpunode.report.runs import SLURM
 from gpunode.report.sections.losses import losses_of
 from gpunode.report.view import added, held, ratio, shown
 from gpunode.report.why.finding import RATE, missing
-from gpunode.report.why.view import JobView, known_lost, listed, useful_share
+from gpunode.report.why.view import JobView, is_as_much, known_lost, listed, useful_share
 from gpunode.report.words import clock, counted, lasting, written
 from gpunode.verdict.causes.cause import LOST as CLEARLY
 
@@ -226,9 +226,13 @@ def runs(view: JobView) -> ReportSection:
         causes: Amounts,
         step: float | None,
     ) -> tuple[Value, ...]:
-        first = losses_of(states, causes)[0]
-        clearly = held(states) > 0 and first.given_back >= CLEARLY * held(states)
-        most = first.name if clearly else "-"
+        losses, whole = losses_of(states, causes), held(states)
+        alike = [
+            loss.name
+            for loss in losses
+            if loss.given_back >= CLEARLY * whole > 0
+            and is_as_much(loss.given_back, losses[0].given_back, whole)
+        ]
         return (
             name,
             clock(start),
@@ -238,7 +242,7 @@ def runs(view: JobView) -> ReportSection:
             known_lost(states),
             *view.cost(known_lost(states)),
             step,
-            most,
+            ", ".join(alike) or "-",
         )
 
     rows = [

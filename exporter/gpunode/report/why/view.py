@@ -39,8 +39,12 @@ SLOW_PARTS = (
 )
 """Verdicts on a GPU, and alerts about it or its node, that say that the node itself is slow."""
 
+ALIKE = 0.005
+"""Share of the time by which two causes differ that took as much."""
+
 OWN_STATES = {
     "communication": "communicating",
+    "blocked": "waiting for peers",
     "copy": "copying",
     "launch": "in gaps between small kernels",
     "starved": "starved",
@@ -145,6 +149,14 @@ class JobView:
             for one in sorted(self._held_up(), key=lambda one: (-one.took, -one.named))
             if self.held > 0 and max(one.took, one.named) >= WORTH_NAMING * self.held
         ]
+
+        first = self.held_up[0].took if self.held_up else 0.0
+        self.most = [
+            one
+            for one in self.held_up
+            if one.took >= CLEARLY * self.held and is_as_much(one.took, first, self.held)
+        ]
+        """What took most of its time: several where none took more than the others."""
 
     def cost(self, hours: float) -> tuple[Value, ...]:
         return (hours * self.price,) if self.price is not None else ()
@@ -346,6 +358,11 @@ def listed(nodes: Iterable[str]) -> str:
     names = sorted(map(shown, nodes))
     more = f" and {len(names) - MOST_PLACES} more" if len(names) > MOST_PLACES else ""
     return ", ".join(names[:MOST_PLACES]) + more
+
+
+def is_as_much(hours: float, most: float, whole: float) -> bool:
+    """Whether one part of the whole is as large as the largest."""
+    return most - hours < ALIKE * whole
 
 
 def useful_share(states: Amounts) -> float | None:
