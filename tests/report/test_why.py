@@ -154,15 +154,25 @@ RESTS = Part(hours=2, shares={"compute": 0.0, "idle": 0.0}, causes={"communicati
 DARK = Part(hours=3, shares={"unknown": 0.9, "idle": 0.1}, verdicts=False)
 
 
-def _stalls(_: int, end: int) -> list[Recorded]:
-    hung = end - HOUR
-    late = {"instance": "n-2", "gpu": "3", "uuid": "GPU-n-2-3", "rank": "3", "reason": "stopped"}
+def _stalls(node: str, *processes: Labels) -> Callable[[int, int], list[Recorded]]:
+    """Rank 3 is stopped in the last hour; some processes are on its GPU."""
+    gpu = {"instance": node, "gpu": "3", "uuid": f"GPU-{node}-3"}
+    late = {**gpu, "rank": "3", "reason": "stopped"}
     fired = {"alertname": "JobStalled", "alertstate": "firing", "severity": "page"}
-    return [
-        ("job:gpunode_stalled:seconds", {}, lambda at: at - hung, hung),
-        ("gpu:gpunode_rank:awaited", late, lambda _: 1.0, hung),
-        ("ALERTS", fired, lambda _: 1.0, hung + 300),
-    ]
+
+    def more(_: int, end: int) -> list[Recorded]:
+        hung = end - HOUR
+        return [
+            ("job:gpunode_stalled:seconds", {}, lambda at: at - hung, hung),
+            ("gpu:gpunode_rank:awaited", late, lambda _: 1.0, hung),
+            ("ALERTS", fired, lambda _: 1.0, hung + 300),
+            *(
+                ("gpunode_gpu_process_info", {**gpu, **process}, lambda _: 1.0, hung)
+                for process in processes
+            ),
+        ]
+
+    return more
 
 
 def _io(begin: int, end: int) -> list[Recorded]:
@@ -234,7 +244,9 @@ HANG = Known(
     workload="slurm-4301",
     user="kim",
     nodes=("n-2",),
-    more=_stalls,
+    more=_stalls(
+        "n-2", {"pid": "417", "rank": "3", "slurm_job": "4301"}, {"pid": "418", "rank": ""}
+    ),
     parts=(WELL, HANGS),
     named_on={
         "stopped": (("n-2", "3"),),
@@ -323,6 +335,33 @@ TORN = Known(
 UNTOLD = Known(workload="untold", nodes=("n-24",), gpus=2, parts=(WELL, HANGS))
 """It hangs, and no rule told since when or for whom."""
 
+IN_POD = {"owner_namespace": "research", "owner_pod": "bert-3", "owner_container": "main"}
+HANGS_IN_POD = Known(
+    workload="bert",
+    namespace="research",
+    pod="bert-{}",
+    nodes=("n-29",),
+    more=_stalls("n-29", {"pid": "9012", **IN_POD}),
+    parts=(WELL, HANGS),
+)
+HANGS_IN_ODD_POD = Known(
+    workload="odd",
+    nodes=("n-30",),
+    more=_stalls("n-30", {"pid": "9013", **IN_POD, "owner_pod": "`reboot`"}),
+    parts=(WELL, HANGS),
+)
+HANGS_IN_TWO = Known(
+    workload="two",
+    nodes=("n-31",),
+    more=_stalls("n-31", {"pid": "9014"}, {"pid": "9015"}),
+    parts=(WELL, HANGS),
+)
+HANGS_IN_ANOTHER = Known(
+    workload="else",
+    nodes=("n-32",),
+    more=_stalls("n-32", {"pid": "9016", "rank": "5"}),
+    parts=(WELL, HANGS),
+)
 OVER = Known(workload="over", nodes=("n-25",), gpus=1, parts=(STORAGE, WELL))
 MUTE = Known(
     workload="mute",
@@ -350,6 +389,10 @@ NEW_ONES = (
     OVER,
     MUTE,
     GAPPY,
+    HANGS_IN_POD,
+    HANGS_IN_ODD_POD,
+    HANGS_IN_TWO,
+    HANGS_IN_ANOTHER,
     TORN,
     WIDE,
     TALKER,
@@ -743,7 +786,8 @@ def test_a_job_that_hangs_names_the_rank_that_is_waited_for(why: Why) -> None:
     assert f"GPU 3 of n-2 (rank 3) was waited for: {STOPPED.meaning}" in first["evidence"]
     assert "GPU 2 of n-2 (rank 2) and 4 more; GPU 3" in first["evidence"]
     assert "no GPU of the job worked for 1 h" in first["evidence"]
-    assert first["remedy"].startswith(STOPPED.advice.remedy)
+    remedy = STOPPED.advice.remedy.replace("PID`", "417` on n-2")
+    assert first["remedy"].startswith(remedy)
     (alert,) = said.rows("alerts", "alerts")
     assert (alert["alert"], alert["severity"]) == ("JobStalled", "page")
     assert "Alerts about it meanwhile: JobStalled." in said.finding
@@ -752,11 +796,35 @@ def test_a_job_that_hangs_names_the_rank_that_is_waited_for(why: Why) -> None:
         "Hangs since 2027-01-15 07:00 UTC: 7 GPUs wait for rank 3 (n-2, GPU 3), "
         f"{STOPPED.advice.does}."
     )
-    assert stacks == "On n-2: `gpunode stacks --gpu 3`."
-    assert helps.startswith(f"What helps: {STOPPED.advice.remedy}")
+    assert stacks == "On n-2, where its PID is 417: `gpunode stacks --gpu 3`."
+    assert helps.startswith(f"What helps: {remedy}")
     assert before.startswith("slurm-4301 of kim held 8 GPUs")
     earlier = Said(why("4301", "--format=json", "--to=2027-01-15T06:30"))
     assert "Hangs" not in earlier.finding
+
+
+def test_a_process_that_is_waited_for_is_told_with_the_ways_to_it_in_its_pod(why: Why) -> None:
+    _, stacks, pod, helps = Said(why("bert", "--format=json")).finding.splitlines()[:4]
+    assert stacks == "On n-29, where its PID is 9012: `gpunode stacks --gpu 3`."
+    assert pod.startswith("Its pod is research/bert-3, where it has another PID: ")
+    assert re.findall("`(.*?)`", pod) == [
+        "kubectl exec -it -n research bert-3 -c main -- sh",
+        "kubectl debug node/n-29 -it --image=busybox --profile=sysadmin -- chroot /host",
+    ]
+    assert helps.startswith("What helps: Continue it: `kill -CONT 9012` on n-29.")
+
+
+def test_no_command_is_made_of_a_name_that_a_shell_would_obey(why: Why) -> None:
+    finding = Said(why("odd", "--format=json")).finding
+    assert "its PID is 9013" in finding
+    assert "kubectl" not in finding
+
+
+def test_of_several_processes_none_is_taken_for_the_one_that_is_waited_for(why: Why) -> None:
+    for known, node in (("two", "n-31"), ("else", "n-32")):
+        finding = Said(why(known, "--format=json")).finding
+        assert f"On {node}: `gpunode stacks --gpu 3`, which has the PID." in finding
+        assert "`kill -CONT PID`" in finding
 
 
 def test_a_hang_of_which_only_the_verdicts_tell_is_said_first_as_well(why: Why) -> None:
@@ -1091,7 +1159,7 @@ def test_the_page_is_one_file_that_runs_nothing(why: Why) -> None:
     assert "<svg" in page
     finding = page.partition('<div class="finding">')[2].partition("</div>")[0]
     assert "`" not in page.partition("<main>")[0]
-    assert "<p>On n-2: <code>gpunode stacks --gpu 3</code>.</p>" in finding
+    assert "where its PID is 417: <code>gpunode stacks --gpu 3</code>.</p>" in finding
     assert not re.search(r"<script|<link|<img| src=|https?://(?!127\.0\.0\.1)(?!www\.w3)", page)
     hostile = why(f"{HOSTILE}/train", "--format=html")
     assert hostile.code == 0

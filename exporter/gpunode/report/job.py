@@ -98,6 +98,10 @@ STATES_NOW = RunQuery("sum by (state) (job:gpunode_gpu_seconds:rate5m{JOB})")
 CAUSES_NOW = RunQuery("sum by (cause) (job:gpunode_gpu_bottleneck:count{JOB})")
 STALLED_NOW = RunQuery("max(job:gpunode_stalled:seconds{JOB})")
 AWAITED_NOW = RunQuery("max by (instance, gpu, rank, reason) (gpu:gpunode_rank:awaited{JOB})")
+PROCESSES_NOW = RunQuery(
+    "group by (rank, pid, owner_namespace, owner_pod, owner_container) "
+    "(gpunode_gpu_process_info{NODES} and on (" + GPU + ") gpu:gpunode_job:member{JOB})"
+)
 STATES_OF_GPU = RunQuery(
     "max by (state) (avg_over_time(gpu:gpunode_gpu_seconds:rate5m{NODES}[WINDOW]) "
     "and on (" + GPU + ") last_over_time(gpu:gpunode_job:member{JOB}[WINDOW]))"
@@ -281,6 +285,15 @@ class LateGpu:
     """Shares of its time."""
 
 
+class GpuProcess(NamedTuple):
+    """The process on a GPU by its PID on the node, and its container if that is a pod's."""
+
+    pid: str
+    namespace: str = ""
+    pod: str = ""
+    container: str = ""
+
+
 class Fired(NamedTuple):
     """An alert about a job, or about a part that it uses."""
 
@@ -363,6 +376,9 @@ class RunPast:
 
     awaited_now: list[tuple[JobGpu, str]] = field(default_factory=list)
     """The GPUs for which others wait, and the reasons."""
+
+    process_awaited: GpuProcess | None = None
+    """The process on the first of them; None if it is not known, or there are several."""
 
     lost_since: float | None = None
     alerts: dict[Fired, list[int]] = field(default_factory=dict)
@@ -465,6 +481,8 @@ class _Asking:
         past.awaited_now = sorted(
             (_place(labels), labels.get("reason", "")) for labels, _ in self._at_end(AWAITED_NOW)
         )
+        if past.awaited_now:
+            past.process_awaited = self._process(past.awaited_now[0][0])
 
         if self.run.goes_on and self.run.seconds > LATELY:
             past.lately = Lately(
@@ -472,6 +490,22 @@ class _Asking:
                 _by(self._at_end(CAUSES, LATELY), "cause"),
                 _gains(self._at_end(GAINS, LATELY)),
             )
+
+    def _process(self, place: JobGpu) -> GpuProcess | None:
+        """The process of a rank, or else the only one on its GPU without any."""
+        asked = PROCESSES_NOW.of(self.run.job, 0, self._gpu(place))
+        found = [labels for labels, _ in self.server.at(asked, self.run.end)]
+        of_rank = [labels for labels in found if labels.get("rank") == place.rank]
+        only = of_rank or [labels for labels in found if not labels.get("rank")]
+        if len(only) != 1 or not only[0].get("pid", "").isdecimal():
+            return None
+        own = ("owner_namespace", "owner_pod", "owner_container")
+        return GpuProcess(only[0]["pid"], *(only[0].get(name, "") for name in own))
+
+    def _gpu(self, place: JobGpu) -> str:
+        """What selects the series of a GPU."""
+        node = f'cluster="{quoted(self.run.job.cluster)}",instance="{quoted(place.instance)}"'
+        return f'{node},gpu="{quoted(place.gpu)}"'
 
     def _at_end(self, query: RunQuery, window: int = 0) -> Iterator[tuple[Labels, float]]:
         return self.server.at(query.of(self.run.job, window, self.nodes), self.run.end)
@@ -495,8 +529,7 @@ class _Asking:
         cause = max(causes, key=lambda name: causes[name][0], default="")
         known = {on[:2]: share for on, share in past.blocked.items()}
         others = [share for on, share in known.items() if on != place[:2]]
-        gpu = f'cluster="{quoted(self.run.job.cluster)}",instance="{quoted(place.instance)}"'
-        asked = STATES_OF_GPU.of(self.run.job, end - start, f'{gpu},gpu="{quoted(place.gpu)}"')
+        asked = STATES_OF_GPU.of(self.run.job, end - start, self._gpu(place))
         past.late = LateGpu(
             place if place.rank or not cause else causes[cause][1],
             reason,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -35,6 +36,10 @@ LEAST = 0.005
 
 SHORT = 600
 """Seconds of a run below which rates over five minutes say little of it."""
+
+OF_KUBERNETES = re.compile("[a-z0-9][a-z0-9.-]{0,252}")
+"""A name of a node, namespace, pod or container, which a shell takes as it is:
+https://kubernetes.io/docs/concepts/overview/working-with-objects/names/"""
 
 RATE = 300
 """Seconds of which a rate is the mean."""
@@ -138,16 +143,37 @@ def _hang(view: JobView, cause: str) -> Now:
     more = f", and for {len(awaited) - MOST_PLACES} more" if len(awaited) > MOST_PLACES else ""
     waiting = wait or max(1.0, view.gpus - len(awaited))
     place, reason = awaited[0]
-    stacks = f"On {shown(place.instance)}: `gpunode stacks --gpu {shown(place.gpu)}`."
     return Now(
         (
             f"{since}: {counted(waiting, 'GPU')} {'waits' if waiting == 1 else 'wait'} for "
             f"{waited_for}{more}.",
-            *([] if reason is GONE else [stacks]),
-            f"What helps: {reason.advice.remedy} {remedy}".rstrip(),
+            *([] if reason is GONE else _process(place, view)),
+            f"What helps: {view.remedy_of(place, reason)} {remedy}".rstrip(),
         ),
         cause,
     )
+
+
+def _process(place: JobGpu, view: JobView) -> Iterator[str]:
+    """How to see where the process on a GPU stands, and how to come to it in a pod.
+
+    A shell on the node by kubectl has the PIDs of the node:
+    https://kubernetes.io/docs/reference/kubectl/generated/kubectl_debug/
+    """
+    node, process = place.instance, view.process_of(place)
+    stacks = f"`gpunode stacks --gpu {shown(place.gpu)}`"
+    if process is None:
+        yield f"On {shown(node)}: {stacks}, which has the PID."
+        return
+    yield f"On {shown(node)}, where its PID is {process.pid}: {stacks}."
+    pod, namespace, container = process.pod, process.namespace, process.container
+    if all(map(OF_KUBERNETES.fullmatch, (node, pod, namespace))):
+        only = f" -c {container}" if OF_KUBERNETES.fullmatch(container) else ""
+        yield (
+            f"Its pod is {namespace}/{pod}, where it has another PID: `kubectl exec -it -n "
+            f"{namespace} {pod}{only} -- sh`. For a shell on the node: `kubectl debug node/{node} "
+            "-it --image=busybox --profile=sysadmin -- chroot /host`."
+        )
 
 
 def _rank(place: JobGpu) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -9,7 +10,7 @@ from gpunode.report import job as asked
 from gpunode.report import words
 from gpunode.report.document import TableColumn, Value
 from gpunode.report.history import Amounts
-from gpunode.report.job import JobGpu, LateGpu, RunPast, RunQuery
+from gpunode.report.job import GpuProcess, JobGpu, LateGpu, RunPast, RunQuery
 from gpunode.report.sections.losses import Loss, losses_of, share_of
 from gpunode.report.view import added, held, lost, ratio, shown, useful
 from gpunode.report.words import clock, lasting, written
@@ -50,6 +51,9 @@ OWN_STATES = {
     "starved": "starved",
     "idle": "idle",
 }
+
+PID = re.compile("`([^`]*)PID`")
+"""A command of a remedy that ends in the PID of the process on the GPU."""
 
 BALANCE = "See what the rank does for which the others wait, or balance the work between the ranks."
 
@@ -234,9 +238,23 @@ class JobView:
         if cause == STRAGGLER.name:
             return self._remedy_of_late(past.late) if past.late else BALANCE
         if CAUSES[cause].waits_for_peers and CAUSES[cause].stands_still and self.run.goes_on:
-            reasons = [reason for _, reason in self._by_reason()]
-            return f"{reasons[0].advice.remedy} {remedy}" if reasons else remedy
+            reasons = self._by_reason()
+            return f"{self.remedy_of(*reasons[0])} {remedy}" if reasons else remedy
         return remedy
+
+    def remedy_of(self, place: JobGpu, reason: Reason) -> str:
+        """What helps a GPU that is waited for, with its PID and where that is, if it is known."""
+        process = self.process_of(place)
+        on = shown(place.instance)
+        return PID.sub(
+            lambda found: f"`{found[1]}{process.pid}` on {on}" if process else found[0],
+            reason.advice.remedy,
+        )
+
+    def process_of(self, place: JobGpu) -> GpuProcess | None:
+        """The process on a GPU that is waited for now, if it is known."""
+        awaited = [first[:2] for first, _ in self.past.awaited_now[:1]]
+        return self.past.process_awaited if place[:2] in awaited else None
 
     def _remedy_of_late(self, late: LateGpu) -> str:
         own = late.cause in words.REMEDIES
