@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -1030,6 +1031,20 @@ def test_what_cannot_be_answered_is_one_line_and_exit_code_2(
     ended = why(*arguments)
     assert (ended.code, ended.out, ended.err.count("\n")) == (2, "", 1)
     assert said in ended.err
+
+
+def test_an_address_where_nothing_answers_is_told_once() -> None:
+    command = [sys.executable, "-m", "gpunode", "why", "4301"]
+    ended = subprocess.run(
+        [*command, "--prometheus.url=http://127.0.0.1:9"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 2
+    refused = "gpunode: http://127.0.0.1:9 (prometheus.url): cannot be reached: "
+    assert ended.stderr.startswith(refused)
+    assert ended.stderr.count("\n") == 1, ended.stderr
 
 
 # Formats
