@@ -204,14 +204,16 @@ def _counters_that_run_ahead(begin: int, _: int) -> list[Recorded]:
     ]
 
 
-def _waited_for(node: str, cause: str, states: Shares) -> Callable[[int, int], list[Recorded]]:
+def _waited_for(
+    node: str, cause: str, states: Shares, reason: str = "unknown"
+) -> Callable[[int, int], list[Recorded]]:
     """GPU 2 of the node is waited for, and has a verdict and a ledger of its own."""
     late = {"instance": node, "gpu": "2", "uuid": f"GPU-{node}-2"}
 
     def more(begin: int, _: int) -> list[Recorded]:
         rank = {**late, "rank": "10"}
         return [
-            ("gpu:gpunode_rank:awaited", {**rank, "reason": "unknown"}, lambda _: 1.0, begin),
+            ("gpu:gpunode_rank:awaited", {**rank, "reason": reason}, lambda _: 1.0, begin),
             ("gpu:gpunode_rank:verdict", {**rank, "cause": cause}, lambda _: 1.0, begin),
             *(
                 (
@@ -229,7 +231,7 @@ def _waited_for(node: str, cause: str, states: Shares) -> Callable[[int, int], l
 
 def _waited_for_at_the_end(node: str) -> Callable[[int, int], list[Recorded]]:
     """GPU 3 of the node is waited for in the last hour, and has no verdict."""
-    late = {"instance": node, "gpu": "3", "uuid": f"GPU-{node}-3", "rank": "3", "reason": "lock"}
+    late = {"instance": node, "gpu": "3", "uuid": f"GPU-{node}-3", "rank": "3", "reason": "unknown"}
     return lambda _, end: [("gpu:gpunode_rank:awaited", late, lambda _: 1.0, end - HOUR)]
 
 
@@ -325,6 +327,13 @@ HOT = Known(
     late=("n-19", "2"),
     more=_waited_for("n-19", "thermal", {"compute": 0.98, "blocked": 0.02}),
 )
+BUSY = Known(
+    workload="busy",
+    nodes=("n-33", "n-34"),
+    parts=(WAITS_FOR_ONE,),
+    late=("n-34", "2"),
+    more=_waited_for("n-34", "none", {"compute": 0.98, "blocked": 0.02}, "cpu_bound"),
+)
 WIDE = Known(workload="wide", nodes=tuple(f"w-{at}" for at in range(10, 43)), gpus=1, parts=(WELL,))
 GAPPY = Known(workload="gappy", nodes=("n-27",), gpus=1, parts=(PAUSES_AS_ALL_DO,))
 TORN = Known(
@@ -390,6 +399,7 @@ NEW_ONES = (
     OVER,
     MUTE,
     GAPPY,
+    BUSY,
     HANGS_IN_POD,
     HANGS_IN_ODD_POD,
     HANGS_IN_TWO,
@@ -826,6 +836,14 @@ def test_of_several_processes_none_is_taken_for_the_one_that_is_waited_for(why: 
         finding = Said(why(known, "--format=json")).finding
         assert f"On {node}: `gpunode stacks --gpu 3`, which has the PID." in finding
         assert "`kill -CONT PID`" in finding
+
+
+def test_stacks_are_asked_for_by_the_gpu_where_its_pid_is_not_known(why: Why) -> None:
+    hangs = Said(why("mute", "--format=json")).finding
+    assert "What helps: See where it stands: `gpunode stacks --gpu 3` on n-26." in hangs
+    (cause,) = Said(why("busy", "--format=json")).rows("held_up", "causes")
+    thread = "See what that thread does: `gpunode stacks --gpu 2` on n-34."
+    assert cause["remedy"] == f"On GPU 2 of n-34 (rank 10): {thread}"
 
 
 def test_a_hang_of_which_only_the_verdicts_tell_is_said_first_as_well(why: Why) -> None:

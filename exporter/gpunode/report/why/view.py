@@ -243,13 +243,12 @@ class JobView:
         return remedy
 
     def remedy_of(self, place: JobGpu, reason: Reason) -> str:
-        """What helps a GPU that is waited for, with its PID and where that is, if it is known."""
-        process = self.process_of(place)
-        on = shown(place.instance)
-        return PID.sub(
-            lambda found: f"`{found[1]}{process.pid}` on {on}" if process else found[0],
-            reason.advice.remedy,
-        )
+        """What helps a GPU that is waited for, with its node, and its PID if that is known."""
+        process, on = self.process_of(place), shown(place.instance)
+        if process is None:
+            stacks = f"`gpunode stacks --gpu {shown(place.gpu)}` on {on}"
+            return reason.advice.remedy.replace("`gpunode stacks --pid PID`", stacks)
+        return PID.sub(lambda found: f"`{found[1]}{process.pid}` on {on}", reason.advice.remedy)
 
     def process_of(self, place: JobGpu) -> GpuProcess | None:
         """The process on a GPU that is waited for now, if it is known."""
@@ -262,7 +261,7 @@ class JobView:
         if late.cause in SLOW_CAUSES or self._slow_parts(late):
             says = f"Replace the slow node. {says}".rstrip()
         elif not own and late.reason in REASONS:
-            says = REASONS[late.reason].advice.remedy
+            says = self.remedy_of(late.place, REASONS[late.reason])
         return f"On {shown(str(late.place))}: {says}" if says else BALANCE
 
     def _slow_parts(self, late: LateGpu) -> list[str]:
