@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pynvml
 import pytest
 
 from gpunode.cli.commands import main
@@ -77,6 +78,22 @@ def test_what_is_not_there_is_told(capfd: pytest.CaptureFixture[str]) -> None:
     assert "process 2147483647: there is no such process" in capfd.readouterr().out
     with pytest.raises(UsageError, match="there is no GPU 7"):
         look(with_gpu(1), StacksCommandSettings(gpu="7"))
+
+
+def test_a_machine_without_a_driver_is_told_in_words_and_what_works_there(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def nothing(name: str) -> None:
+        raise OSError(f"{name}: cannot open shared object file")
+
+    monkeypatch.setattr(pynvml, "CDLL", nothing)
+    monkeypatch.setattr(pynvml, "nvmlLib", None)
+    with pytest.raises(SystemExit) as ended:
+        main(["stacks"])
+    assert ended.value.code == 2
+    said = capfd.readouterr().err
+    assert said.startswith("gpunode: there is no NVIDIA driver here: ")
+    assert said.endswith("; `gpunode stacks --pid=PID` looks at any process\n")
 
 
 IN_C = """

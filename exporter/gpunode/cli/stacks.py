@@ -45,7 +45,7 @@ def look(node: LocalNode, settings: StacksCommandSettings) -> list[ProcessShown]
     wanted = [gpu for gpu in gpus if settings.gpu in ("", str(gpu.identity.index))]
     if not wanted:
         why = "; ".join(errors.values()) or f"there is no GPU {settings.gpu or 'here'}"
-        raise UsageError(f"{why}; --pid looks at a process that is on none")
+        raise UsageError(f"{why}; `gpunode stacks --pid=PID` looks at any process")
     found: dict[int, str] = {}
     for gpu in wanted:
         try:

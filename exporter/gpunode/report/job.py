@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import statistics
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -35,6 +35,9 @@ OWN = 0.25
 
 AT_ITS_END = 900
 """Seconds: how far back versions are looked for: rules record those of nodes every four minutes."""
+
+LATELY = 1800
+"""Seconds up to the end of a run that tell what is to come, if it goes on and is longer."""
 
 _HOURS = f"* {RULE_INTERVAL} / {HOUR}"
 GAIN_STEP = 60
@@ -95,6 +98,10 @@ STATES_NOW = RunQuery("sum by (state) (job:gpunode_gpu_seconds:rate5m{JOB})")
 CAUSES_NOW = RunQuery("sum by (cause) (job:gpunode_gpu_bottleneck:count{JOB})")
 STALLED_NOW = RunQuery("max(job:gpunode_stalled:seconds{JOB})")
 AWAITED_NOW = RunQuery("max by (instance, gpu, rank, reason) (gpu:gpunode_rank:awaited{JOB})")
+PROCESSES_NOW = RunQuery(
+    "group by (rank, pid, owner_namespace, owner_pod, owner_container) "
+    "(gpunode_gpu_process_info{NODES} and on (" + GPU + ") gpu:gpunode_job:member{JOB})"
+)
 STATES_OF_GPU = RunQuery(
     "max by (state) (avg_over_time(gpu:gpunode_gpu_seconds:rate5m{NODES}[WINDOW]) "
     "and on (" + GPU + ") last_over_time(gpu:gpunode_job:member{JOB}[WINDOW]))"
@@ -278,6 +285,15 @@ class LateGpu:
     """Shares of its time."""
 
 
+class GpuProcess(NamedTuple):
+    """The process on a GPU by its PID on the node, and its container if that is a pod's."""
+
+    pid: str
+    namespace: str = ""
+    pod: str = ""
+    container: str = ""
+
+
 class Fired(NamedTuple):
     """An alert about a job, or about a part that it uses."""
 
@@ -300,6 +316,15 @@ class EarlierRun:
     step: float | None
     versions: frozenset[tuple[str, str]]
     nodes: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Lately:
+    """GPU hours of the last ``LATELY`` seconds, as those of the whole run."""
+
+    states: Amounts
+    causes: Amounts
+    gains: dict[str, Amounts]
 
 
 @dataclass(slots=True)
@@ -326,11 +351,17 @@ class RunPast:
     places: dict[str, dict[JobGpu, float]] = field(default_factory=dict)
     """GPU hours for which each cause was named, by cause."""
 
-    awaited: dict[tuple[JobGpu, str], float] = field(default_factory=dict)
+    awaited: dict[tuple[JobGpu, str], float] = field(default_factory=lambda: defaultdict(float))
     """GPU hours for which the others waited for a GPU, by the reason."""
+
+    awaited_in: dict[int, float] = field(default_factory=lambda: defaultdict(float))
+    """The same of each window by its end, of all GPUs."""
 
     blocked: dict[JobGpu, float] = field(default_factory=dict)
     """The share of its time for which each GPU waited for others."""
+
+    lately: Lately | None = None
+    """None of a run that has ended, or is no longer than that."""
 
     stalled: float | None = None
     late: LateGpu | None = None
@@ -345,6 +376,9 @@ class RunPast:
 
     awaited_now: list[tuple[JobGpu, str]] = field(default_factory=list)
     """The GPUs for which others wait, and the reasons."""
+
+    process_awaited: GpuProcess | None = None
+    """The process on the first of them; None if it is not known, or there are several."""
 
     lost_since: float | None = None
     alerts: dict[Fired, list[int]] = field(default_factory=dict)
@@ -420,10 +454,7 @@ class _Asking:
             past.states[at][labels.get("state", "")] = hours
         for labels, at, hours in self._windows(CAUSES):
             past.causes[at][labels.get("cause", "")] = hours
-        for labels, _, hours in self._windows(GAINS):
-            gain = past.gains.setdefault(labels.get("cause", ""), {})
-            bound = labels.get("bound", "")
-            gain[bound] = gain.get(bound, 0.0) + hours
+        past.gains = _gains((labels, hours) for labels, _, hours in self._windows(GAINS))
         past.kinds = _by(self._whole(KINDS), "kind")
         past.phases = _by(self._whole(PHASES), "phase")
         past.steps = {at: seconds for _, at, seconds in self._windows(STEPS)}
@@ -433,8 +464,9 @@ class _Asking:
         past = self.past
         for labels, hours in self._whole(PLACES):
             past.places.setdefault(labels.get("cause", ""), {})[_place(labels)] = hours
-        for labels, hours in self._whole(AWAITED):
-            past.awaited[_place(labels), labels.get("reason", "")] = hours
+        for labels, at, hours in self._windows(AWAITED):
+            past.awaited[_place(labels), labels.get("reason", "")] += hours
+            past.awaited_in[at] += hours
         past.blocked = {_place(labels): share for labels, share in self._whole(BLOCKED)}
         past.stalled = _one(self._whole(STALLED))
         lately = LOST_SINCE.of(self.run.job, 2 * self.past.length)
@@ -449,9 +481,34 @@ class _Asking:
         past.awaited_now = sorted(
             (_place(labels), labels.get("reason", "")) for labels, _ in self._at_end(AWAITED_NOW)
         )
+        if past.awaited_now:
+            past.process_awaited = self._process(past.awaited_now[0][0])
 
-    def _at_end(self, query: RunQuery) -> Iterator[tuple[Labels, float]]:
-        return self.server.at(query.of(self.run.job, 0, self.nodes), self.run.end)
+        if self.run.goes_on and self.run.seconds > LATELY:
+            past.lately = Lately(
+                _by(self._at_end(SECONDS, LATELY), "state"),
+                _by(self._at_end(CAUSES, LATELY), "cause"),
+                _gains(self._at_end(GAINS, LATELY)),
+            )
+
+    def _process(self, place: JobGpu) -> GpuProcess | None:
+        """The process of a rank, or else the only one on its GPU without any."""
+        asked = PROCESSES_NOW.of(self.run.job, 0, self._gpu(place))
+        found = [labels for labels, _ in self.server.at(asked, self.run.end)]
+        of_rank = [labels for labels in found if labels.get("rank") == place.rank]
+        only = of_rank or [labels for labels in found if not labels.get("rank")]
+        if len(only) != 1 or not only[0].get("pid", "").isdecimal():
+            return None
+        own = ("owner_namespace", "owner_pod", "owner_container")
+        return GpuProcess(only[0]["pid"], *(only[0].get(name, "") for name in own))
+
+    def _gpu(self, place: JobGpu) -> str:
+        """What selects the series of a GPU."""
+        node = f'cluster="{quoted(self.run.job.cluster)}",instance="{quoted(place.instance)}"'
+        return f'{node},gpu="{quoted(place.gpu)}"'
+
+    def _at_end(self, query: RunQuery, window: int = 0) -> Iterator[tuple[Labels, float]]:
+        return self.server.at(query.of(self.run.job, window, self.nodes), self.run.end)
 
     def late(self) -> None:
         """The GPU that was waited for, and what its own time went to meanwhile."""
@@ -472,8 +529,7 @@ class _Asking:
         cause = max(causes, key=lambda name: causes[name][0], default="")
         known = {on[:2]: share for on, share in past.blocked.items()}
         others = [share for on, share in known.items() if on != place[:2]]
-        gpu = f'cluster="{quoted(self.run.job.cluster)}",instance="{quoted(place.instance)}"'
-        asked = STATES_OF_GPU.of(self.run.job, end - start, f'{gpu},gpu="{quoted(place.gpu)}"')
+        asked = STATES_OF_GPU.of(self.run.job, end - start, self._gpu(place))
         past.late = LateGpu(
             place if place.rank or not cause else causes[cause][1],
             reason,
@@ -528,6 +584,15 @@ def _one(found: Iterator[tuple[Labels, float]]) -> float | None:
 
 def _by(found: Iterator[tuple[Labels, float]], label: str) -> Amounts:
     return {labels.get(label, ""): hours for labels, hours in found}
+
+
+def _gains(found: Iterable[tuple[Labels, float]]) -> dict[str, Amounts]:
+    """GPU hours by cause and bound."""
+    gains: dict[str, Amounts] = {}
+    for labels, hours in found:
+        gain, bound = gains.setdefault(labels.get("cause", ""), {}), labels.get("bound", "")
+        gain[bound] = gain.get(bound, 0.0) + hours
+    return gains
 
 
 def _place(labels: Labels) -> JobGpu:

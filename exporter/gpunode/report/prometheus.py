@@ -185,7 +185,7 @@ class Prometheus:
 
     def _log_retry(self, state: tenacity.RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
-        log.info("%s: %s; asks again", self.url, error)
+        log.debug("%s: %s; asks again", self.url, error)  # the last error is told in any case
 
     def _once(self, path: str, form: Mapping[str, str | int]) -> QueryResponse:
         late = f"no answer within {self.timeout:g} s (prometheus.timeout)"

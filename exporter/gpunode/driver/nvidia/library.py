@@ -26,6 +26,9 @@ UNSUPPORTED = {
     pynvml.NVML_ERROR_NO_PERMISSION,
 }
 
+NO_DRIVER = "there is no NVIDIA driver here"
+"""What a library that is not found means, as the driver brings it."""
+
 
 class CallInFlight(NamedTuple):
     """A call in flight: the function, the GPU that it asks, and since when."""
@@ -106,7 +109,9 @@ class Library:
         try:
             pynvml.nvmlInit()
         except pynvml.NVMLError as error:
-            raise DriverUnavailable(explain("nvmlInit", error)) from error
+            why = explain("nvmlInit", error)
+            none = error.value == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND
+            raise DriverUnavailable(f"{NO_DRIVER}: {why}" if none else why) from error
         with self._idle:
             self._open = True
 

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gpunode.report import words
 from gpunode.report.history import RULE_INTERVAL
-from gpunode.report.job import JobGpu
+from gpunode.report.job import LATELY, JobGpu
 from gpunode.report.runs import Run
 from gpunode.report.sections.losses import losses_of
 from gpunode.report.view import held, shown
-from gpunode.report.why.view import MOST_PLACES, Held, JobView, known_lost, useful_share
+from gpunode.report.why.view import (
+    MOST_PLACES,
+    OWN_STATES,
+    Held,
+    JobView,
+    is_as_much,
+    known_lost,
+    listed,
+    useful_share,
+)
 from gpunode.report.words import clock, counted, lasting, number, written
 from gpunode.verdict.causes import CAUSES
 from gpunode.verdict.causes.cause import BOUND
@@ -27,6 +37,10 @@ LEAST = 0.005
 SHORT = 600
 """Seconds of a run below which rates over five minutes say little of it."""
 
+OF_KUBERNETES = re.compile("[a-z0-9][a-z0-9.-]{0,252}")
+"""A name of a node, namespace, pod or container, which a shell takes as it is:
+https://kubernetes.io/docs/concepts/overview/working-with-objects/names/"""
+
 RATE = 300
 """Seconds of which a rate is the mean."""
 
@@ -35,10 +49,12 @@ def finding(view: JobView) -> str:
     """The lines above all; what holds the job up now comes first."""
     run = view.run
     began = "at least since" if run.cut else "from"
+    nodes = listed(view.past.nodes)
+    if len(view.past.nodes) != 1:
+        nodes = f"{counted(len(view.past.nodes), 'node')} ({nodes})" if nodes else "no known node"
     name = (
-        f"{view.name} held {counted(view.gpus, 'GPU')} on {counted(len(view.past.nodes), 'node')} "
-        f"for {lasting(run.seconds)}, {began} {clock(run.first)} to {clock(run.last)} UTC"
-        f"{_ending(run)}."
+        f"{view.name} held {counted(view.gpus, 'GPU')} on {nodes} for {lasting(run.seconds)}, "
+        f"{began} {clock(run.first)} to {clock(run.last)} UTC{_ending(run)}."
     )
     if view.held <= 0:
         return f"{name}\nNothing is recorded of where its time went. {missing(view)}".strip()
@@ -93,16 +109,15 @@ def _now(view: JobView) -> Now:
     states = past.states_now
     if known_lost(states) <= BOUND * held(states):
         return Now()
-    losses = losses_of(states, past.causes_now)
-    most = next((loss for loss in losses if loss.name != "unknown"), None)
-    if most is None:
+    losses = [one for one in losses_of(states, past.causes_now) if one.name != "unknown"]
+    if not losses:
         return Now()
+    most = losses[0]
+    alike = [one for one in losses if is_as_much(one.given_back, most.given_back, held(states))]
     lost_now = written(known_lost(states) / held(states), "share")
-    says = (
-        f"In the last {lasting(RATE)}, {lost_now} of its time was lost, most to {most.name}: "
-        f"{_meaning(most.name)}."
-    )
-    if view.held_up and view.held_up[0].name == most.name:
+    does = "; and ".join(_does(one.name) for one in alike)
+    says = f"In the last {lasting(RATE)}, {lost_now} of its time was lost: GPUs are {does}."
+    if {one.name for one in alike} <= {one.name for one in view.most}:
         return Now((says,))
     remedy = view.remedy(most.cause) if most.cause else most.remedy
     return Now((says, f"What helps: {remedy}"), most.name)
@@ -128,16 +143,37 @@ def _hang(view: JobView, cause: str) -> Now:
     more = f", and for {len(awaited) - MOST_PLACES} more" if len(awaited) > MOST_PLACES else ""
     waiting = wait or max(1.0, view.gpus - len(awaited))
     place, reason = awaited[0]
-    stacks = f"On {shown(place.instance)}: `gpunode stacks --gpu {shown(place.gpu)}`."
     return Now(
         (
             f"{since}: {counted(waiting, 'GPU')} {'waits' if waiting == 1 else 'wait'} for "
             f"{waited_for}{more}.",
-            *([] if reason is GONE else [stacks]),
-            f"What helps: {reason.advice.remedy} {remedy}".rstrip(),
+            *([] if reason is GONE else _process(place, view)),
+            f"What helps: {view.remedy_of(place, reason)} {remedy}".rstrip(),
         ),
         cause,
     )
+
+
+def _process(place: JobGpu, view: JobView) -> Iterator[str]:
+    """How to see where the process on a GPU stands, and how to come to it in a pod.
+
+    A shell on the node by kubectl has the PIDs of the node:
+    https://kubernetes.io/docs/reference/kubectl/generated/kubectl_debug/
+    """
+    node, process = place.instance, view.process_of(place)
+    stacks = f"`gpunode stacks --gpu {shown(place.gpu)}`"
+    if process is None:
+        yield f"On {shown(node)}: {stacks}, which has the PID."
+        return
+    yield f"On {shown(node)}, where its PID is {process.pid}: {stacks}."
+    pod, namespace, container = process.pod, process.namespace, process.container
+    if all(map(OF_KUBERNETES.fullmatch, (node, pod, namespace))):
+        only = f" -c {container}" if OF_KUBERNETES.fullmatch(container) else ""
+        yield (
+            f"Its pod is {namespace}/{pod}, where it has another PID: `kubectl exec -it -n "
+            f"{namespace} {pod}{only} -- sh`. For a shell on the node: `kubectl debug node/{node} "
+            "-it --image=busybox --profile=sysadmin -- chroot /host`."
+        )
 
 
 def _rank(place: JobGpu) -> str:
@@ -175,10 +211,9 @@ def _verdict(view: JobView, now: Now) -> Iterator[str]:
             "cause may be missing."
         )
     yield " ".join(says)
-    first = view.held_up[0] if view.held_up else None
-    if first and first.took >= CLEARLY * view.held:
-        yield from _most(first, view, now.remedied)
-    elif not says:
+    for one in view.most:
+        yield from _most(one, view, now.remedied)
+    if not view.most and not says:
         nothing = "Until then, nothing" if now.says else "Nothing"
         yield f"{nothing} took a tenth of the time that was recorded."
 
@@ -186,8 +221,8 @@ def _verdict(view: JobView, now: Now) -> Iterator[str]:
 def _most(first: Held, view: JobView, remedied: str) -> Iterator[str]:
     """The cause and what it would give back, from what it was seen, and what helps."""
     yield (
-        f"{first.name} took {written(first.took / view.held, 'share')} of its time: "
-        f"{_meaning(first.name)}; {_without(first, view)}."
+        f"For {written(first.took / view.held, 'share')} of their time, its GPUs were "
+        f"{_does(first.name)} ({first.name}); {_without(first, view)}."
     )
     for seen in (first.late, "; ".join(first.seen)):
         if seen:
@@ -196,41 +231,42 @@ def _most(first: Held, view: JobView, remedied: str) -> Iterator[str]:
         yield f"What helps: {first.remedy}"
 
 
-def _meaning(name: str) -> str:
-    return CAUSES[name].meaning if name in CAUSES else words.STATES[name]
+def _does(name: str) -> str:
+    """What GPUs do that have a cause or are in a state, after ``are``."""
+    return CAUSES[name].advice.does if name in CAUSES else OWN_STATES[name]
 
 
 def _without(one: Held, view: JobView) -> str:
     """What mending would give, in a sentence."""
-    worth = f", worth {number(one.back * view.price)}" if view.price is not None else ""
-    speed_up = faster(one, view.held)
-    if one.given_back is None:
-        at_most = f": the job would be {speed_up}" if speed_up else ""
-        return f"mending it gives back at most {counted(one.back, 'GPU hour')}{worth}{at_most}"
-    if one.given_back < CLEARLY * view.held:
-        return (
-            f"mending it gives back little, {number(one.given_back)} GPU hours{worth}: the job "
-            f"would be {speed_up}"
+    back = one.back
+    worth = f", worth {number(back.hours * view.price)}" if view.price is not None else ""
+    lately = _from_now_on(one, view)
+    over = " over the whole run" if lately else ""
+    if back.estimate is None:
+        at_most = f": the job would be {back.faster}{over}" if back.faster else ""
+        says = f"mending it gives back at most {counted(back.hours, 'GPU hour')}{worth}{at_most}"
+    elif back.estimate < CLEARLY * view.held:
+        says = (
+            f"mending it gives back little, {number(back.estimate)} GPU hours{worth}, as most of "
+            f"that time would pass all the same: the job would be {back.faster}{over}"
         )
-    return f"without it the job would be about {speed_up}{worth}"
+    else:
+        says = f"without it the job would be about {back.faster}{over}{worth}"
+    return f"{says}{lately}"
 
 
-def faster(one: Held, held_for: float) -> str:
-    """How many times as fast the run would have been, where there is an estimate."""
-    if one.given_back is None:
-        return f"at most {_times(held_for, one.back)} times as fast" if one.capped else ""
-    low, high = (
-        _times(held_for, back) for back in (one.at_least or 0.0, one.at_most or one.given_back)
-    )
-    return f"{_times(held_for, one.given_back)} times as fast ({low} to {high})"
-
-
-def _times(hours: float, back: float) -> str:
-    """A speed-up; what is next to none has a digit more."""
-    if back >= hours:
-        return "many"
-    times = hours / (hours - back)
-    return f"{times:.1f}" if times >= 1 + CLEARLY else f"{times:.2f}"
+def _from_now_on(one: Held, view: JobView) -> str:
+    """What mending would give by the last half hour, where the whole run says another thing."""
+    lately = view.past.lately
+    if lately is None or one.name not in CAUSES:
+        return ""
+    if one.lately is None:
+        judged = sum(lately.causes.values()) >= (1 - CLEARLY) * held(lately.states) > 0
+        return f"; in the last {lasting(LATELY)} it was not named" if judged else ""
+    if not one.lately.faster or one.lately.faster == one.back.faster:
+        return ""
+    since = clock(view.run.end - LATELY)
+    return f"; from now on it would be {one.lately.faster}, by what is recorded since {since} UTC"
 
 
 def missing(view: JobView) -> str:

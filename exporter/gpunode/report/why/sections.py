@@ -9,12 +9,12 @@ from gpunode.report import job as asked
 from gpunode.report import words
 from gpunode.report.document import Figure, ReportSection, Table, TableColumn, Value
 from gpunode.report.history import DAY, Amounts
-from gpunode.report.job import EarlierRun, JobGpu, RunPast, kind
+from gpunode.report.job import LATELY, EarlierRun, JobGpu, RunPast, kind
 from gpunode.report.runs import SLURM
 from gpunode.report.sections.losses import losses_of
 from gpunode.report.view import added, held, ratio, shown
-from gpunode.report.why.finding import RATE, faster, missing
-from gpunode.report.why.view import MOST_PLACES, JobView, known_lost, useful_share
+from gpunode.report.why.finding import RATE, missing
+from gpunode.report.why.view import JobView, is_as_much, known_lost, listed, useful_share
 from gpunode.report.words import clock, counted, lasting, written
 from gpunode.verdict.causes.cause import LOST as CLEARLY
 
@@ -117,11 +117,12 @@ def causes(view: JobView) -> ReportSection:
         (
             one.name,
             one.named,
-            one.given_back,
-            one.at_least,
-            one.at_most,
-            faster(one, view.held),
-            *view.cost(one.back),
+            one.back.estimate,
+            one.back.at_least,
+            one.back.at_most,
+            one.back.faster,
+            *((one.lately.faster if one.lately else "",) if view.past.lately else ()),
+            *view.cost(one.back.hours),
             "; ".join(filter(None, (one.late, one.share, *one.seen))),
             one.remedy,
         )
@@ -145,6 +146,11 @@ def causes(view: JobView) -> ReportSection:
                     TableColumn("given_back_lower", "At least", "GPU hours"),
                     TableColumn("given_back_upper", "At most", "GPU hours"),
                     TableColumn("faster", "Without it"),
+                    *(
+                        (TableColumn("faster_lately", f"By the last {lasting(LATELY)}"),)
+                        if view.past.lately
+                        else ()
+                    ),
                     *view.cost_column("Worth"),
                     TableColumn("evidence", "Evidence"),
                     TableColumn("remedy", "What helps"),
@@ -220,9 +226,13 @@ def runs(view: JobView) -> ReportSection:
         causes: Amounts,
         step: float | None,
     ) -> tuple[Value, ...]:
-        first = losses_of(states, causes)[0]
-        clearly = held(states) > 0 and first.given_back >= CLEARLY * held(states)
-        most = first.name if clearly else "-"
+        losses, whole = losses_of(states, causes), held(states)
+        alike = [
+            loss.name
+            for loss in losses
+            if loss.given_back >= CLEARLY * whole > 0
+            and is_as_much(loss.given_back, losses[0].given_back, whole)
+        ]
         return (
             name,
             clock(start),
@@ -232,7 +242,7 @@ def runs(view: JobView) -> ReportSection:
             known_lost(states),
             *view.cost(known_lost(states)),
             step,
-            most,
+            ", ".join(alike) or "-",
         )
 
     rows = [
@@ -423,7 +433,7 @@ def _changed(view: JobView, before: EarlierRun) -> tuple[tuple[Value, ...], ...]
     for what in sorted({*then_of, *now_of}):
         put(what, then_of.get(what, "not known"), now_of.get(what, "not known"))
     put("GPUs", str(before.gpus), str(view.gpus))
-    put("nodes", _nodes(before.nodes), _nodes(past.nodes))
+    put("nodes", listed(before.nodes), listed(past.nodes))
     then, now = (useful_share(one) for one in (before.states, view.states))
     if then is not None and now is not None and abs(now - then) >= CLEARLY / 2:
         put("useful", written(then, "share"), written(now, "share"))
@@ -439,9 +449,3 @@ def _by_thing(versions: Iterable[tuple[str, str]]) -> dict[str, str]:
     for what, version in sorted(versions):
         found.setdefault(what, []).append(shown(version))
     return {what: ", ".join(all_of) for what, all_of in found.items()}
-
-
-def _nodes(nodes: Iterable[str]) -> str:
-    names = sorted(map(shown, nodes))
-    more = f" and {len(names) - MOST_PLACES} more" if len(names) > MOST_PLACES else ""
-    return ", ".join(names[:MOST_PLACES]) + more

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from gpunode.report import job as asked
 from gpunode.report import words
 from gpunode.report.document import TableColumn, Value
 from gpunode.report.history import Amounts
-from gpunode.report.job import JobGpu, LateGpu, RunPast, RunQuery
+from gpunode.report.job import GpuProcess, JobGpu, LateGpu, RunPast, RunQuery
 from gpunode.report.sections.losses import Loss, losses_of, share_of
 from gpunode.report.view import added, held, lost, ratio, shown, useful
 from gpunode.report.words import clock, lasting, written
-from gpunode.verdict.causes import CAUSES
+from gpunode.verdict.causes import CAUSES, NONE
 from gpunode.verdict.causes.cause import LOST as CLEARLY
 from gpunode.verdict.causes.communication import STRAGGLER
 from gpunode.verdict.causes.limits import POWER, THERMAL
@@ -39,15 +40,58 @@ SLOW_PARTS = (
 )
 """Verdicts on a GPU, and alerts about it or its node, that say that the node itself is slow."""
 
+ALIKE = 0.005
+"""Share of the time by which two causes differ that took as much."""
+
 OWN_STATES = {
     "communication": "communicating",
+    "blocked": "waiting for peers",
     "copy": "copying",
     "launch": "in gaps between small kernels",
     "starved": "starved",
     "idle": "idle",
 }
 
+PID = re.compile("`([^`]*)PID`")
+"""A command of a remedy that ends in the PID of the process on the GPU."""
+
 BALANCE = "See what the rank does for which the others wait, or balance the work between the ranks."
+
+
+@dataclass(frozen=True, slots=True)
+class GivenBack:
+    """GPU hours that would come back without a cause, of all that the job held meanwhile."""
+
+    held: float
+    at_most: float | None
+    """None if nobody can tell what would come back."""
+
+    estimate: float | None = None
+    """Where the verdicts made one that is less than what the cause took."""
+
+    at_least: float | None = None
+    capped: bool = False
+    """Whether there is an estimate, but of no less than what it took."""
+
+    @property
+    def hours(self) -> float:
+        """What would come back: as estimated, or at most."""
+        return (self.at_most or 0.0) if self.estimate is None else self.estimate
+
+    @property
+    def faster(self) -> str:
+        """How many times as fast the job would have been, where there is an estimate."""
+        if self.estimate is None:
+            return f"at most {self._times(self.hours)} times as fast" if self.capped else ""
+        low, high = map(self._times, (self.at_least or 0.0, self.at_most or self.estimate))
+        return f"{self._times(self.estimate)} times as fast ({low} to {high})"
+
+    def _times(self, back: float) -> str:
+        """A speed-up; what is next to none has a digit more."""
+        if back >= self.held:
+            return "many"
+        times = self.held / (self.held - back)
+        return f"{times:.1f}" if times >= 1 + CLEARLY else f"{times:.2f}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +105,7 @@ class Held:
     took: float
     """GPU hours of the states that it takes; of a cause that takes none, what would come back."""
 
-    at_most: float | None
-    """None if nobody can tell what would come back."""
-
-    given_back: float | None
-    """An estimate, where the verdicts made one that is less than what it took."""
-
-    at_least: float | None
+    back: GivenBack
     remedy: str
     share: str
     """The share of the time, in words."""
@@ -76,16 +114,12 @@ class Held:
     began: int | None = None
     when: str = ""
     where: str = ""
-    capped: bool = False
-    """Whether there is an estimate, but of no less than what it took."""
+    lately: GivenBack | None = None
+    """The same of the last half hour; None if the run has ended or is no longer than that, or if
+    the cause was not named."""
 
     late: str = ""
     """The GPU that is waited for, and what holds it up itself."""
-
-    @property
-    def back(self) -> float:
-        """What would come back: as estimated, or at most."""
-        return (self.at_most or 0.0) if self.given_back is None else self.given_back
 
     @property
     def seen(self) -> tuple[str, ...]:
@@ -101,7 +135,9 @@ class JobView:
         self.run = past.run
         self.price = price
         self.states = added(past.states.values())
-        self.causes = added(past.causes.values())
+        self.causes = _with_awaited(past)
+        """GPU hours by cause; the GPU for which others hang counts to the hang."""
+
         self.held = held(self.states)
         self.unknown = self.states.get("unknown", 0.0)
         self.lost = known_lost(self.states)
@@ -117,6 +153,14 @@ class JobView:
             for one in sorted(self._held_up(), key=lambda one: (-one.took, -one.named))
             if self.held > 0 and max(one.took, one.named) >= WORTH_NAMING * self.held
         ]
+
+        first = self.held_up[0].took if self.held_up else 0.0
+        self.most = [
+            one
+            for one in self.held_up
+            if one.took >= CLEARLY * self.held and is_as_much(one.took, first, self.held)
+        ]
+        """What took most of its time: several where none took more than the others."""
 
     def cost(self, hours: float) -> tuple[Value, ...]:
         return (hours * self.price,) if self.price is not None else ()
@@ -141,12 +185,12 @@ class JobView:
             if loss.cause:
                 yield self._of_cause(loss.cause, loss)
             elif loss.state == "unknown":
-                yield Held(
-                    "unknown", self.unknown, 0.0, None, None, None, loss.remedy, loss.evidence
-                )
+                back = GivenBack(self.held, None)
+                yield Held("unknown", self.unknown, 0.0, back, loss.remedy, loss.evidence)
             else:
-                back = loss.given_back
-                yield Held(loss.state, back, back, back, None, None, loss.remedy, loss.evidence)
+                took = loss.given_back
+                back = GivenBack(self.held, took)
+                yield Held(loss.state, took, took, back, loss.remedy, loss.evidence)
         taken = {loss.cause for loss in losses}
         for cause, hours in self.causes.items():
             if cause not in taken and cause in words.REMEDIES and hours > 0:
@@ -154,11 +198,8 @@ class JobView:
 
     def _of_cause(self, cause: str, loss: Loss | None) -> Held:
         past, hours = self.past, self.causes[cause]
-        gain = past.gains.get(cause, {})
-        most = min(loss.given_back, hours) if loss else self.held
-        at_most = min(most, gain["upper"]) if "upper" in gain else most if loss else None
-        known = gain.get("estimate", most) < most
-        given_back, at_least = (gain["estimate"], gain.get("lower")) if known else (None, None)
+        took = min(loss.given_back, hours) if loss else None
+        back = _given_back(self.held, took, past.gains.get(cause, {}))
         windows = sorted(at for at, causes in past.causes.items() if causes.get(cause))
         began = past.begin(windows[0])
         measured = list(past.facts.get(cause, []))
@@ -170,19 +211,26 @@ class JobView:
         return Held(
             cause,
             hours,
-            most if loss else given_back or 0.0,
-            at_most,
-            given_back,
-            at_least,
+            (back.estimate or 0.0) if took is None else took,
+            back,
             self.remedy(cause),
             share_of(loss.state, self.states) if loss else "",
             tuple(measured),
             began,
             f"from {clock(began)} to {clock(windows[-1])} UTC",
             self._where([place for place, _ in places], CAUSES[cause].waits_for_peers),
-            capped="estimate" in gain and not known,
+            lately=self._lately(cause),
             late=self._late() if cause == STRAGGLER.name else "",
         )
+
+    def _lately(self, cause: str) -> GivenBack | None:
+        """What would come back by the last half hour, if the cause was named in it."""
+        lately = self.past.lately
+        if lately is None or not (hours := lately.causes.get(cause)):
+            return None
+        losses = {loss.cause: loss for loss in losses_of(lately.states, lately.causes)}
+        took = min(losses[cause].given_back, hours) if cause in losses else None
+        return _given_back(held(lately.states), took, lately.gains.get(cause, {}))
 
     def remedy(self, cause: str) -> str:
         """What helps in this job: of one that waits for a GPU, what helps that."""
@@ -190,9 +238,22 @@ class JobView:
         if cause == STRAGGLER.name:
             return self._remedy_of_late(past.late) if past.late else BALANCE
         if CAUSES[cause].waits_for_peers and CAUSES[cause].stands_still and self.run.goes_on:
-            reasons = [reason for _, reason in self._by_reason()]
-            return f"{reasons[0].advice.remedy} {remedy}" if reasons else remedy
+            reasons = self._by_reason()
+            return f"{self.remedy_of(*reasons[0])} {remedy}" if reasons else remedy
         return remedy
+
+    def remedy_of(self, place: JobGpu, reason: Reason) -> str:
+        """What helps a GPU that is waited for, with its node, and its PID if that is known."""
+        process, on = self.process_of(place), shown(place.instance)
+        if process is None:
+            stacks = f"`gpunode stacks --gpu {shown(place.gpu)}` on {on}"
+            return reason.advice.remedy.replace("`gpunode stacks --pid PID`", stacks)
+        return PID.sub(lambda found: f"`{found[1]}{process.pid}` on {on}", reason.advice.remedy)
+
+    def process_of(self, place: JobGpu) -> GpuProcess | None:
+        """The process on a GPU that is waited for now, if it is known."""
+        awaited = [first[:2] for first, _ in self.past.awaited_now[:1]]
+        return self.past.process_awaited if place[:2] in awaited else None
 
     def _remedy_of_late(self, late: LateGpu) -> str:
         own = late.cause in words.REMEDIES
@@ -200,7 +261,7 @@ class JobView:
         if late.cause in SLOW_CAUSES or self._slow_parts(late):
             says = f"Replace the slow node. {says}".rstrip()
         elif not own and late.reason in REASONS:
-            says = REASONS[late.reason].advice.remedy
+            says = self.remedy_of(late.place, REASONS[late.reason])
         return f"On {shown(str(late.place))}: {says}" if says else BALANCE
 
     def _slow_parts(self, late: LateGpu) -> list[str]:
@@ -266,6 +327,59 @@ class JobView:
         if alerts := self._slow_parts(late):
             says.append(f"alerts about it: {', '.join(alerts)}")
         return "; ".join(says)
+
+
+def _with_awaited(past: RunPast) -> Amounts:
+    """GPU hours by cause, where those of a GPU for which others hang are of the hang.
+
+    Its own verdict names what stopped it, or nothing.
+    """
+    causes = added(past.causes.values())
+    standing = [name for name in causes if name in CAUSES and CAUSES[name].stands_still]
+    hangs = [name for name in standing if CAUSES[name].waits_for_peers]
+    stops = [name for name in standing if name not in hangs]
+    for hang in hangs:
+        left = sum(_awaited_in(hang, stops, past, end) for end in past.causes)
+        for cause in (*stops, NONE.name):
+            moved = min(left, causes.get(cause, 0.0))
+            causes[cause] = causes.get(cause, 0.0) - moved
+            causes[hang] += moved
+            left -= moved
+    return causes
+
+
+def _awaited_in(hang: str, stops: Iterable[str], past: RunPast, end: int) -> float:
+    """GPU hours of a window that the GPUs had for which others hung, as told or by their causes."""
+    causes = past.causes[end]
+    hung = causes.get(hang, 0.0)
+    waits = sum(causes[name] for name in causes if name in CAUSES and CAUSES[name].waits_for_peers)
+    if hung <= 0:
+        return 0.0
+    awaited = past.awaited_in.get(end, 0.0) * hung / waits
+    stopped = sum(causes.get(name, 0.0) for name in stops)
+    rest = known_lost(past.states.get(end, {})) - hung
+    return max(0.0, min(rest, max(awaited, stopped)))
+
+
+def _given_back(held_for: float, took: float | None, gain: Amounts) -> GivenBack:
+    """What would come back of a cause that took so many GPU hours, or takes none of any state."""
+    most = held_for if took is None else took
+    at_most = min(most, gain["upper"]) if "upper" in gain else took
+    if gain.get("estimate", most) < most:
+        return GivenBack(held_for, at_most, gain["estimate"], gain.get("lower"))
+    return GivenBack(held_for, at_most, capped="estimate" in gain)
+
+
+def listed(nodes: Iterable[str]) -> str:
+    """Nodes by their names: the first, and how many more."""
+    names = sorted(map(shown, nodes))
+    more = f" and {len(names) - MOST_PLACES} more" if len(names) > MOST_PLACES else ""
+    return ", ".join(names[:MOST_PLACES]) + more
+
+
+def is_as_much(hours: float, most: float, whole: float) -> bool:
+    """Whether one part of the whole is as large as the largest."""
+    return most - hours < ALIKE * whole
 
 
 def useful_share(states: Amounts) -> float | None:
