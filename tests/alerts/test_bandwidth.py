@@ -57,6 +57,18 @@ def expect(case: Case, speeds: dict[str, float]) -> Case:
     return case
 
 
+def one_of_a_node() -> Case:
+    """A job of which the first node has a second GPU: it waits for the first, as the other node."""
+    case = two_nodes("one of a node is late", 0.0, 0.375)
+    second = {"instance": "node-0", "gpu": "1", "uuid": "GPU-b"}
+    for state, share in ledger(communication=COLLECTIVE, blocked=0.375).items():
+        case.give(state, [(MINUTES, share)], **second)
+    case.give(owner(owner_pod="train-0"), [(MINUTES, 1.0)], **second)
+    sent = series("gpunode_gpu_nvlink_bytes_total", direction="transmit")
+    case.give(sent, [(MINUTES, SENT["NVLink"])], **second)
+    return expect(case, FULL)
+
+
 def shared() -> Case:
     """A job that shares the second GPU's node, whose adapters are nobody's in particular."""
     case = two_nodes("shared", 0.0, 0.0)
@@ -77,6 +89,7 @@ CASES = (
     ),
     expect(two_nodes("hardly any collectives", 0.0, 0.0, work=0.25), {}),
     expect(two_nodes("one node", 0.0), {"NVLink": FULL["NVLink"]}),
+    one_of_a_node(),
     shared(),
 )
 

@@ -189,9 +189,17 @@ def test_a_job_that_names_no_folder_has_no_series(root: Path) -> None:
 
 def test_of_a_process_on_several_gpus_nothing_says_which_one_it_was(root: Path) -> None:
     log_of(root).write_text(recorded("2.30.7"))
-    reading = source_on(root, GPU, MachineGpu(1, "GPU-bb", "1", (7,))).read()
+    source = source_on(root, GPU, MachineGpu(1, "GPU-bb", "1", (7,)))
+    node = source.census.node
+    assert isinstance(node, InspectorNode)
+    source.read()
+    node.stepped.now = 1_795_791_044.0 - STARTED
+    reading = source.read()
     assert reading.samples == ()
     assert [(met.kind.what, met.times) for met in reading.unread] == [("nccl_ranks", 1)]
+    node.drivers = [MachineDriver([GPU])]
+    node.stepped.now += 60
+    assert values(source) == {}, "it was written while it was on both"
 
 
 def test_the_next_job_begins_at_zero(root: Path) -> None:
@@ -229,6 +237,13 @@ def test_a_collective_that_is_not_understood_is_counted_as_such(
     log_of(root).write_text(LINE.replace(before, after))
     reading = source_on(root).read()
     assert reading.samples == ()
+    assert [(met.kind, met.times) for met in reading.unread] == [(NOT_COUNTED, 1)]
+
+
+def test_a_collective_is_not_of_the_communicator_of_the_line_before(root: Path) -> None:
+    log_of(root).write_text(LINE + LINE[LINE.index('"coll_perf"') :])
+    reading = source_on(root).read()
+    assert [s.value for s in reading.samples if s.metric is COUNT] == [1.0]
     assert [(met.kind, met.times) for met in reading.unread] == [(NOT_COUNTED, 1)]
 
 
