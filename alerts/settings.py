@@ -351,6 +351,15 @@ ASKED_SHARE = Setting(
     "always asked.",
     "percent",
 )
+# Collectives that are slow
+
+COLLECTIVES_FROM = Setting(
+    "collectives_from",
+    0.05,
+    "Where collectives take less than this share of the time, they are too few to say how fast.",
+    "percent",
+)
+
 # GPUs that are slow from the start
 
 COMPARED_LEAST = Setting(

@@ -22,6 +22,8 @@ UNSHOWN: Mapping[str, tuple[str, ...]] = {
         "gpunode_kernel_log_last_event_timestamp_seconds",
         "gpunode_kernel_log_nvlink_xid_errors_total",
         "gpunode_kernel_log_xid_errors_total",
+        "gpunode_nccl_measured_bytes_total",
+        "gpunode_nccl_measured_collectives_total",
         "gpunode_torch_memory_allocated_bytes",
         "gpunode_training_nonfinite_losses_total",
         "gpunode_training_stalled",

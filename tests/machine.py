@@ -12,7 +12,7 @@ import errno
 import json
 import os
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,10 +30,12 @@ from gpunode.node.node import (
     KeptLines,
     Scraped,
     SteppedClock,
+    Sums,
     environment_of,
     libraries_of,
     lines_of,
     program_of,
+    sums_of,
 )
 from gpunode.node.stacks import ProcessStacks, stacks_of
 from gpunode.source import Source
@@ -97,6 +99,9 @@ class Machine:
 
     def lines(self, path: str, after: int, pattern: re.Pattern[str]) -> KeptLines:
         return lines_of(self.read_text(path).encode()[after:], after, pattern)
+
+    def sums(self, path: str, after: int, add: Callable[[str], dict[str, float]]) -> Sums:
+        return sums_of(self.read_text(path).encode()[after:], after, add)
 
     def environment(self, pid: int) -> dict[str, str]:
         return environment_of(self.read_text(f"/proc/{pid}/environ"))

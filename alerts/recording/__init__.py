@@ -5,6 +5,7 @@ from __future__ import annotations
 from alerts.model import Record
 from alerts.recording import (
     absence,
+    bandwidth,
     behind,
     capacity,
     clocks,
@@ -47,6 +48,7 @@ OF_NODES: tuple[Record, ...] = (
     *places.OF_NODES,
     *overview.OF_NODES,
     *lemons.OF_NODES,
+    *bandwidth.OF_NODES,
 )
 """Rules that need only the series of one node; each shard of Prometheus can evaluate them."""
 
@@ -69,6 +71,7 @@ OF_CLUSTERS: tuple[Record, ...] = (
     *capacity.OF_CLUSTERS,
     *lemons.OF_LEMONS,
     *behind.OF_GPUS,
+    *bandwidth.OF_JOBS,
     *review.REVIEWED,
     *runs.OF_RUNS,
     *places.OF_PLACES,

@@ -7,6 +7,7 @@ from dashboards.layout import Board, link_to, row, section
 from dashboards.panels import (
     CLIENT,
     GPM,
+    INSPECTOR,
     NOTHING_WRONG,
     RULES,
     SHARE,
@@ -24,6 +25,7 @@ from dashboards.variables import datasource, of_few
 from gpunode.export import palette
 
 ONE = "{{instance}} GPU {{gpu}}"
+OF_COLLECTIVE = f"{GPU}, collective, between"
 ACTIVE = "gpunode_gpu_active_seconds_total"
 TENSOR = rate(f'{ACTIVE}{{unit="tensor"}}')
 PEAK = of_gpus('gpunode_gpu_peak_flops_per_second{precision="half"}')
@@ -337,16 +339,30 @@ GPU_BOARD = Board(
                     needs="NVLink",
                 ),
                 lines(
+                    "Collectives",
+                    "Which bus bandwidth has each collective between the GPUs of a node, or "
+                    "between nodes? A rank that comes early waits, and is slower.",
+                    [
+                        _asked(
+                            f"{rate('gpunode_nccl_measured_bus_bytes_total', OF_COLLECTIVE)} "
+                            f"/ on ({OF_COLLECTIVE}) "
+                            f"({rate('gpunode_nccl_measured_seconds_total', OF_COLLECTIVE)} > 0)",
+                            f"{ONE} {{{{collective}}}} between {{{{between}}}}",
+                        )
+                    ],
+                    "Bps",
+                    needs=INSPECTOR,
+                ),
+                lines(
                     "PCI Express",
                     "How much moves to and from the host, and over NVLink-C2C within a module?",
                     [
                         _asked(
-                            rate("gpunode_gpu_pcie_bytes_total", f"{GPU}, direction"),
+                            rate("gpunode_gpu_pcie_bytes_total", f"{GPU}, direction")
+                            + " or label_replace("
+                            + rate("gpunode_gpu_c2c_bytes_total", f"{GPU}, direction")
+                            + ', "direction", "C2C $1", "direction", "(.+)")',
                             f"{ONE} {{{{direction}}}}",
-                        ),
-                        _asked(
-                            rate("gpunode_gpu_c2c_bytes_total", f"{GPU}, direction"),
-                            f"{ONE} C2C {{{{direction}}}}",
                         ),
                     ],
                     "Bps",

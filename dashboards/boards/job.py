@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from alerts.promql import GPU, gained
 from alerts.promql import JOB as JOB_LABELS
+from alerts.recording.bandwidth import RATIO
 from dashboards import firing
 from dashboards.layout import Board, link_to, link_to_run, row, section
 from dashboards.panels import (
@@ -626,10 +627,16 @@ JOB = Board(
                 8,
                 lines(
                     "Time in communication",
-                    "How long does the job only move data, or wait for peers?",
+                    "How long does the job only move data, or wait for peers? How fast are its "
+                    "collectives beside the best of their last week?",
                     [
                         _asked("job:gpunode_communication:ratio", "moves data"),
-                        _asked("job:gpunode_gpu_blocked:gap", "straggler's gap"),
+                        _asked(
+                            'label_replace(job:gpunode_gpu_blocked:gap, "what", '
+                            '"straggler\'s gap", "", "") or label_replace('
+                            f'min by (over) ({RATIO}), "what", "speed over $1", "over", "(.+)")',
+                            "{{what}}",
+                        ),
                     ],
                     SHARE,
                     limit=limit("JobCommunicationHigh"),

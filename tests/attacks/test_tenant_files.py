@@ -40,6 +40,7 @@ from tests import machine
 from tests.conftest import scrape, until, values, watching
 from tests.fakes.dead_file import kept
 from tests.fakes.nvml import FakeDriver
+from tests.fuzz.seeds import NCCL
 from tests.helper.helper import helper, one_at
 from tests.machine import MachineGpu, OneGpu, exported, told
 from tests.needs import as_root
@@ -62,6 +63,31 @@ def test_a_daemon_reads_the_logs_of_tenants_and_stays_who_it_is(
             until(lambda: values(scrape(running), "gpunode_nccl_communicator_info"))
             status = Path(f"/proc/{running.process.pid}/status").read_text()
             assert "Uid:\t0\t0\t0\t0" in status
+
+
+@as_root
+def test_a_daemon_reads_what_inspector_writes_and_no_file_that_its_name_leads_to(
+    root: Path, fake: FakeDriver
+) -> None:
+    (root / "etc").mkdir()
+    (root / "etc/hostname").write_text("pod-0\n")
+    lines = (NCCL / "inspector_2.30.7.jsonl").read_text()
+    with tenant(root, NCCL_INSPECTOR_DUMP_DIR="/home/inspector") as pid:
+        (root / "home/inspector").mkdir()
+        log = root / f"home/inspector/pod-0-pid{pid}.log"
+        (root / "root-s").write_text(lines)
+        (root / "root-s").chmod(0o600)
+        log.symlink_to("/root-s")
+        fake.write(f"gpu 0 process {pid} 1000\n")
+        with watching(fake, "--gpu.processes-interval=1") as running:
+            read = {"name": "gpunode_source_up", "source": "nccl_inspector"}
+            until(lambda: values(scrape(running), **read) == [1.0])
+            assert not values(scrape(running), "gpunode_nccl_measured_seconds_total")
+            log.unlink()
+            later = re.sub(r'(?<="dump_timestamp_us":)\d+', f"{2 * 10**15}", lines)
+            log.write_text(later)
+            os.chown(log, USER, USER)
+            until(lambda: values(scrape(running), "gpunode_nccl_measured_seconds_total"))
 
 
 @as_root

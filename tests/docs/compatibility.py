@@ -29,6 +29,7 @@ from tests.export.dcgm_clients import (
 from tests.helm.test_intentions import EXPRESSED
 from tests.holders.test_owners import DEVICES, UNATTRIBUTED
 from tests.machine import MACHINES
+from tests.nccl.test_inspector import INSPECTORS
 
 READ = "✓"
 NOT_ASKED = ""
@@ -98,10 +99,11 @@ def document() -> str:
         "## NCCL",
         "",
         "A log (`NCCL_DEBUG_FILE`) has communicators, transports and warnings. The RAS service "
-        "knows the rank that a collective waits for. Each version is read in the form of the "
-        "version in brackets.",
+        "knows the rank that a collective waits for. The Inspector plug-in "
+        "(`NCCL_INSPECTOR_DUMP_DIR`) writes what each collective took. Each version is read in the "
+        "form of the version in brackets.",
         "",
-        *_table(("version", "log", "RAS, text", "RAS, JSON"), _nccl()),
+        *_table(("version", "log", "RAS, text", "RAS, JSON", "Inspector"), _nccl()),
         "",
         "## Device IDs",
         "",
@@ -215,6 +217,7 @@ def _nccl() -> Iterator[Row]:
             _read_as(last, logs),
             no_ras or _read_as(last, text),
             no_ras or _read_as(last, json) or "in text only",
+            _read_as(last, INSPECTORS) or "no Inspector",
         )
 
 

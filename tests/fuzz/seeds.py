@@ -260,6 +260,15 @@ node1:12:99 [0] NCCL WARN Cuda failure 'out of memory'
 """,
 )
 
+INSPECTOR_LOGS = tuple(
+    (NCCL / f"inspector_{name}.jsonl").read_bytes()
+    for name in ("2.28.9", "2.30.7", "2.30.7_verbose", "published")
+)
+LONG_INSPECTOR_LOG = (
+    (b"", b'"coll_perf":{"coll":"AllReduce","coll_sn":1', b""),
+    (b"", b'"nnodes":1,"dump_timestamp_us":', b""),
+)
+
 CHANGES_OF_RULES = (
     b"alerts:\n  JobStarved: {ticket: {threshold: 0.2, for: 30m}, page: off}\n  GpuHot: off\n",
     b"settings: {fleet_nodes: 20, scrape_jobs: '.*'}\nseverities: {page: P1}\n",

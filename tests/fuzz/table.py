@@ -64,7 +64,7 @@ from gpunode.jobs.files import parse_open_files_limit
 from gpunode.jobs.owners import GpuOwners, ProcessRoles
 from gpunode.jobs.versions import IN_NCCL, IN_TORCH, parse_nccl, parse_torch
 from gpunode.loop.door import Door
-from gpunode.nccl import bench, fabric, ras
+from gpunode.nccl import bench, fabric, inspector, ras
 from gpunode.nccl.log import HOSTNAME, MOST_COMMUNICATORS, DebugLog
 from gpunode.nccl.ras_answer import HERE, NAMED, Asked
 from gpunode.node import containers, gdb, http, kernel, kubelet, sockets, tape, tcp
@@ -84,6 +84,7 @@ from gpunode.node.node import (
     libraries_of,
     lines_of,
     program_of,
+    sums_of,
 )
 from gpunode.node.round_trips import parse_round_trips
 from gpunode.node.stacks import MOST_FRAMES, MOST_THREADS, stacks_of
@@ -270,6 +271,21 @@ def nccl_log(data: bytes) -> None:
     assert len(log.communicators) <= MOST_COMMUNICATORS
     assert len(log.on(None)) <= 8
     assert all(len(found.transports) <= 64 for found in log.communicators)
+
+
+def nccl_inspector(data: bytes) -> None:
+    names = {
+        f"{metric.name} {collective} {between}"
+        for metric in inspector.NcclInspector.metrics
+        for collective in inspector.FUNCTIONS.values()
+        for between in inspector.BETWEEN
+    }
+    for at in range(0, len(data), MOST_READ):
+        part = data[at : at + MOST_READ]
+        found = sums_of(part, at, partial(inspector.parse, since=0.0)).sums
+        assert found.keys() <= names | {inspector.NOT_COUNTED.what}
+        assert all(0 <= value < math.inf for value in found.values())
+    lines_of(data[:MOST_READ], 0, inspector.HOSTNAME)
 
 
 def of_the_kernel(data: bytes) -> None:
@@ -666,6 +682,7 @@ TABLE: tuple[Parser, ...] = (
         long=seeds.LONG_ENGINE_PAGE,
     ),
     Parser("nccl_log", nccl_log, seeds.NCCL_LOGS),
+    Parser("nccl_inspector", nccl_inspector, seeds.INSPECTOR_LOGS, long=seeds.LONG_INSPECTOR_LOG),
     Parser("kernel_log", of_the_kernel, (seeds.KMSG, seeds.SYSLOG), largest=MOST_READ),
     Parser("mountstats", of_nfs, (*files("proc/*/mountstats"), seeds.MOUNTSTATS)),
     Parser(

@@ -269,6 +269,13 @@ def test_a_file_leaves_only_if_its_process_names_it_or_it_holds_versions(
     with tenant(root, NCCL_DEBUG_FILE="log.7") as pid:
         assert read(pid, "cwd/log.7") == "0 log.7"
         assert read(pid, "root/home/log.7") == refused
+    for name in ("pod-0.x-pid7.log", "..-pid7.log", "pod-0-pid7.log.key"):
+        (root / "home/node.7" / name).write_text(name)
+    with tenant(root, NCCL_DEBUG_FILE="log.7", NCCL_INSPECTOR_DUMP_DIR="/home/node.7") as pid:
+        assert read(pid, "cwd/log.7") == "0 log.7"
+        assert read(pid, "root/home/node.7/pod-0.x-pid7.log") == "0 pod-0.x-pid7.log"
+        for other in ("..-pid7.log", "pod-0-pid7.log.key", "../token"):
+            assert read(pid, f"root/home/node.7/{other}") == refused
 
 
 SLOW = "/home/" + "%h" * 50 + "!"

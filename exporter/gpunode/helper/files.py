@@ -48,6 +48,9 @@ IMAGE = re.compile(
 VERSION = re.compile(r"/etc/hostname|/.*/include/nccl\.h|/.*/torch/version\.py", re.DOTALL)
 """Files in a root that hold nothing but a name or versions, and so may be asked for."""
 
+LOGS = {"NCCL_DEBUG_FILE": "", "NCCL_INSPECTOR_DUMP_DIR": "/%h-pid%p.log"}
+"""What names a log of NCCL, or the folder of one, and what follows there."""
+
 LARGEST = 4 << 20
 """Bytes of a file; a counter file of a large node has a tenth of that."""
 
@@ -169,19 +172,21 @@ def part(rootfs: str, path: str, after: str) -> bytes:
 
 
 def named(rootfs: str, path: str) -> bool:
-    """Whether a path is one of ``VERSION``, or what the process itself names as NCCL's log."""
+    """Whether a path is one of ``VERSION``, or what the process itself names as a log of NCCL."""
     at = place(path)
     name = at["path"] if at["start"] == "cwd" else f"/{at['path']}"
-    if VERSION.fullmatch(name):
-        return True
-    for entry in variables(rootfs, at["process"].rpartition("/")[2], ("NCCL_DEBUG_FILE",)):
-        value = os.fsdecode(entry).partition("=")[2]
-        if len(value) <= LONGEST_VALUE:
-            # Each is one text wherever it stands. If it could be any, there might be no end to it.
-            log = re.escape(value).replace("%h", r"(?P<h>[\w-]{0,64})", 1).replace("%h", "(?P=h)")
-            log = log.replace("%p", r"(?P<p>\d{1,10})", 1).replace("%p", "(?P=p)")
-            return re.fullmatch(log, name) is not None
-    return False
+    entries = variables(rootfs, at["process"].rpartition("/")[2], LOGS)
+    return bool(VERSION.fullmatch(name)) or any(re.fullmatch(_log(one), name) for one in entries)
+
+
+def _log(entry: bytes) -> str:
+    """A pattern of the log that a variable names; of nothing if that is longer than any path."""
+    variable, value = os.fsdecode(entry).split("=", 1)
+    # Each is one text wherever it stands. If it could be any, there might be no end to it.
+    log = re.escape(value + LOGS[variable])
+    log = log.replace("%h", r"(?P<h>(?:[\w-][\w.-]{0,63})?)", 1).replace("%h", "(?P=h)")
+    log = log.replace("%p", r"(?P<p>\d{1,10})", 1).replace("%p", "(?P=p)")
+    return log if len(value) <= LONGEST_VALUE else "(?!)"
 
 
 def image(rootfs: str, path: str) -> bytes:

@@ -20,9 +20,9 @@ from gpunode.holders.census import Census
 from gpunode.holders.holder import Holder
 from gpunode.holders.source import HoldersSource
 from gpunode.metric import Metric, Sample
+from gpunode.nccl.followed import Followed, inside, own_pid
 from gpunode.node.node import MAX_FILE
-from gpunode.source import MORE_PROCESSES, Divided, Reading, bounded
-from gpunode.unread import Unknown
+from gpunode.source import Divided, Reading
 
 COMMUNICATOR = (*GPU, "communicator")
 INFO = Metric(
@@ -352,22 +352,19 @@ def transport(via: str) -> str:
 
 def path_of(holder: Holder) -> str | None:
     """The path of a process's log on the node; None if it writes none. Raises ``OSError``."""
-    name, pid = holder.environment().get("NCCL_DEBUG_FILE", ""), holder.pid
+    name = holder.environment().get("NCCL_DEBUG_FILE", "")
     if not name:
         return None
     if "%h" in name:
-        found = holder.node.lines(f"/proc/{pid}/root/etc/hostname", 0, HOSTNAME).kept
+        found = holder.node.lines(f"/proc/{holder.pid}/root/etc/hostname", 0, HOSTNAME).kept
         name = name.replace("%h", found[0] if found else "")
-    name = name.replace("%p", str(own_pid(holder)))
-    return f"/proc/{pid}/root{name}" if name.startswith("/") else f"/proc/{pid}/cwd/{name}"
+    return inside(holder, name.replace("%p", str(own_pid(holder))))
 
 
-def own_pid(holder: Holder) -> int:
-    """The id of a process in its own PID namespace, or in ours if that cannot be read."""
-    try:
-        return holder.own_pid()
-    except (OSError, ValueError):
-        return holder.pid
+def begin(holder: Holder) -> DebugLog | None:
+    """The log of a process, of which nothing is read yet. Raises ``OSError``."""
+    path = path_of(holder)
+    return None if path is None else DebugLog(path, own_pid(holder))
 
 
 def read(holder: Holder) -> DebugLog | None:
@@ -375,22 +372,13 @@ def read(holder: Holder) -> DebugLog | None:
 
     Raises ``OSError``.
     """
-    path = path_of(holder)
-    if path is None:
+    log, before = begin(holder), -1
+    if log is None:
         return None
-    log, before = DebugLog(path, own_pid(holder)), -1
     while before < log.end < MAX_FILE:
         before = log.end
         log.follow(holder)
     return log
-
-
-UNANSWERED = Unknown(
-    "files",
-    "a log of a process does not answer, as on a dead mount, or was not asked for because others "
-    "of the same pod, Slurm job or user do not answer",
-    bound=True,
-)
 
 
 class NcclLogs:
@@ -403,48 +391,23 @@ class NcclLogs:
     )
     divided: ClassVar[Divided] = "instances"
     metrics = (INFO, CHANNELS, TOPOLOGY, WARNINGS)
-    unknowns = (MORE_PROCESSES, UNANSWERED)
+    unknowns = Followed.unknowns
 
     def __init__(self, census: Census, gpu: Gpu, settings: Settings) -> None:
-        self.census = census
         self.gpu = gpu
         self.labels = gpu.identity.labels
         self.every = settings.gpu.processes_interval
         self.warnings = 0
-        self._logs: dict[Holder, DebugLog] = {}
+        self._logs = Followed(census, gpu, begin, self._follow)
 
     def read(self) -> Reading:
-        look = self.census.look(self.gpu)
-        known = [holder for holder in look.holders if holder.start is not None] if look else []
-        holders, left_out = bounded(known, MORE_PROCESSES, of="processes on a GPU")
-        self._logs = {holder: log for holder, log in self._logs.items() if holder in holders}
-        read, unanswered = [], 0
-        for holder in holders:
-            try:
-                log = self._follow(holder)
-            except TimeoutError:
-                unanswered += 1
-                continue
-            except OSError:
-                continue  # not readable, or not written yet
-            if log is not None:
-                read.append(log)
-        if unanswered:
-            left_out = (*left_out, UNANSWERED.seen("", unanswered))
-        return Reading(tuple(self._samples(read)), unread=left_out)
+        logs, left_out = self._logs.read()
+        return Reading(tuple(self._samples(list(logs.values()))), unread=left_out)
 
-    def _follow(self, holder: Holder) -> DebugLog | None:
-        """The log of a process with what it has gained. Raises ``OSError``."""
-        log = self._logs.get(holder)
-        if log is None:
-            path = path_of(holder)
-            if path is None:
-                return None
-            log = self._logs[holder] = DebugLog(path, own_pid(holder))
+    def _follow(self, log: DebugLog, holder: Holder) -> None:
         before = log.warnings
         log.follow(holder)
         self.warnings += log.warnings - before
-        return log
 
     def _samples(self, logs: list[DebugLog]) -> Iterator[Sample]:
         """One sample of each series, also where ranks of a communicator share the GPU."""

@@ -6,7 +6,7 @@ import errno
 import os
 import re
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -27,10 +27,12 @@ from gpunode.node.node import (
     Image,
     KeptLines,
     Scraped,
+    Sums,
     environment_of,
     libraries_of,
     lines_of,
     program_of,
+    sums_of,
 )
 from gpunode.node.privileged import Privileged
 from gpunode.node.round_trips import round_trips
@@ -101,6 +103,9 @@ class LocalNode:
 
     def lines(self, path: str, after: int, pattern: re.Pattern[str]) -> KeptLines:
         return lines_of(*self._inside.part(path, after), pattern)
+
+    def sums(self, path: str, after: int, add: Callable[[str], dict[str, float]]) -> Sums:
+        return sums_of(*self._inside.part(path, after), add)
 
     def environment(self, pid: int) -> dict[str, str]:
         return environment_of(self._inside.environment(pid).decode("utf-8", "replace"))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -127,6 +127,14 @@ class KeptLines:
 
 
 @dataclass(frozen=True, slots=True)
+class Sums:
+    """What a part of a file adds up to, by name, and the byte at which the next part begins."""
+
+    sums: dict[str, float]
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
 class Scraped:
     """What was kept of the page of a server: the lines of figures that are known."""
 
@@ -146,13 +154,24 @@ def environment_of(text: str) -> dict[str, str]:
 
 
 def lines_of(part: bytes, begin: int, pattern: re.Pattern[str]) -> KeptLines:
-    """What is kept of the whole lines in a part of a file: the first group of each match.
+    """What is kept of the whole lines in a part of a file: the first group of each match."""
+    text, end = _whole_lines(part)
+    return KeptLines([match[1] for match in pattern.finditer(text)], begin + end)
+
+
+def sums_of(part: bytes, begin: int, add: Callable[[str], dict[str, float]]) -> Sums:
+    """What the whole lines in a part of a file add up to."""
+    text, end = _whole_lines(part)
+    return Sums(add(text), begin + end)
+
+
+def _whole_lines(part: bytes) -> tuple[str, int]:
+    """The whole lines in a part of a file, and their bytes.
 
     A line that does not end yet belongs to the next part, unless it fills this one.
     """
     end = part.rfind(b"\n") + 1 or (len(part) if len(part) == MOST_READ else 0)
-    text = part[:end].decode("utf-8", "replace")
-    return KeptLines([match[1] for match in pattern.finditer(text)], begin + end)
+    return part[:end].decode("utf-8", "replace"), end
 
 
 def libraries_of(maps: bytes) -> list[str]:
@@ -248,6 +267,14 @@ class Node(Protocol):
         that process and with the rights of its user. At most ``MOST_READ`` bytes are read; a file
         that is shorter than ``after`` is read from its beginning. Only the first group of each
         match is kept: the rest is the tenant's and comes neither here nor on a tape. Raises
+        ``OSError``, and ``TimeoutError`` if the file does not answer.
+        """
+        ...
+
+    def sums(self, path: str, after: int, add: Callable[[str], dict[str, float]]) -> Sums:
+        """What ``add`` makes of lines that are read as by ``lines``.
+
+        For a file that grows too fast for all that is kept of it to be on a tape. Raises
         ``OSError``, and ``TimeoutError`` if the file does not answer.
         """
         ...

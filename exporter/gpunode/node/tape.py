@@ -89,6 +89,7 @@ NODE_CALLS = {
     "filesystem": NodeCall(),
     "log_lines": NodeCall(events=True),
     "lines": NodeCall(named_by=2),
+    "sums": NodeCall(named_by=2),
     "environment": NodeCall(),
     "program": NodeCall(),
     "libraries": NodeCall(),
