@@ -155,10 +155,13 @@ REASONED = (
     f"or on ({GPU}) ({_first(LISTED)})"
 )
 
+GONE = palette.CAUSES["stopped"]
+"""The colour of a rank that does nothing any more, beside the others that wait for it."""
+
 VERDICTS = {
     **palette.CAUSES,
-    "ended": palette.LIMIT,
-    "unseen": palette.LIMIT,
+    "ended": GONE,
+    "unseen": GONE,
     "unknown": palette.STATES["unknown"],
 }
 """What is said of a rank, in the order of its numbers, with its colour."""
