@@ -446,6 +446,7 @@ def rows_of(
     needs: str = "",
     nothing: str = "",
     among: Query | None = None,
+    apart: bool = False,
     carried: Sequence[str] = (),
     links: Mapping[str, str] | None = None,
     decimals: Mapping[str, int] | None = None,
@@ -459,7 +460,8 @@ def rows_of(
     colours of the values of columns, ``meanings`` what is shown for a value of a column. A column
     without a name is not shown: what its query finds is in the labels. ``carried`` are labels that
     links take and nobody reads. Rows are sorted from the largest on; ``grouped_by`` is a column
-    whose names come first. A row says ``nothing`` where ``among`` finds something.
+    whose names come first. A row says ``nothing`` where ``among`` finds something and the first
+    query nothing; where columns are ``apart``, with rows that the first has not, all find nothing.
     """
     grouping = [common.TableSortByFieldState(display_name=grouped_by)] if grouped_by else []
     options = table.Options(
@@ -471,7 +473,8 @@ def rows_of(
     queries = [_linked(query, hidden) for query, _ in columns.values()]
     about = [query.expression for query in queries]
     if among:
-        queries[0] = _or_says(queries[0], _saying(names, links or {}), nothing, among)
+        where = _unless(among, queries[1:]) if apart else among
+        queries[0] = _or_says(queries[0], _saying(names, links or {}), nothing, where)
     custom = {
         "align": "auto",
         "cellOptions": {"type": "auto"},
@@ -658,6 +661,12 @@ def _or_says(query: Query, label: str, nothing: str, among: Query) -> Query:
     """A query that answers with a row that says so where it would find nothing."""
     row = f'{SAYS_NONE}({among.expression}), "{label}", "{nothing}", "", "")'
     return replace(query, expression=f"({query.expression}){row}")
+
+
+def _unless(among: Query, others: Sequence[Query]) -> Query:
+    """What there is, but only where these queries find nothing."""
+    found = " or ".join(f"({query.expression})" for query in others)
+    return replace(among, expression=f"({among.expression}) unless on () ({found})")
 
 
 def _say_so(panel: Panel, among: Query | None, unless: Query | None) -> None:

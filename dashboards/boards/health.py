@@ -317,6 +317,7 @@ HEALTH = Board(
                     sort_by="Rows",
                     nothing=NOTHING_WRONG,
                     among=WATCHED,
+                    apart=True,
                     links=LINKS,
                 ),
                 rows_of(
@@ -389,6 +390,7 @@ HEALTH = Board(
                     sort_by="NVLink",
                     nothing=NOTHING_WRONG,
                     among=WATCHED,
+                    apart=True,
                     links=LINKS,
                 ),
                 rows_of(
@@ -412,6 +414,7 @@ HEALTH = Board(
                     sort_by="Errors in 15 minutes",
                     nothing=f"None, or there are no {INFINIBAND}",
                     among=WATCHED,
+                    apart=True,
                     links={"Node": TO_NODE},
                 ),
             ),
@@ -599,6 +602,7 @@ HEALTH = Board(
                     sort_by="Not understood on",
                     nothing=NOTHING_WRONG,
                     among=WATCHED,
+                    apart=True,
                 ),
                 lines(
                     "Scrapes",
