@@ -17,7 +17,7 @@ import yaml
 
 from alerts.model import Threshold
 from alerts.promql import DECLARED, NO_NAMESPACE
-from alerts.rule_files import DASHBOARDS, document
+from alerts.rule_files import dashboard_of, document
 from alerts.settings import RUNBOOKS_URL
 from alerts.thresholds.table import THRESHOLDS
 from dashboards import FOLDER, runbooks
@@ -489,12 +489,44 @@ def test_one_goes_from_the_fleet_to_a_job_a_node_and_a_gpu() -> None:
     assert leads("gpunode-health") >= {"gpunode-node", "gpunode-gpu"}
 
 
-@pytest.mark.parametrize("scope", DASHBOARDS)
-def test_alerts_lead_to_dashboards_with_the_variables_they_have(scope: Any) -> None:
-    address = re.sub(r"\{\{.*?\}\}", "", DASHBOARDS[scope])
+def leads_to(row: Threshold) -> tuple[str, set[str]]:
+    """The dashboard to which an alert leads, and the variables that it selects there."""
+    address = re.sub(r"\{\{.*?\}\}", "", dashboard_of(row))
     found = re.fullmatch(r"\$\{grafana_url\}/d/([\w-]+)\?(.*)", address)
     assert found
-    assert set(re.findall(r"var-(\w+)=", found[2])) <= set(variables(LOADED[found[1]]))
+    return found[1], set(re.findall(r"var-(\w+)=", found[2]))
+
+
+@pytest.mark.parametrize("row", THRESHOLDS, ids=lambda row: row.alert)
+def test_alerts_lead_to_dashboards_with_the_variables_they_have(row: Threshold) -> None:
+    uid, selected = leads_to(row)
+    assert selected <= set(variables(LOADED[uid]))
+
+
+TOLD_IN_WORDS = {
+    "GpuLemon": "the dashboard of the GPU has its faults and its owners; Health compares GPUs",
+    "GpunodeAbsent": "nothing is there to be drawn",
+    "GpunodeCertificateExpires": "the alert says the day",
+    "JobCrashLoops": "the dashboard of the job lists its runs",
+    "JobTensorCoresIdle": "a verdict, as the dashboard of the job counts them by rank",
+    "SharedFilesystemNearlyFull": "of no node; Fleet lists whom it harms",
+    "StorageDown": "of no node; Fleet lists whom it harms",
+}
+"""Alerts that lead to a dashboard without what they look at, and why."""
+
+
+@pytest.mark.parametrize("row", THRESHOLDS, ids=lambda row: row.alert)
+def test_an_alert_leads_to_a_dashboard_that_shows_what_it_looks_at(row: Threshold) -> None:
+    """Or that names its fault, as the table of the node's faults does."""
+    uid, _ = leads_to(row)
+    asked = {
+        re.sub("_(bucket|count|sum)$", "", found[1])
+        for expression in expressions(LOADED[uid])
+        for found in METRIC.finditer(expression)
+    }
+    looks_at = {name for name, alerts in runbooks.looked_at().items() if row.alert in alerts}
+    named = bool(row.fault) and "node:gpunode_fault:level" in asked
+    assert (bool(looks_at & asked) or named) is (row.alert not in TOLD_IN_WORDS)
 
 
 def test_the_address_of_grafana_is_a_setting() -> None:
