@@ -24,6 +24,7 @@ from dashboards.panels import (
     NOTHING_WRONG,
     RULES,
     SHARE,
+    WHOLE_FLEET,
     XIDS,
     figure,
     lines,
@@ -451,7 +452,7 @@ HEALTH = Board(
                     limit=limit("shared_filesystem_read"),
                 ),
                 lines(
-                    "File servers",
+                    f"File servers, {WHOLE_FLEET}",
                     "How long does a request to each filesystem take?",
                     [_asked("filesystem:gpunode_storage:latency", "{{filesystem}}")],
                     "s",

@@ -71,6 +71,7 @@ CHOSEN: Mapping[str, str] = {
     "${namespace:pipe}": ".*",
     "$job": ".*",
     "$node": ".*",
+    "$hosts": ".*",
     "$user": ".*",
     "$gpu": ".*",
 }

@@ -364,7 +364,7 @@ def run(seconds: float, one_in: int) -> Report:
     )
 
 
-ABOUT = {"$job": "train-50", "$node": "node-(200|201|202|203)"}
+ABOUT = {"$job": "train-50", "$hosts": "node-(200|201|202|203)"}
 ONE = {**ABOUT, "$node": "node-200"}
 """A job in trouble, and a node with a fault: what is well has less to tell."""
 
@@ -472,7 +472,7 @@ def _wanted() -> list[str]:
     for uid, (selected, _) in DASHBOARDS.items():
         if uid not in LOOK_BACK_FAR:
             (of_few if selected else of_fleet).update(asked_for(uid))
-    nodes = f'instance=~"|{ABOUT["$node"]}"'
+    nodes = f'instance=~"|{ABOUT["$hosts"]}"'
     return [*sorted(of_fleet), *(f"{name}{{{nodes}}}" for name in sorted(of_few - of_fleet))]
 
 

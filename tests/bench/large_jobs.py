@@ -144,7 +144,7 @@ def asked(prometheus: str, board: Path) -> tuple[float, int, int, float, str]:
     """Seconds, bytes and number of all queries, which share found something, and the slowest."""
     range_ = f"{HOURS * 3600}s"
     nodes = "node-.*"
-    chosen = {**CHOSEN, "$__range": range_, "$__rate_interval": "10m", "$node": nodes}
+    chosen = {**CHOSEN, "$__range": range_, "$__rate_interval": "10m", "$hosts": nodes}
     chosen |= {"$job": "slurm-1", "${namespace:pipe}": "(no namespace)?"}
     now = time.time() - 1
     whole, size, queries, answered, of_data = 0.0, 0, 0, 0, 0

@@ -282,7 +282,7 @@ def test_variables_select_any_number(uid: str) -> None:
         assert variable["multi"] is True
         assert variable["refresh"] == 2, "on a change of the time range"
         ranked = variable["definition"].startswith(RANKED)
-        assert ranked is (name in ("job", "node") and (uid, name) != ("gpunode-job", "node"))
+        assert ranked is (name in ("job", "node"))
         assert variable["sort"] == (0 if ranked else 3 if name == "gpu" else 1)
         assert variable["definition"] == variable["query"]["query"]
         assert re.match(
@@ -292,7 +292,7 @@ def test_variables_select_any_number(uid: str) -> None:
         )
         whole = name not in ABOUT.get(uid, set())
         assert variable["includeAll"] is whole, name
-        if whole and (uid, name) != ("gpunode-job", "node"):
+        if whole and name != "hosts":
             assert variable["allValue"] == ".*"
 
 
@@ -352,23 +352,40 @@ def test_queries_use_the_variables_that_there_are(uid: str) -> None:
     assert known - {"datasource"} <= used
 
 
-SELECTING = {"cluster": "$cluster", "namespace": "${namespace:pipe}"}
+SELECTING = {
+    "namespace": "${namespace:pipe}",
+    **{name: f"${name}" for name in ("cluster", "job", "node", "gpu")},
+}
+OF_NO_GPU = ("I/O: ", "Communication: ", "Compute: CPU cores", *("Lustre", "GPUDirect", "Stalled"))
+"""How titles of panels of the node's dashboard begin that may be about its host, not its GPUs."""
 
 
-@pytest.mark.parametrize("uid", ["gpunode-fleet", "gpunode-capacity"])
+@each
 def test_a_panel_follows_what_is_chosen_or_says_that_it_does_not(uid: str) -> None:
     """A lead who reads the price of the whole fleet as that of his namespace is misled."""
-    chosen = {name for name, variable in variables(LOADED[uid]).items() if "allValue" in variable}
-    assert chosen == SELECTING.keys()
+    seen = {name: one for name, one in variables(LOADED[uid]).items() if one["hide"] != 2}
+    chosen = {name for name, variable in seen.items() if variable["type"] == "query"}
     for panel in panels(LOADED[uid]):
-        whole = WHOLE_FLEET in panel["title"]
         ignored = {
             name
             for name in chosen
             for target in panel["targets"]
             if SELECTING[name] not in target["expr"]
         }
-        assert ignored == ({"namespace"} if whole else set()), panel["title"]
+        if uid == "gpunode-node" and panel["title"].startswith(OF_NO_GPU):
+            ignored -= {"gpu"}
+        narrower = {"gpunode-health": {"node"}}.get(uid, {"namespace"})
+        whole = WHOLE_FLEET in panel["title"]
+        assert ignored == (narrower if whole else set()), panel["title"]
+
+
+def test_what_is_handed_on_to_a_job_narrows_no_part_of_its_dashboard() -> None:
+    """Links to other dashboards hand variables on by name, as Node does the chosen node."""
+    found = variables(LOADED["gpunode-job"])
+    hidden = {name for name, variable in found.items() if variable["hide"] == 2}
+    assert hidden == {"hosts", "user"}
+    for uid, content in LOADED.items():
+        assert uid == "gpunode-job" or not hidden & set(variables(content))
 
 
 @each
