@@ -242,6 +242,14 @@ def _graph(
     return panel
 
 
+def only_now(panel: Panel) -> None:
+    """Leave the legend of a graph the last figure: a name would push another out of sight."""
+    if isinstance(panel.options, dict):
+        legend = panel.options.get("legend")
+        if isinstance(legend, common.VizLegendOptions) and legend.calcs:
+            legend.calcs, legend.sort_by = ["lastNotNull"], "Last *"
+
+
 def figure(
     title: str,
     description: str,

@@ -62,9 +62,9 @@ CPUS = (
         ),
         lines(
             "Tasks",
-            "Do tasks wait for a core, or for I/O?",
+            "Do tasks wait for a core, or for I/O? Those that run or could run are runnable.",
             [
-                _node("gpunode_cpu_runnable_tasks", "running or waiting for a core"),
+                _node("gpunode_cpu_runnable_tasks", "runnable"),
                 _node("gpunode_cpu_blocked_tasks", "blocked on I/O"),
             ],
             "none",

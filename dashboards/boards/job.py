@@ -545,17 +545,14 @@ JOB = Board(
                 lines(
                     "PyTorch in 15 minutes",
                     "Does PyTorch run out of memory, or flush its cache and try again? Does "
-                    "torch.compile compile again after the start?",
+                    "torch.compile compile again after the start? Both of the rank with most.",
                     [
                         _asked("max (job:gpunode_torch_memory:failures)", "out of memory"),
                         _asked(
                             f"max ({_members(signal('torch_alloc_retries'))})",
-                            "allocations tried again, most of a rank",
+                            "allocations tried again",
                         ),
-                        _asked(
-                            "max (job:gpunode_torch_recompiled:max)",
-                            "graphs compiled, most of a rank",
-                        ),
+                        _asked("max (job:gpunode_torch_recompiled:max)", "graphs compiled"),
                     ],
                     "none",
                     needs=CLIENT,

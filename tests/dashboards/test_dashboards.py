@@ -244,6 +244,48 @@ def test_titles_are_seen_whole(uid: str) -> None:
         assert width(title) <= room, title
 
 
+LEGEND = 12 / 14
+"""The size of the letters of a legend, by those of a title."""
+
+OF_LEGEND = {"lastNotNull": 121.0, "max": 58.0}
+"""Pixels of a figure of a legend with its margins, of the first with those of the name."""
+
+IN_LEGEND = {
+    "instance": "gpu-05",
+    "gpu": "0",
+    "pid": "31021",
+    "link": "11",
+    "direction": "received",
+    "disk": "nvme0n1",
+    "filesystem": "scratch",
+    "mountpoint": "/data",
+    "operation": "READ",
+    "resource": "memory",
+    "kind": "",
+    "reason": "",
+    "priority": "3",
+    "port": "1",
+    "workload": "segmenter",
+}
+"""What labels say, as far as a name is seen whole; others are as long as their names."""
+
+
+@each
+def test_the_figures_of_a_legend_are_seen(uid: str) -> None:
+    for panel in panels(LOADED[uid]):
+        if panel["type"] != "timeseries":
+            continue
+        figures = sum(OF_LEGEND[one] for one in panel["options"]["legend"]["calcs"])
+        for target in panel["targets"]:
+            name = re.sub(
+                r"\{\{(\w+)\}\}",
+                lambda label: IN_LEGEND.get(label[1], label[1]),
+                target["legendFormat"],
+            )
+            room = panel["gridPos"]["w"] * COLUMN - 16 - figures
+            assert width(name) * LEGEND <= room, (panel["title"], name)
+
+
 @each
 def test_what_one_opens_a_dashboard_for_is_seen_without_scrolling(uid: str) -> None:
     placed = {panel["title"]: panel for panel in panels(LOADED[uid])}
