@@ -31,7 +31,7 @@ from dashboards.panels import (
     rows_of,
 )
 from dashboards.queries import NODES as SELECTED
-from dashboards.queries import Query, limit, selected, signal
+from dashboards.queries import Query, limit, selected
 from dashboards.variables import datasource, of_many
 
 TO_NODE = link_to("gpunode-node", cluster="cluster", node="instance")
@@ -435,7 +435,7 @@ HEALTH = Board(
                     "Which interfaces drop or damage most packets?",
                     [
                         _asked(
-                            "topk(10, node:gpunode_network_drops:rate5m > 0)",
+                            _highest("node:gpunode_network_drops:rate5m", f"{NODE}, interface"),
                             "{{instance}} {{interface}}",
                         )
                     ],
@@ -444,9 +444,9 @@ HEALTH = Board(
                     limit=limit("NetworkDrops"),
                 ),
                 lines(
-                    "Filesystems: read",
+                    f"Filesystems: read, {WHOLE_FLEET}",
                     "How much do all nodes read from each Lustre filesystem?",
-                    [_asked(signal("shared_filesystem_read"), "{{filesystem}}")],
+                    [_asked("filesystem:gpunode_lustre_read:rate5m", "{{filesystem}}")],
                     "Bps",
                     needs=LUSTRE,
                     limit=limit("shared_filesystem_read"),

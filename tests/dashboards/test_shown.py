@@ -11,7 +11,7 @@ import pytest
 from alerts.rule_files import document
 from alerts.thresholds.lines import LINES
 from dashboards import FOLDER
-from dashboards.queries import METRIC, signal
+from dashboards.queries import METRIC, WINDOW, signal
 from dashboards.unshown import UNSHOWN, table
 from gpunode.rules.changes import Changes
 from gpunode.rules.render import rendered
@@ -34,7 +34,8 @@ RULES = [
     for rule in group["rules"]
 ]
 ASKED = SHOWN + "".join(rule["expr"] for rule in RULES)
-DRAWN = SHOWN + "".join(rule["expr"] for rule in RULES if rule.get("record", " ") in SHOWN)
+RECORDED = "".join(rule["expr"] for rule in RULES if rule.get("record", " ") in SHOWN)
+DRAWN = SHOWN + RECORDED.replace("[5m]", f"[{WINDOW}]")
 """With what is recorded of it."""
 
 NAMED = {re.sub("_(bucket|count|sum)$", "", found[1]) for found in METRIC.finditer(ASKED)}
