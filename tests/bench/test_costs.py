@@ -10,6 +10,7 @@ from dashboards import FOLDER
 from dashboards.boards import BOARDS
 from tests.bench.dashboards import EMPTY, Asked, asked_for
 from tests.bench.fleet import ASK_FOR_FAULTS, DASHBOARDS, LOADS_IN, default_range, judged
+from tests.bench.large_jobs import MOST_BYTES
 
 JOB = "gpunode-job"
 
@@ -45,6 +46,12 @@ def test_a_query_that_fails_or_is_slow_fails() -> None:
     failed = Asked(JOB, "p", "A", 1, 0.001, "too many samples")
     assert not judged(JOB, [*found(JOB, 100), failed], LOADS_IN).met
     assert not judged(JOB, found(JOB, 100, seconds=LOADS_IN / 90), LOADS_IN).met
+
+
+@pytest.mark.parametrize(("size", "met"), [(int(MOST_BYTES), True), (int(MOST_BYTES) + 1, False)])
+def test_answers_of_more_bytes_fail(size: int, met: bool) -> None:
+    large = Asked(JOB, "p", "A", 1, 0.001, "", size)
+    assert judged(JOB, [*found(JOB, 99), large], LOADS_IN).met is met
 
 
 def test_every_dashboard_is_asked_over_the_range_that_it_opens_with() -> None:
