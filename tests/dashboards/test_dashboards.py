@@ -479,6 +479,32 @@ def test_rates_look_back_as_far_as_the_graph_asks(uid: str) -> None:
         assert "$__interval" not in expression
 
 
+def kept(node: Any) -> set[str]:
+    """The labels that a sum, or what is made of one, keeps apart."""
+    if isinstance(node, promql_parser.AggregateExpr):
+        return set(node.modifier.labels) if node.modifier else set()
+    if isinstance(node, promql_parser.BinaryExpr):
+        return kept(node.lhs)
+    if isinstance(node, promql_parser.Call):
+        return set().union(*(kept(argument) for argument in node.args)) - {"le"}
+    return kept(node.expr) if hasattr(node, "expr") else set()
+
+
+OF_ONE = {"cluster", "owner_namespace", "user", "replica", "uuid", "rank"}
+"""Labels that other labels in the name of a line stand for."""
+
+
+@each
+def test_lines_of_one_query_have_names_of_their_own(uid: str) -> None:
+    one_gpu = {"instance", "gpu"} if uid == "gpunode-gpu" else set[str]()
+    for panel in panels(LOADED[uid]):
+        for target in panel["targets"]:
+            if target["range"] and panel["type"] != "heatmap":
+                named = set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
+                labels = kept(promql_parser.parse(filled(target["expr"])))
+                assert labels - OF_ONE - one_gpu <= named, panel["title"]
+
+
 KEPT_BY_HARDWARE = {
     ("gpunode-gpu", "NVLinks with errors"),
     ("gpunode-health", "Uncorrected ECC errors"),
