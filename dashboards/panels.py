@@ -243,7 +243,7 @@ def _graph(
 
 
 def only_now(panel: Panel) -> None:
-    """Leave the legend of a graph the last figure: a name would push another out of sight."""
+    """Leave one figure in the legend of a graph, the last: names would push another out of sight."""
     if isinstance(panel.options, dict):
         legend = panel.options.get("legend")
         if isinstance(legend, common.VizLegendOptions) and legend.calcs:
@@ -469,7 +469,8 @@ def rows_of(
     without a name is not shown: what its query finds is in the labels. ``carried`` are labels that
     links take and nobody reads. Rows are sorted from the largest on; ``grouped_by`` is a column
     whose names come first. A row says ``nothing`` where ``among`` finds something and the first
-    query nothing; where columns are ``apart``, with rows that the first has not, all find nothing.
+    query does not. Columns that are ``apart`` have rows that the first has not: then no query may
+    find anything.
     """
     grouping = [common.TableSortByFieldState(display_name=grouped_by)] if grouped_by else []
     options = table.Options(
