@@ -243,7 +243,7 @@ def _graph(
 
 
 def only_now(panel: Panel) -> None:
-    """Leave one figure in the legend of a graph, the last: names would push another out of sight."""
+    """Leave the last figure alone in a graph's legend: names would push others out of sight."""
     if isinstance(panel.options, dict):
         legend = panel.options.get("legend")
         if isinstance(legend, common.VizLegendOptions) and legend.calcs:
