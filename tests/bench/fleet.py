@@ -384,7 +384,7 @@ DASHBOARDS: dict[str, tuple[dict[str, str], float]] = {
     "gpunode-node": (ONE, LOADS_IN),
     "gpunode-host": (ONE, LOADS_IN),
     "gpunode-gpu": ({**ONE, "$gpu": "3"}, LOADS_IN),
-    "gpunode-serving": ({}, LOADS_IN),
+    "gpunode-serving": (ABOUT, LOADS_IN),
 }
 """What is selected on each, and the seconds in which it must load."""
 

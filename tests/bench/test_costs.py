@@ -8,11 +8,13 @@ import pytest
 
 from dashboards import FOLDER
 from dashboards.boards import BOARDS
+from dashboards.layout import Board
 from tests.bench.dashboards import EMPTY, Asked, asked_for
 from tests.bench.fleet import ASK_FOR_FAULTS, DASHBOARDS, LOADS_IN, default_range, judged
 from tests.bench.large_jobs import MOST_BYTES
 
 JOB = "gpunode-job"
+ONE_OF = ("job", "node", "gpu")
 
 
 def found(uid: str, answered: int, of: int = 100, seconds: float = 0.001) -> list[Asked]:
@@ -58,6 +60,13 @@ def test_every_dashboard_is_asked_over_the_range_that_it_opens_with() -> None:
     assert {board.uid for board in BOARDS} == DASHBOARDS.keys()
     hours = {uid: default_range(uid) / 3600 for uid in DASHBOARDS}
     assert (hours[JOB], hours["gpunode-health"], hours["gpunode-capacity"]) == (6, 24, 720)
+
+
+@pytest.mark.parametrize("board", BOARDS, ids=lambda board: board.uid)
+def test_a_dashboard_is_asked_of_one_where_it_offers_no_all(board: Board) -> None:
+    few = {f"${one.name}" for one in board.variables if one.name in ONE_OF and not one.include_all}
+    selected, _ = DASHBOARDS[board.uid]
+    assert few <= selected.keys()
 
 
 def test_a_dashboard_of_faults_is_excused_for_a_reason() -> None:
