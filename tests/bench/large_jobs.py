@@ -68,6 +68,11 @@ def series(gpus: int, late: bool) -> Iterator[Kept]:
         yield "gpunode_training_step_baseline_seconds", gpu, 2.0
         yield "gpunode_training_mfu_ratio", gpu, 0.4
         yield "gpunode_training_loss", gpu, 2.5
+        yield "gpunode_training_tokens_total", gpu, None
+        yield "gpunode_training_kernel_seconds", {**gpu, "kernel": "gemm"}, 0.2
+        yield "gpunode_torch_alloc_retries_total", gpu, None
+        yield "gpunode_nccl_channels", {**gpu, "communicator": "c", "transport": "P2P"}, 16.0
+        yield "gpunode_nccl_setting_info", {**gpu, "name": "NCCL_IB_HCA", "value": "mlx5"}, 1.0
         yield "gpunode_job_busiest_thread_ratio", gpu, 0.5
         yield "gpunode_job_loader_workers", gpu, 8.0
         yield "gpunode_gpu_memory_used_bytes", gpu, 6e10
@@ -101,6 +106,16 @@ def series(gpus: int, late: bool) -> Iterator[Kept]:
         yield "job:gpunode_gpu_seconds:rate5m", {**of_job, "state": state}, gpus / 3
     for name in OF_THE_JOB:
         yield name, of_job, 0.5
+    began = int(time.time()) // 86400 * 86400
+    for name, figure in (
+        ("run:gpunode_run:began", began),
+        ("run:gpunode_run:seen", began + 3600),
+        ("run:gpunode_job:gpus", gpus),
+        ("run:gpunode_gpu_useful:ratio", 0.5),
+        ("run:gpunode_training_step:median", 2.0),
+        ("run:gpunode_training_mfu:ratio", 0.4),
+    ):
+        yield name, {**of_job, "began": str(began)}, float(figure)
 
 
 OF_THE_JOB = (

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from dashboards import FOLDER
 from dashboards.boards import BOARDS
 from dashboards.layout import Board
-from tests.bench.dashboards import EMPTY, Asked, asked_for
+from tests.bench.dashboards import EMPTY, Asked, asked_for, wait_for
 from tests.bench.fleet import ASK_FOR_FAULTS, DASHBOARDS, LOADS_IN, default_range, judged
-from tests.bench.large_jobs import MOST_BYTES
+from tests.bench.incidents import prometheus_command
+from tests.bench.large_jobs import BAD, LEAST_ANSWERED, MOST_BYTES, asked, stored
+from tests.bench.programs import program
+from tests.daemon import free_port
+from tests.needs import need
 
 JOB = "gpunode-job"
 ONE_OF = ("job", "node", "gpu")
@@ -76,6 +81,20 @@ def test_a_dashboard_of_faults_is_excused_for_a_reason() -> None:
         assert board.description.startswith("What is broken")
         assert reason
         assert judged(uid, found(uid, 0), LOADS_IN).met
+
+
+@pytest.mark.integration
+def test_most_panels_of_a_large_job_find_something(tmp_path: Path) -> None:
+    """Or its seconds and bytes would be those of a dashboard that is half empty."""
+    need("prometheus")
+    port = free_port()
+    stored(tmp_path, 2 * BAD)
+    (tmp_path / "prometheus.yml").write_text("{}")
+    with program(prometheus_command(tmp_path, port), tmp_path / "log"):
+        address = f"http://127.0.0.1:{port}"
+        wait_for(f"{address}/-/ready", 120)
+        *_, answered, _ = asked(address, FOLDER / f"{JOB}.json")
+    assert answered >= LEAST_ANSWERED
 
 
 def test_a_dashboard_asks_for_series() -> None:
