@@ -23,7 +23,7 @@ from dashboards.panels import (
     timeline,
 )
 from dashboards.queries import JOB as SELECTED
-from dashboards.queries import NAMESPACES, Query, limit, rate, selected, signal
+from dashboards.queries import NAMESPACES, Query, limit, selected, signal
 from dashboards.variables import datasource, nodes_of_job, of_few, of_many, user_of_job
 from gpunode.export import palette
 
@@ -102,11 +102,6 @@ def _named(expression: str) -> str:
 def _told(expression: str, label: str, absent: str) -> str:
     """Rows in which a label that is absent says so."""
     return f'label_replace({expression}, "{label}", "{absent}", "{label}", "")'
-
-
-def _members(expression: str) -> str:
-    """A figure of every GPU, for those of the job; what GPUs are shared is nobody's."""
-    return f"{MEMBER} * on ({GPU}) group_left () ({expression})"
 
 
 def _ranks(expression: str, legend: str = RANK) -> Query:
@@ -461,11 +456,7 @@ JOB = Board(
                 lines(
                     "Tokens a second",
                     "How many tokens does the job train on in a second, all ranks together?",
-                    [
-                        _asked(
-                            f"sum ({_members(rate('gpunode_training_tokens_total'))})", "all ranks"
-                        )
-                    ],
+                    [_asked("sum (job:gpunode_training_tokens:rate5m)", "all ranks")],
                     "short",
                     needs=f"{CLIENT}, with tokens",
                 ),
@@ -549,8 +540,7 @@ JOB = Board(
                     [
                         _asked("max (job:gpunode_torch_memory:failures)", "out of memory"),
                         _asked(
-                            f"max ({_members(signal('torch_alloc_retries'))})",
-                            "allocations tried again",
+                            "max (job:gpunode_torch_alloc_retries:max)", "allocations tried again"
                         ),
                         _asked("max (job:gpunode_torch_recompiled:max)", "graphs compiled"),
                     ],

@@ -68,9 +68,7 @@ def series(gpus: int, late: bool) -> Iterator[Kept]:
         yield "gpunode_training_step_baseline_seconds", gpu, 2.0
         yield "gpunode_training_mfu_ratio", gpu, 0.4
         yield "gpunode_training_loss", gpu, 2.5
-        yield "gpunode_training_tokens_total", gpu, None
         yield "gpunode_training_kernel_seconds", {**gpu, "kernel": "gemm"}, 0.2
-        yield "gpunode_torch_alloc_retries_total", gpu, None
         yield "gpunode_nccl_channels", {**gpu, "communicator": "c", "transport": "P2P"}, 16.0
         yield "gpunode_nccl_setting_info", {**gpu, "name": "NCCL_IB_HCA", "value": "mlx5"}, 1.0
         yield "gpunode_job_busiest_thread_ratio", gpu, 0.5
@@ -128,6 +126,7 @@ OF_THE_JOB = (
     *("job:gpunode_data_wait:max", "job:gpunode_gpu_memory_used:max"),
     *("job:gpunode_torch_reserved:max", "job:gpunode_torch_recompiled:max"),
     *("job:gpunode_communication:ratio", "job:gpunode_gpu_blocked:gap"),
+    *("job:gpunode_training_tokens:rate5m", "job:gpunode_torch_alloc_retries:max"),
 )
 
 

@@ -90,7 +90,7 @@ def test_every_line_of_the_threshold_table_is_drawn(line: str) -> None:
         ("node", "gpunode_nccl_setting_info"),
         ("node", "gpunode_gpu_utilization_ratio"),
         ("job", "gpunode_nccl_setting_info"),
-        ("job", "gpunode_training_tokens_total"),
+        ("job", "job:gpunode_training_tokens:rate5m"),
     ],
 )
 def test_what_people_look_at_is_on_the_dashboard(uid: str, metric: str) -> None:
