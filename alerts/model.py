@@ -15,6 +15,7 @@ Unit = Literal["percent", "celsius", "seconds", "bytes", "number", "count", "fla
 Comparison = Literal[">", "<"]
 
 Scope = Literal["job", "gpu", "node", "filesystem", "fault", "cluster"]
+Dashboard = Literal["serving", "host", "health"]
 """What an alert is about: training and serving are about jobs, hardware about GPUs and nodes,
 outages about a filesystem or about a fault that many nodes share."""
 
@@ -146,6 +147,9 @@ class Threshold:
 
     of_owner: bool = False
     """Whether it is the job's owner who can mend it, rather than who runs the cluster."""
+
+    dashboard: Dashboard | None = None
+    """The dashboard that shows what it looks at, where that is not the one of its scope."""
 
     needs_all_nodes: bool = False
     """Whether it asks for other nodes though it is about one."""

@@ -41,6 +41,14 @@ DASHBOARDS: dict[Scope, str] = {
 """The dashboard about what an alert is about."""
 
 
+def dashboard_of(row: Threshold) -> str:
+    """The address of the dashboard that shows what the alert of a row looks at."""
+    address = DASHBOARDS[row.scope]
+    if row.dashboard is None:
+        return address
+    return re.sub(r"/d/gpunode-\w+", f"/d/gpunode-{row.dashboard}", address)
+
+
 def _ask(record: str, what: str, most: int = 0) -> str:
     """Text about what a query of the alert's job finds; nothing if it finds nothing."""
     selected = f"{record}{{cluster=%q,owner_namespace=%q,workload=%q,replica=%q,user=%q}}"
@@ -343,7 +351,7 @@ def rule(row: Threshold, tier: Tier) -> Rule:
             "runbook_url": f"{RUNBOOKS_URL}/{row.alert}.md",
             **({"runbook_url_ko": f"{RUNBOOKS_URL}/ko/{row.alert}.md"} if can_page(row) else {}),
             "variables": variables(row),
-            "dashboard": DASHBOARDS[row.scope],
+            "dashboard": dashboard_of(row),
             **({"why": WHY} if row.of_owner else {}),
         },
     }

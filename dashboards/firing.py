@@ -11,6 +11,7 @@ from grafana_foundation_sdk.models.dashboard import Panel
 from alerts.model import IDENTITY
 from alerts.promql import GPU, JOB, NO_NAMESPACE, NODE, OWNER
 from alerts.settings import RUNBOOKS_URL
+from alerts.thresholds.table import THRESHOLDS
 from dashboards.layout import GROUPS, address
 from dashboards.panels import ABSENT, NOTHING_WRONG, rows_of
 from dashboards.queries import Query, Selection, chosen, joined, selected
@@ -55,6 +56,9 @@ ROW = "(page/.*|ticket/[^/]*)(?:/.*)?"
 BOARDS = {"to_job": ("its_job", "gpunode-job"), "to_node": ("instance", "gpunode-node")}
 """The fields of a row with the dashboards to which it leads, each where the row has this label. The
 others lead to Health, which shows what is broken anywhere."""
+
+OF_SERVICES = "|".join(row.alert for row in THRESHOLDS if row.dashboard == "serving")
+"""Alerts about what inference engines tell: their jobs lead to the dashboard of services."""
 
 SELECTS = {
     "of_namespace": ("its_namespace", NO_NAMESPACE),
@@ -125,6 +129,7 @@ def _leading(rows: str) -> str:
     rows = joined(rows, "place", *PLACE)
     for field, (label, board) in BOARDS.items():
         rows = _or_else(rows, field, "gpunode-health", label, board)
+    rows = f'label_replace({rows}, "to_job", "gpunode-serving", "alertname", "{OF_SERVICES}")'
     for field, (label, absent) in SELECTS.items():
         rows = _or_else(rows, field, absent, label, "$1")
     return rows

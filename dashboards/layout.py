@@ -22,13 +22,16 @@ from grafana_foundation_sdk.models.dashboard import (
 )
 
 from alerts.thresholds.table import THRESHOLDS
-from dashboards.panels import DATASOURCE, LINKED
+from dashboards.panels import DATASOURCE, LINKED, only_now
 from dashboards.queries import OWNERS, Selection, chosen, selected
 from gpunode.export import palette
 
 TAG = "gpunode"
 WIDTH = 24
 """Columns of Grafana's grid."""
+
+ONE_FIGURE = 8
+"""Below so many columns, the legend of a graph has room for one figure beside its names."""
 
 SCHEMA = 38
 """Of Grafana 10.0; later ones migrate it."""
@@ -136,6 +139,8 @@ def placed(sections: Iterable[Section]) -> Iterable[Panel | RowPanel]:
                 number += 1
                 panel.id_val = number
                 panel.grid_pos = GridPos(h=line.height, w=width, x=left, y=top)
+                if width < ONE_FIGURE:
+                    only_now(panel)
                 left += width
                 yield panel
             top += line.height

@@ -243,6 +243,14 @@ def _graph(
     return panel
 
 
+def only_now(panel: Panel) -> None:
+    """Leave the last figure alone in a graph's legend: names would push others out of sight."""
+    if isinstance(panel.options, dict):
+        legend = panel.options.get("legend")
+        if isinstance(legend, common.VizLegendOptions) and legend.calcs:
+            legend.calcs, legend.sort_by = ["lastNotNull"], "Last *"
+
+
 def figure(
     title: str,
     description: str,
@@ -447,6 +455,7 @@ def rows_of(
     needs: str = "",
     nothing: str = "",
     among: Query | None = None,
+    apart: bool = False,
     carried: Sequence[str] = (),
     links: Mapping[str, str] | None = None,
     decimals: Mapping[str, int] | None = None,
@@ -460,7 +469,9 @@ def rows_of(
     colours of the values of columns, ``meanings`` what is shown for a value of a column. A column
     without a name is not shown: what its query finds is in the labels. ``carried`` are labels that
     links take and nobody reads. Rows are sorted from the largest on; ``grouped_by`` is a column
-    whose names come first. A row says ``nothing`` where ``among`` finds something.
+    whose names come first. A row says ``nothing`` where ``among`` finds something and the first
+    query does not. Columns that are ``apart`` have rows that the first has not: then no query may
+    find anything.
     """
     grouping = [common.TableSortByFieldState(display_name=grouped_by)] if grouped_by else []
     options = table.Options(
@@ -472,7 +483,8 @@ def rows_of(
     queries = [_linked(query, hidden) for query, _ in columns.values()]
     about = [query.expression for query in queries]
     if among:
-        queries[0] = _or_says(queries[0], _saying(names, links or {}), nothing, among)
+        where = _unless(among, queries[1:]) if apart else among
+        queries[0] = _or_says(queries[0], _saying(names, links or {}), nothing, where)
     custom = {
         "align": "auto",
         "cellOptions": {"type": "auto"},
@@ -659,6 +671,12 @@ def _or_says(query: Query, label: str, nothing: str, among: Query) -> Query:
     """A query that answers with a row that says so where it would find nothing."""
     row = f'{SAYS_NONE}({among.expression}), "{label}", "{nothing}", "", "")'
     return replace(query, expression=f"({query.expression}){row}")
+
+
+def _unless(among: Query, others: Sequence[Query]) -> Query:
+    """What there is, but only where these queries find nothing."""
+    found = " or ".join(f"({query.expression})" for query in others)
+    return replace(among, expression=f"({among.expression}) unless on () ({found})")
 
 
 def _say_so(panel: Panel, among: Query | None, unless: Query | None) -> None:

@@ -32,7 +32,7 @@ NAMESPACES: Selection = {**FLEET, "owner_namespace": "namespace"}
 JOBS: Selection = {**NAMESPACES, "workload": "job"}
 NODES: Selection = {**FLEET, "instance": "node"}
 GPUS: Selection = {**NODES, "gpu": "gpu"}
-JOB: Selection = {**JOBS, "instance": "node"}
+JOB: Selection = {**JOBS, "instance": "hosts"}
 """One job, and the nodes on which it runs: raw series know the node, but not the job."""
 
 OF_EVERY_TARGET = ("cluster", "instance")

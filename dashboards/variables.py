@@ -98,10 +98,15 @@ def of_few(name: str) -> VariableModel:
 
 
 def nodes_of_job() -> VariableModel:
-    """The nodes of the selected job; all of them means those, and not all of the fleet."""
+    """The nodes of the selected job, always all of them, and not all of the fleet.
+
+    Nobody sees it: what is recorded of a job has no nodes, and would ignore a choice. Its name is
+    not that of the nodes that other dashboards hand on.
+    """
     every = VariableOption(text="All", value="$__all")
-    found = _query("node", "node", NODES_OF_JOB, every, every=None)
+    found = _query("hosts", "nodes of the job", NODES_OF_JOB, every, every=None)
     found.include_all = True
+    found.hide = VariableHide.HIDE_VARIABLE
     return found
 
 

@@ -58,6 +58,7 @@ OF_CLUSTERS: tuple[Record, ...] = (
     *versions.OF_CLUSTERS,
     *jobs.OF_SERVICES,
     *engines.OF_ENGINES,
+    *overview.OF_CLUSTERS,
     *faults.OF_CLUSTERS,
     *compared.OF_CLUSTERS,
     *servers.OF_GROUPS,

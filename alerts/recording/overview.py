@@ -10,6 +10,13 @@ from alerts.model import Record
 from alerts.promql import NODE, rate
 from alerts.recording.faults import THERMAL_SLOWDOWN
 
+READ = (
+    "sum by (cluster, filesystem) ("
+    + rate('gpunode_lustre_bytes_total{direction="read"}', f"{NODE}, filesystem")
+    + ")"
+)
+"""Bytes a second that the nodes of a cluster read from each Lustre filesystem."""
+
 OF_NODES: tuple[Record, ...] = (
     Record(
         name="node:gpunode_gpu_throttled:max",
@@ -40,3 +47,16 @@ OF_NODES: tuple[Record, ...] = (
         for what, did in (("late", "began late"), ("skipped", "left out"))
     ),
 )
+"""Rules that need only the series of one node; each shard of Prometheus can evaluate them."""
+
+OF_CLUSTERS: tuple[Record, ...] = (
+    Record(
+        name="filesystem:gpunode_lustre_read:rate5m",
+        labels=("cluster", "filesystem"),
+        expression=READ,
+        purpose="Bytes a second that all nodes read from a Lustre filesystem.",
+        given={series("gpunode_lustre_bytes_total", filesystem="scratch", direction="read"): 2e9},
+        results={("scratch",): 2e9},
+    ),
+)
+"""Rules that add up or compare nodes, for the Prometheus that sees them all."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from alerts.examples import HELD, HELD_B, OF_GPU, OF_JOB, TRAIN, A, B, series
 from alerts.model import Given, Record
-from alerts.promql import GPU, JOB, OWNER, of_gpus, of_jobs
+from alerts.promql import GPU, JOB, OWNER, gained, of_gpus, of_jobs, rate
 from alerts.recording.faults import INFO
 from alerts.recording.jobs import STARTED
 from gpunode.verdict.causes import CAUSES
@@ -228,6 +228,7 @@ OF_LINES = {
     "torch_reserved": of_gpus("gpunode_torch_memory_reserved_bytes")
     + f" / on ({GPU}) ({_SIZE} > 0)",
     "torch_recompiled": of_gpus("increase(gpunode_torch_compiled_graphs_total[15m])"),
+    "torch_alloc_retries": gained("gpunode_torch_alloc_retries_total"),
 }
 """What lines of the threshold table look at, which a test compares: rules do not import them."""
 
@@ -312,6 +313,20 @@ OF_FIGURES: tuple[Record, ...] = (
         {series("gpunode_torch_compiled_graphs_total"): 1.0},
         900.0,
         "Graphs that a rank of a job compiled in the last minutes, at most.",
+    ),
+    _most(
+        "torch_alloc_retries",
+        {series("gpunode_torch_alloc_retries_total"): 1.0},
+        900.0,
+        "Allocations for which PyTorch flushed the cache of a rank in the last minutes, at most.",
+    ),
+    Record(
+        name="job:gpunode_training_tokens:rate5m",
+        labels=OF_JOB,
+        expression=of_jobs(rate("gpunode_training_tokens_total"), "sum"),
+        purpose="Tokens a second on which all ranks of a job train.",
+        given={**HELD, series("gpunode_training_tokens_total"): 50.0},
+        results={TRAIN: 50.0},
     ),
 )
 """What a dashboard shows of a job of any size without a look at each rank."""

@@ -297,6 +297,7 @@ COMMUNICATION = (
         comparison="<",
         tiers=(Tier(severity="ticket", threshold=BANDWIDTH_LOW, after="5m"),),
         scope="node",
+        dashboard="health",
         labels=("collective", "gpus", "nodes"),
         example=Example(
             fires={

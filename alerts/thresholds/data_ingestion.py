@@ -167,6 +167,7 @@ DATA_INGESTION = (
         unit="seconds",
         tiers=(Tier(severity="ticket", threshold=REMOTE_LATENCY, after="10m"),),
         scope="filesystem",
+        dashboard="health",
         example=Example(
             fires={LUSTRE_SECONDS: 8.0, LUSTRE_RPCS: 100.0},
             quiet={LUSTRE_SECONDS: 1.0},

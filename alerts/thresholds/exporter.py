@@ -137,6 +137,7 @@ EXPORTER = (
         unit="count",
         tiers=(Tier(severity="ticket", threshold=0.0, after="30m"),),
         scope="node",
+        dashboard="health",
         needs_all_nodes=True,
         example=Example(
             fires={
@@ -178,6 +179,7 @@ EXPORTER = (
         comparison="<",
         tiers=(Tier(severity="ticket", threshold=0.5, after="15m"),),
         scope="node",
+        dashboard="health",
         labels=("source",),
         example=Example(fires={DISK_SOURCE: 0.0}, quiet={DISK_SOURCE: 1.0}, value=0.0),
     ),
@@ -197,6 +199,7 @@ EXPORTER = (
         unit="count",
         tiers=(Tier(severity="info", threshold=0.0, after="15m"),),
         scope="cluster",
+        dashboard="health",
         labels=("source", "what"),
         example=Example(fires={UNREAD: 0.01}, quiet={UNREAD: 0.0}, value=1.0),
     ),

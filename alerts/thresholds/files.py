@@ -47,6 +47,7 @@ FILES = (
         unit="percent",
         tiers=(Tier(severity="ticket", threshold=0.9, after="5m"),),
         scope="node",
+        dashboard="host",
         example=Example(
             fires={ALLOCATED: 95.0, MAXIMUM: 100.0}, quiet={ALLOCATED: 20.0}, value=0.95
         ),

@@ -180,6 +180,7 @@ HARDWARE = (
         unit="count",
         tiers=(Tier(severity="ticket", threshold=0.0, after="15m"),),
         scope="node",
+        dashboard="health",
         labels=("bus_id", "kind"),
         every="1m",
         example=Example(fires={LINK_DEGRADED: 1.0}, quiet={LINK_DEGRADED: 0.0}, value=1.0),

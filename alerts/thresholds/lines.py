@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from alerts.model import DashboardLine
 from alerts.promql import GPU, JOB, NODE, gained, of_gpus, of_jobs, rate, state
+from alerts.recording.overview import READ
 from alerts.settings import CONGESTED_FROM
 from gpunode.verdict.causes.data import DISK_BUSY, QUOTA_THROTTLED
 from gpunode.verdict.causes.host import THREAD_BUSY
@@ -103,9 +104,7 @@ LINES: tuple[DashboardLine, ...] = (
         name="shared_filesystem_read",
         group="data_ingestion",
         says="bytes a second that the nodes of a cluster read from Lustre",
-        signal="sum by (cluster, filesystem) ("
-        + rate('gpunode_lustre_bytes_total{direction="read"}', f"{NODE}, filesystem")
-        + ")",
+        signal=READ,
         unit="bytes",
         comparison="<",
         threshold=1e9,

@@ -96,9 +96,9 @@ NETWORK = (
         source="https://docs.kernel.org/networking/statistics.html",
         record="node:gpunode_network_drops:rate5m",
         signal=(
-            f"{rate('gpunode_network_drops_total', f'{NODE}, interface')} "
+            f"({rate('gpunode_network_drops_total', f'{NODE}, interface')} "
             f"+ on ({NODE}, interface) "
-            f"{rate('gpunode_network_errors_total', f'{NODE}, interface')}"
+            f"{rate('gpunode_network_errors_total', f'{NODE}, interface')}) > 0"
         ),
         unit="number",
         tiers=(Tier(severity="ticket", threshold=10.0, after="10m"),),

@@ -98,6 +98,7 @@ SERVING = (
         unit="number",
         tiers=(Tier(severity="ticket", threshold=14.4, after="2m"),),
         scope="job",
+        dashboard="serving",
         labels=("objective",),
         example=Example(
             fires={**OBJECTIVES},
@@ -126,6 +127,7 @@ SERVING = (
         unit="number",
         tiers=(Tier(severity="ticket", threshold=1.0, after="10m"),),
         scope="job",
+        dashboard="serving",
         example=Example(
             fires={
                 **HELD,

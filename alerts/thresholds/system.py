@@ -212,6 +212,7 @@ SYSTEM = (
         unit="number",
         tiers=(Tier(severity="ticket", threshold=0.0, after="1m"),),
         scope="node",
+        dashboard="host",
         labels=("kind",),
         example=Example(
             fires={series("gpunode_memory_oom_kills_total"): 0.005},
@@ -236,6 +237,7 @@ SYSTEM = (
         unit="count",
         tiers=(Tier(severity="ticket", threshold=0.5, after="0s"),),
         scope="node",
+        dashboard="health",
         labels=("kind",),
         every="1m",
         example=Example(fires={HUNG_TASKS: 0.01}, quiet={HUNG_TASKS: 0.0}, value=9.0),
@@ -294,6 +296,7 @@ SYSTEM = (
         comparison="<",
         tiers=(Tier(severity="ticket", threshold=FILESYSTEM_FREE, after="15m"),),
         scope="node",
+        dashboard="host",
         labels=("mountpoint",),
         fault="filesystem",
         example=_filling("/", "ext4"),
@@ -335,6 +338,7 @@ SYSTEM = (
         unit="count",
         tiers=(Tier(severity="info", threshold=0.0, after="1h"),),
         scope="node",
+        dashboard="health",
         example=Example(fires={SWAP_CHECK: 0.0}, quiet={SWAP_CHECK: 1.0}, value=1.0),
     ),
 )

@@ -332,7 +332,7 @@ FLEET = Board(
                         )
                     ],
                     "s",
-                    among=SEEN,
+                    among=_asked("sum (cluster:gpunode_gpu:count)"),
                 ),
             ),
         ),

@@ -24,13 +24,14 @@ from dashboards.panels import (
     NOTHING_WRONG,
     RULES,
     SHARE,
+    WHOLE_FLEET,
     XIDS,
     figure,
     lines,
     rows_of,
 )
 from dashboards.queries import NODES as SELECTED
-from dashboards.queries import Query, limit, selected, signal
+from dashboards.queries import Query, limit, selected
 from dashboards.variables import datasource, of_many
 
 TO_NODE = link_to("gpunode-node", cluster="cluster", node="instance")
@@ -317,6 +318,7 @@ HEALTH = Board(
                     sort_by="Rows",
                     nothing=NOTHING_WRONG,
                     among=WATCHED,
+                    apart=True,
                     links=LINKS,
                 ),
                 rows_of(
@@ -389,6 +391,7 @@ HEALTH = Board(
                     sort_by="NVLink",
                     nothing=NOTHING_WRONG,
                     among=WATCHED,
+                    apart=True,
                     links=LINKS,
                 ),
                 rows_of(
@@ -412,6 +415,7 @@ HEALTH = Board(
                     sort_by="Errors in 15 minutes",
                     nothing=f"None, or there are no {INFINIBAND}",
                     among=WATCHED,
+                    apart=True,
                     links={"Node": TO_NODE},
                 ),
             ),
@@ -431,7 +435,7 @@ HEALTH = Board(
                     "Which interfaces drop or damage most packets?",
                     [
                         _asked(
-                            "topk(10, node:gpunode_network_drops:rate5m > 0)",
+                            _highest("node:gpunode_network_drops:rate5m", f"{NODE}, interface"),
                             "{{instance}} {{interface}}",
                         )
                     ],
@@ -440,15 +444,15 @@ HEALTH = Board(
                     limit=limit("NetworkDrops"),
                 ),
                 lines(
-                    "Filesystems: read",
+                    f"Filesystems: read, {WHOLE_FLEET}",
                     "How much do all nodes read from each Lustre filesystem?",
-                    [_asked(signal("shared_filesystem_read"), "{{filesystem}}")],
+                    [_asked("filesystem:gpunode_lustre_read:rate5m", "{{filesystem}}")],
                     "Bps",
                     needs=LUSTRE,
                     limit=limit("shared_filesystem_read"),
                 ),
                 lines(
-                    "File servers",
+                    f"File servers, {WHOLE_FLEET}",
                     "How long does a request to each filesystem take?",
                     [_asked("filesystem:gpunode_storage:latency", "{{filesystem}}")],
                     "s",
@@ -599,6 +603,7 @@ HEALTH = Board(
                     sort_by="Not understood on",
                     nothing=NOTHING_WRONG,
                     among=WATCHED,
+                    apart=True,
                 ),
                 lines(
                     "Scrapes",

@@ -62,9 +62,9 @@ CPUS = (
         ),
         lines(
             "Tasks",
-            "Do tasks wait for a core, or for I/O?",
+            "Do tasks wait for a core, or for I/O? Those that run or could run are runnable.",
             [
-                _node("gpunode_cpu_runnable_tasks", "running or waiting for a core"),
+                _node("gpunode_cpu_runnable_tasks", "runnable"),
                 _node("gpunode_cpu_blocked_tasks", "blocked on I/O"),
             ],
             "none",
@@ -188,6 +188,28 @@ MEMORY = (
             needs="cgroups v2",
         ),
     ),
+    row(
+        8,
+        lines(
+            "Memory left",
+            "Is there memory for programs, if the kernel drops its caches?",
+            [_asked("node:gpunode_memory_available:ratio")],
+            SHARE,
+            highest=1,
+        ),
+        lines(
+            "Read back from swap",
+            "Do programs wait for memory that was moved to disk?",
+            [_asked(rate('gpunode_memory_swapped_bytes_total{direction="in"}', NODE))],
+            "Bps",
+        ),
+        lines(
+            "Programs killed for memory",
+            "How many did the kernel end in an hour to free memory?",
+            [_asked(in_hour("gpunode_memory_oom_kills_total", NODE))],
+            "none",
+        ),
+    ),
 )
 
 DISKS = (
@@ -281,6 +303,30 @@ DISKS = (
             ],
             "none",
             needs="the module nvidia_fs with rw_stats_enabled",
+        ),
+    ),
+    row(
+        8,
+        lines(
+            "Filesystems: room left",
+            "Which filesystem fills up? The share that programs may still take.",
+            [
+                _asked(
+                    f"min by ({NODE}, mountpoint) (node:gpunode_filesystem:available_ratio)",
+                    "{{instance}} {{mountpoint}}",
+                )
+            ],
+            SHARE,
+            limit=limit("FilesystemNearlyFull"),
+            highest=1,
+        ),
+        lines(
+            "Open files",
+            "Which share of the kernel's limit is in use?",
+            [_asked("node:gpunode_open_files:ratio")],
+            SHARE,
+            limit=limit("NodeFilesNearLimit"),
+            highest=1,
         ),
     ),
 )

@@ -24,7 +24,7 @@ from dashboards.panels import (
     timeline,
 )
 from dashboards.queries import JOB as SELECTED
-from dashboards.queries import NAMESPACES, Query, limit, rate, selected, signal
+from dashboards.queries import NAMESPACES, Query, limit, selected, signal
 from dashboards.variables import datasource, nodes_of_job, of_few, of_many, user_of_job
 from gpunode.export import palette
 
@@ -105,11 +105,6 @@ def _told(expression: str, label: str, absent: str) -> str:
     return f'label_replace({expression}, "{label}", "{absent}", "{label}", "")'
 
 
-def _members(expression: str) -> str:
-    """A figure of every GPU, for those of the job; what GPUs are shared is nobody's."""
-    return f"{MEMBER} * on ({GPU}) group_left () ({expression})"
-
-
 def _ranks(expression: str, legend: str = RANK) -> Query:
     """A figure of every GPU, for the ranks that are shown."""
     shown = f"max by ({GPU}, rank) ({INFO}) and on ({GPU}) {CHOSEN_RANKS}"
@@ -156,10 +151,13 @@ REASONED = (
     f"or on ({GPU}) ({_first(LISTED)})"
 )
 
+GONE = palette.CAUSES["stopped"]
+"""The colour of a rank that does nothing any more, beside the others that wait for it."""
+
 VERDICTS = {
     **palette.CAUSES,
-    "ended": palette.LIMIT,
-    "unseen": palette.LIMIT,
+    "ended": GONE,
+    "unseen": GONE,
     "unknown": palette.STATES["unknown"],
 }
 """What is said of a rank, in the order of its numbers, with its colour."""
@@ -459,11 +457,7 @@ JOB = Board(
                 lines(
                     "Tokens a second",
                     "How many tokens does the job train on in a second, all ranks together?",
-                    [
-                        _asked(
-                            f"sum ({_members(rate('gpunode_training_tokens_total'))})", "all ranks"
-                        )
-                    ],
+                    [_asked("sum (job:gpunode_training_tokens:rate5m)", "all ranks")],
                     "short",
                     needs=f"{CLIENT}, with tokens",
                 ),
@@ -543,17 +537,13 @@ JOB = Board(
                 lines(
                     "PyTorch in 15 minutes",
                     "Does PyTorch run out of memory, or flush its cache and try again? Does "
-                    "torch.compile compile again after the start?",
+                    "torch.compile compile again after the start? Both of the rank with most.",
                     [
                         _asked("max (job:gpunode_torch_memory:failures)", "out of memory"),
                         _asked(
-                            f"max ({_members(signal('torch_alloc_retries'))})",
-                            "allocations tried again, most of a rank",
+                            "max (job:gpunode_torch_alloc_retries:max)", "allocations tried again"
                         ),
-                        _asked(
-                            "max (job:gpunode_torch_recompiled:max)",
-                            "graphs compiled, most of a rank",
-                        ),
+                        _asked("max (job:gpunode_torch_recompiled:max)", "graphs compiled"),
                     ],
                     "none",
                     needs=CLIENT,

@@ -339,6 +339,7 @@ COLUMNS = (
             "Does an interface drop or damage packets?",
             [_asked("node:gpunode_network_drops:rate5m", "{{instance}} {{interface}}")],
             "pps",
+            among=_asked(f"count ({rate('gpunode_network_drops_total', NODE)})"),
             limit=limit("NetworkDrops"),
         ),
     ),

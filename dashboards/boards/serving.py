@@ -25,6 +25,11 @@ from gpunode.verdict.engine import OTHER_ROLE
 LISTED = 20
 """Replicas that a table shows at most."""
 
+TO_REPLICA = {
+    "Node": link_to("gpunode-node", cluster="cluster", node="instance"),
+    "GPU": link_to("gpunode-gpu", cluster="cluster", node="instance", gpu="gpu"),
+}
+
 MISSED = "job:gpunode_serving_objective:missed5m"
 QUEUE = "job:gpunode_serving_queue:count"
 PARTS = "job:gpunode_serving_request:part5m"
@@ -185,10 +190,13 @@ SERVING_BOARD = Board(
                     "KV cache and preemptions",
                     "Is the cache full, and do requests lose their place in it?",
                     [
-                        _asked("max (job:gpunode_serving_kv_cache:max)", "cache in use"),
+                        _asked(
+                            "max by (workload) (job:gpunode_serving_kv_cache:max)",
+                            "{{workload}}: cache in use",
+                        ),
                         _asked(
                             _of_gpus(rate("gpunode_serving_preemptions_total"), "workload"),
-                            "preemptions a second",
+                            "{{workload}}: preemptions a second",
                         ),
                     ],
                     "none",
@@ -241,7 +249,7 @@ SERVING_BOARD = Board(
                     },
                     sort_by="Waiting",
                     nothing="No engine",
-                    links={"Node": link_to("gpunode-node", cluster="cluster", node="instance")},
+                    links=TO_REPLICA,
                 ),
                 lines(
                     "Decoding and whole answers",
@@ -276,7 +284,7 @@ SERVING_BOARD = Board(
                     },
                     sort_by="Waiting",
                     needs=ROLES,
-                    links={"Node": link_to("gpunode-node", cluster="cluster", node="instance")},
+                    links=TO_REPLICA,
                 ),
                 lines(
                     "KV cache between instances",

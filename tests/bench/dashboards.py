@@ -71,6 +71,7 @@ CHOSEN: Mapping[str, str] = {
     "${namespace:pipe}": ".*",
     "$job": ".*",
     "$node": ".*",
+    "$hosts": ".*",
     "$user": ".*",
     "$gpu": ".*",
 }
@@ -157,6 +158,8 @@ class Asked:
     series: int
     seconds: float
     error: str
+    size: int = 0
+    """Bytes."""
 
 
 def in_a_hurry(rules: str) -> str:
@@ -227,6 +230,12 @@ def ask(
     prometheus: str, expression: str, instant: bool, since: float = SINCE, points: int = 12
 ) -> dict[str, Any]:
     """What Prometheus answers to Grafana about so many seconds, in so many points."""
+    found: dict[str, Any] = json.loads(body(prometheus, expression, instant, since, points))
+    return found
+
+
+def body(prometheus: str, expression: str, instant: bool, since: float, points: int) -> bytes:
+    """The same as it comes over the network."""
     now = time.time()
     over_time = {"start": now - since, "end": now, "step": since / points}
     when = {"time": now} if instant else over_time
@@ -234,9 +243,9 @@ def ask(
     path = "query" if instant else "query_range"
     try:
         with urllib.request.urlopen(f"{prometheus}/api/v1/{path}", query) as answer:
-            found: dict[str, Any] = json.load(answer)
+            found: bytes = answer.read()
     except urllib.error.HTTPError as error:
-        found = json.load(error)
+        found = error.read()
     return found
 
 
@@ -247,7 +256,10 @@ def answers(
     since: float = SINCE,
     points: int = 12,
 ) -> Iterator[Asked]:
-    """What every query of every dashboard finds, or of one."""
+    """What every query of every dashboard finds, or of one.
+
+    It takes as long as with the part that says that nothing was found, which finds something.
+    """
     for path in sorted(FOLDER.glob(f"{uid}.json")):
         content = json.loads(path.read_text())
         for panel in content["panels"]:
@@ -257,16 +269,21 @@ def answers(
                 asked = target["expr"]
                 for said in (OR_NONE, SAYS_NONE, ZERO_OF):
                     asked = asked.partition(said)[0]
-                expression = filled(asked, chosen)
+                over = (target["instant"], since, points)
                 begin = time.perf_counter()
-                found = ask(prometheus, expression, target["instant"], since, points)
+                answer = body(prometheus, filled(target["expr"], chosen), *over)
+                took = time.perf_counter() - begin
+                found = json.loads(answer)
+                if asked != target["expr"] and "error" not in found:
+                    found = ask(prometheus, filled(asked, chosen), *over)
                 yield Asked(
                     content["uid"],
                     panel["title"],
                     target["refId"],
                     len(found.get("data", {}).get("result", ())),
-                    time.perf_counter() - begin,
+                    took,
                     found.get("error", ""),
+                    len(answer),
                 )
 
 

@@ -36,6 +36,7 @@ from tests.bench import backfill
 from tests.bench.dashboards import CHOSEN, EMPTY, Asked, answers, asked_for, filled
 from tests.bench.examples import TRAINING
 from tests.bench.incidents import INCIDENTS, ROOT, RULES, prometheus
+from tests.bench.large_jobs import MOST_BYTES
 from tests.bench.past import DAYS, live_through
 from tests.bench.programs import ask, exporter, need
 from tests.bench.report import DOCS, Report, Result, machine, render
@@ -364,7 +365,7 @@ def run(seconds: float, one_in: int) -> Report:
     )
 
 
-ABOUT = {"$job": "train-50", "$node": "node-(200|201|202|203)"}
+ABOUT = {"$job": "train-50", "$hosts": "node-(200|201|202|203)"}
 ONE = {**ABOUT, "$node": "node-200"}
 """A job in trouble, and a node with a fault: what is well has less to tell."""
 
@@ -383,7 +384,7 @@ DASHBOARDS: dict[str, tuple[dict[str, str], float]] = {
     "gpunode-node": (ONE, LOADS_IN),
     "gpunode-host": (ONE, LOADS_IN),
     "gpunode-gpu": ({**ONE, "$gpu": "3"}, LOADS_IN),
-    "gpunode-serving": ({}, LOADS_IN),
+    "gpunode-serving": (ABOUT, LOADS_IN),
 }
 """What is selected on each, and the seconds in which it must load."""
 
@@ -408,25 +409,29 @@ def default_range(uid: str) -> float:
 
 
 def judged(uid: str, found: Sequence[Asked], limit: float) -> Result:
-    """Whether a dashboard loads in time, no query fails, and enough of them find something."""
+    """Whether a dashboard loads in time, with few bytes, and enough of its queries find something.
+
+    None may fail.
+    """
     took = sorted(one.seconds for one in found)
+    size = sum(one.size for one in found)
     errors = [one.error for one in found if one.error]
     able = [one for one in found if (one.uid, one.panel, one.letter) not in EMPTY]
     answered = sum(bool(one.series) for one in able)
     enough = uid in ASK_FOR_FAULTS or answered >= ANSWERED * len(able)
     figures = (
-        f"{sum(took):.2f} s; median {statistics.median(took) * 1e3:.0f} ms, "
+        f"{sum(took):.2f} s, {size / 1e6:.2f} MB; median {statistics.median(took) * 1e3:.0f} ms, "
         f"p95 {took[int(0.95 * len(took))] * 1e3:.0f} ms, {answered} of the {len(able)} that can "
         "on such a fleet find something"
     )
-    target = f"≤ {limit:g} s" + (
+    target = f"≤ {limit:g} s, ≤ {MOST_BYTES / 1e6:g} MB" + (
         "" if uid in ASK_FOR_FAULTS else f"; {ANSWERED:.0%} find something"
     )
     return Result(
         f"{uid}, {default_range(uid) / 3600:g} h, {len(took)} queries one after the other",
         errors[0] if errors else figures,
         target,
-        not errors and sum(took) <= limit and enough,
+        not errors and sum(took) <= limit and size <= MOST_BYTES and enough,
     )
 
 
@@ -472,7 +477,7 @@ def _wanted() -> list[str]:
     for uid, (selected, _) in DASHBOARDS.items():
         if uid not in LOOK_BACK_FAR:
             (of_few if selected else of_fleet).update(asked_for(uid))
-    nodes = f'instance=~"|{ABOUT["$node"]}"'
+    nodes = f'instance=~"|{ABOUT["$hosts"]}"'
     return [*sorted(of_fleet), *(f"{name}{{{nodes}}}" for name in sorted(of_few - of_fleet))]
 
 

@@ -68,6 +68,9 @@ def series(gpus: int, late: bool) -> Iterator[Kept]:
         yield "gpunode_training_step_baseline_seconds", gpu, 2.0
         yield "gpunode_training_mfu_ratio", gpu, 0.4
         yield "gpunode_training_loss", gpu, 2.5
+        yield "gpunode_training_kernel_seconds", {**gpu, "kernel": "gemm"}, 0.2
+        yield "gpunode_nccl_channels", {**gpu, "communicator": "c", "transport": "P2P"}, 16.0
+        yield "gpunode_nccl_setting_info", {**gpu, "name": "NCCL_IB_HCA", "value": "mlx5"}, 1.0
         yield "gpunode_job_busiest_thread_ratio", gpu, 0.5
         yield "gpunode_job_loader_workers", gpu, 8.0
         yield "gpunode_gpu_memory_used_bytes", gpu, 6e10
@@ -101,6 +104,16 @@ def series(gpus: int, late: bool) -> Iterator[Kept]:
         yield "job:gpunode_gpu_seconds:rate5m", {**of_job, "state": state}, gpus / 3
     for name in OF_THE_JOB:
         yield name, of_job, 0.5
+    began = int(time.time()) // 86400 * 86400
+    for name, figure in (
+        ("run:gpunode_run:began", began),
+        ("run:gpunode_run:seen", began + 3600),
+        ("run:gpunode_job:gpus", gpus),
+        ("run:gpunode_gpu_useful:ratio", 0.5),
+        ("run:gpunode_training_step:median", 2.0),
+        ("run:gpunode_training_mfu:ratio", 0.4),
+    ):
+        yield name, {**of_job, "began": str(began)}, float(figure)
 
 
 OF_THE_JOB = (
@@ -113,6 +126,7 @@ OF_THE_JOB = (
     *("job:gpunode_data_wait:max", "job:gpunode_gpu_memory_used:max"),
     *("job:gpunode_torch_reserved:max", "job:gpunode_torch_recompiled:max"),
     *("job:gpunode_communication:ratio", "job:gpunode_gpu_blocked:gap"),
+    *("job:gpunode_training_tokens:rate5m", "job:gpunode_torch_alloc_retries:max"),
 )
 
 
@@ -144,7 +158,7 @@ def asked(prometheus: str, board: Path) -> tuple[float, int, int, float, str]:
     """Seconds, bytes and number of all queries, which share found something, and the slowest."""
     range_ = f"{HOURS * 3600}s"
     nodes = "node-.*"
-    chosen = {**CHOSEN, "$__range": range_, "$__rate_interval": "10m", "$node": nodes}
+    chosen = {**CHOSEN, "$__range": range_, "$__rate_interval": "10m", "$hosts": nodes}
     chosen |= {"$job": "slurm-1", "${namespace:pipe}": "(no namespace)?"}
     now = time.time() - 1
     whole, size, queries, answered, of_data = 0.0, 0, 0, 0, 0

@@ -16,13 +16,15 @@ DAYS = 62
 GPUS = 96
 BY_HOUR = "gpunode_gpu_seconds:rate1h_hourly"
 CAUSES = {
-    "communication": "communication",
-    "blocked": "straggler",
-    "starved": "data_loading_storage",
-    "idle": "no_requests",
-    "launch": "kernel_launch",
+    "training": {
+        "communication": "communication",
+        "blocked": "straggler",
+        "starved": "data_loading_storage",
+        "idle": "unexplained",
+    },
+    "serving": {"idle": "no_requests", "launch": "kernel_launch"},
 }
-"""What the verdicts call that to which each state of GPUs is lost here."""
+"""What the verdicts call that to which each state of GPUs is lost here, by the kind of work."""
 
 Shares = dict[str, float]
 """GPUs by state."""
@@ -79,8 +81,8 @@ def recorded(at: int, age: float, jobs: int) -> Iterator[tuple[str, dict[str, st
             of_state = {"owner_namespace": team, "state": state}
             yield f"namespace:{BY_HOUR}", of_state, gpus
             yield "namespace:gpunode_gpu_seconds:rate30d", of_state, gpus
-            if state in CAUSES:
-                of_cause = {"owner_namespace": team, "cause": CAUSES[state]}
+            if cause := CAUSES[kind].get(state):
+                of_cause = {"owner_namespace": team, "cause": cause}
                 yield "namespace:gpunode_gpu_bottleneck:gpus_hourly", of_cause, gpus
         of_kind = {"owner_namespace": team, "kind": kind}
         yield "namespace:gpunode_job_kind:gpus_hourly", of_kind, sum(shares.values())

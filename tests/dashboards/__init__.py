@@ -13,6 +13,8 @@ links keep time, data source and selection             ``test_tables``, ``test_d
 two clicks from the fleet to the one bad rank          ``test_job``, ``test_many_ranks``
 the bottleneck, its GPUs and since when, unscrolled    ``test_dashboards``: scrolling, seen_whole
 alerts on graphs, runbooks on panels                   ``test_dashboards``: runbooks, graphs
+alerts lead to what they look at                       ``test_dashboards``: lead_to, leads_to
+nothing is wrong only where no column has anything     ``test_health``, ``test_dashboards``: nothing
 at most 40 panels and 60 queries, none on another      ``test_dashboards``: small_enough, overlap
 figures that agree, in the pictures too                ``test_sums``, ``test_story``
 colours that everybody can tell apart, beside words    ``test_colours``

@@ -17,7 +17,7 @@ import yaml
 
 from alerts.model import Threshold
 from alerts.promql import DECLARED, NO_NAMESPACE
-from alerts.rule_files import DASHBOARDS, document
+from alerts.rule_files import dashboard_of, document
 from alerts.settings import RUNBOOKS_URL
 from alerts.thresholds.table import THRESHOLDS
 from dashboards import FOLDER, runbooks
@@ -244,6 +244,48 @@ def test_titles_are_seen_whole(uid: str) -> None:
         assert width(title) <= room, title
 
 
+LEGEND = 12 / 14
+"""The size of the letters of a legend, by those of a title."""
+
+OF_LEGEND = {"lastNotNull": 121.0, "max": 58.0}
+"""Pixels of a figure of a legend with its margins, of the first with those of the name."""
+
+IN_LEGEND = {
+    "instance": "gpu-05",
+    "gpu": "0",
+    "pid": "31021",
+    "link": "11",
+    "direction": "received",
+    "disk": "nvme0n1",
+    "filesystem": "scratch",
+    "mountpoint": "/data",
+    "operation": "READ",
+    "resource": "memory",
+    "kind": "",
+    "reason": "",
+    "priority": "3",
+    "port": "1",
+    "workload": "segmenter",
+}
+"""What labels say, as far as a name is seen whole; others are as long as their names."""
+
+
+@each
+def test_the_figures_of_a_legend_are_seen(uid: str) -> None:
+    for panel in panels(LOADED[uid]):
+        if panel["type"] != "timeseries":
+            continue
+        figures = sum(OF_LEGEND[one] for one in panel["options"]["legend"]["calcs"])
+        for target in panel["targets"]:
+            name = re.sub(
+                r"\{\{(\w+)\}\}",
+                lambda label: IN_LEGEND.get(label[1], label[1]),
+                target["legendFormat"],
+            )
+            room = panel["gridPos"]["w"] * COLUMN - 16 - figures
+            assert width(name) * LEGEND <= room, (panel["title"], name)
+
+
 @each
 def test_what_one_opens_a_dashboard_for_is_seen_without_scrolling(uid: str) -> None:
     placed = {panel["title"]: panel for panel in panels(LOADED[uid])}
@@ -251,6 +293,27 @@ def test_what_one_opens_a_dashboard_for_is_seen_without_scrolling(uid: str) -> N
         at, table = placed[title]["gridPos"], placed[title]["type"] == "table"
         rows = DESKTOP if title in GRAPHS_BESIDE_TABLES else LAPTOP
         assert at["y"] + (min(SHORT, at["h"]) if table else at["h"]) <= rows, title
+
+
+FEW = {
+    "gpunode_client_messages_total": "a counter of each exporter",
+    "gpunode_web_config_last_reload_success": "of exporters with such a file",
+}
+"""What graphs of a fleet ask for that is not recorded, and why it may be asked for."""
+
+
+@pytest.mark.parametrize("uid", ["gpunode-fleet", "gpunode-health", "gpunode-capacity"])
+def test_graphs_of_a_fleet_ask_for_what_is_recorded(uid: str) -> None:
+    """A graph of 500 points that asks for 10,000 GPUs, or ports, at each takes seconds."""
+    asked = {
+        found[1]
+        for panel in panels(LOADED[uid])
+        for target in panel["targets"]
+        if target["range"]
+        for found in METRIC.finditer(target["expr"])
+    }
+    raw = {name for name in asked if ":" not in name}
+    assert raw <= FEW.keys()
 
 
 def test_the_fleet_is_seen_without_scrolling() -> None:
@@ -282,7 +345,7 @@ def test_variables_select_any_number(uid: str) -> None:
         assert variable["multi"] is True
         assert variable["refresh"] == 2, "on a change of the time range"
         ranked = variable["definition"].startswith(RANKED)
-        assert ranked is (name in ("job", "node") and (uid, name) != ("gpunode-job", "node"))
+        assert ranked is (name in ("job", "node"))
         assert variable["sort"] == (0 if ranked else 3 if name == "gpu" else 1)
         assert variable["definition"] == variable["query"]["query"]
         assert re.match(
@@ -292,7 +355,7 @@ def test_variables_select_any_number(uid: str) -> None:
         )
         whole = name not in ABOUT.get(uid, set())
         assert variable["includeAll"] is whole, name
-        if whole and (uid, name) != ("gpunode-job", "node"):
+        if whole and name != "hosts":
             assert variable["allValue"] == ".*"
 
 
@@ -352,23 +415,40 @@ def test_queries_use_the_variables_that_there_are(uid: str) -> None:
     assert known - {"datasource"} <= used
 
 
-SELECTING = {"cluster": "$cluster", "namespace": "${namespace:pipe}"}
+SELECTING = {
+    "namespace": "${namespace:pipe}",
+    **{name: f"${name}" for name in ("cluster", "job", "node", "gpu")},
+}
+OF_NO_GPU = ("I/O: ", "Communication: ", "Compute: CPU cores", *("Lustre", "GPUDirect", "Stalled"))
+"""How titles of panels of the node's dashboard begin that may be about its host, not its GPUs."""
 
 
-@pytest.mark.parametrize("uid", ["gpunode-fleet", "gpunode-capacity"])
+@each
 def test_a_panel_follows_what_is_chosen_or_says_that_it_does_not(uid: str) -> None:
     """A lead who reads the price of the whole fleet as that of his namespace is misled."""
-    chosen = {name for name, variable in variables(LOADED[uid]).items() if "allValue" in variable}
-    assert chosen == SELECTING.keys()
+    seen = {name: one for name, one in variables(LOADED[uid]).items() if one["hide"] != 2}
+    chosen = {name for name, variable in seen.items() if variable["type"] == "query"}
     for panel in panels(LOADED[uid]):
-        whole = WHOLE_FLEET in panel["title"]
         ignored = {
             name
             for name in chosen
             for target in panel["targets"]
             if SELECTING[name] not in target["expr"]
         }
-        assert ignored == ({"namespace"} if whole else set()), panel["title"]
+        if uid == "gpunode-node" and panel["title"].startswith(OF_NO_GPU):
+            ignored -= {"gpu"}
+        narrower = {"gpunode-health": {"node"}}.get(uid, {"namespace"})
+        whole = WHOLE_FLEET in panel["title"]
+        assert ignored == (narrower if whole else set()), panel["title"]
+
+
+def test_what_is_handed_on_to_a_job_narrows_no_part_of_its_dashboard() -> None:
+    """Links to other dashboards hand variables on by name, as Node does the chosen node."""
+    found = variables(LOADED["gpunode-job"])
+    hidden = {name for name, variable in found.items() if variable["hide"] == 2}
+    assert hidden == {"hosts", "user"}
+    for uid, content in LOADED.items():
+        assert uid == "gpunode-job" or not hidden & set(variables(content))
 
 
 @each
@@ -397,6 +477,32 @@ def test_rates_look_back_as_far_as_the_graph_asks(uid: str) -> None:
         for window in re.findall(r"\bincrease\([^\[]*\[([^\]]+)\]", expression):
             assert window in ("15m", "1h"), "its panel says so"
         assert "$__interval" not in expression
+
+
+def kept(node: Any) -> set[str]:
+    """The labels that a sum, or what is made of one, keeps apart."""
+    if isinstance(node, promql_parser.AggregateExpr):
+        return set(node.modifier.labels) if node.modifier else set()
+    if isinstance(node, promql_parser.BinaryExpr):
+        return kept(node.lhs)
+    if isinstance(node, promql_parser.Call):
+        return set().union(*(kept(argument) for argument in node.args)) - {"le"}
+    return kept(node.expr) if hasattr(node, "expr") else set()
+
+
+OF_ONE = {"cluster", "owner_namespace", "user", "replica", "uuid", "rank"}
+"""Labels that other labels in the name of a line stand for."""
+
+
+@each
+def test_lines_of_one_query_have_names_of_their_own(uid: str) -> None:
+    one_gpu = {"instance", "gpu"} if uid == "gpunode-gpu" else set[str]()
+    for panel in panels(LOADED[uid]):
+        for target in panel["targets"]:
+            if target["range"] and panel["type"] != "heatmap":
+                named = set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
+                labels = kept(promql_parser.parse(filled(target["expr"])))
+                assert labels - OF_ONE - one_gpu <= named, panel["title"]
 
 
 KEPT_BY_HARDWARE = {
@@ -489,12 +595,44 @@ def test_one_goes_from_the_fleet_to_a_job_a_node_and_a_gpu() -> None:
     assert leads("gpunode-health") >= {"gpunode-node", "gpunode-gpu"}
 
 
-@pytest.mark.parametrize("scope", DASHBOARDS)
-def test_alerts_lead_to_dashboards_with_the_variables_they_have(scope: Any) -> None:
-    address = re.sub(r"\{\{.*?\}\}", "", DASHBOARDS[scope])
+def leads_to(row: Threshold) -> tuple[str, set[str]]:
+    """The dashboard to which an alert leads, and the variables that it selects there."""
+    address = re.sub(r"\{\{.*?\}\}", "", dashboard_of(row))
     found = re.fullmatch(r"\$\{grafana_url\}/d/([\w-]+)\?(.*)", address)
     assert found
-    assert set(re.findall(r"var-(\w+)=", found[2])) <= set(variables(LOADED[found[1]]))
+    return found[1], set(re.findall(r"var-(\w+)=", found[2]))
+
+
+@pytest.mark.parametrize("row", THRESHOLDS, ids=lambda row: row.alert)
+def test_alerts_lead_to_dashboards_with_the_variables_they_have(row: Threshold) -> None:
+    uid, selected = leads_to(row)
+    assert selected <= set(variables(LOADED[uid]))
+
+
+TOLD_IN_WORDS = {
+    "GpuLemon": "the dashboard of the GPU has its faults and its owners; Health compares GPUs",
+    "GpunodeAbsent": "nothing is there to be drawn",
+    "GpunodeCertificateExpires": "the alert says the day",
+    "JobCrashLoops": "the dashboard of the job lists its runs",
+    "JobTensorCoresIdle": "a verdict, as the dashboard of the job counts them by rank",
+    "SharedFilesystemNearlyFull": "of no node; Fleet lists whom it harms",
+    "StorageDown": "of no node; Fleet lists whom it harms",
+}
+"""Alerts that lead to a dashboard without what they look at, and why."""
+
+
+@pytest.mark.parametrize("row", THRESHOLDS, ids=lambda row: row.alert)
+def test_an_alert_leads_to_a_dashboard_that_shows_what_it_looks_at(row: Threshold) -> None:
+    """Or that names its fault, as the table of the node's faults does."""
+    uid, _ = leads_to(row)
+    asked = {
+        re.sub("_(bucket|count|sum)$", "", found[1])
+        for expression in expressions(LOADED[uid])
+        for found in METRIC.finditer(expression)
+    }
+    looks_at = {name for name, alerts in runbooks.looked_at().items() if row.alert in alerts}
+    named = bool(row.fault) and "node:gpunode_fault:level" in asked
+    assert (bool(looks_at & asked) or named) is (row.alert not in TOLD_IN_WORDS)
 
 
 def test_the_address_of_grafana_is_a_setting() -> None:

@@ -21,6 +21,7 @@ from tests.alerts.rule_tests import with_labels
 from tests.alerts.test_alerts import run
 from tests.bench.dashboards import CHOSEN, filled
 from tests.dashboards.tables import Row, shown
+from tests.dashboards.test_runs import promtool
 
 GROUP = THRESHOLDS[0].group
 ALERTS: Mapping[str, str] = {"alertstate": "firing", "group": GROUP, "cluster": "c"}
@@ -120,6 +121,24 @@ def test_each_page_has_a_row_and_a_thousand_tickets_have_one(tmp_path: Path) -> 
             f"count({since})": [({}, float(len(FOUND)))],
             f"count(({gpus}) unless ({since}))": [],
         },
+    )
+    assert not told, told
+
+
+@pytest.mark.parametrize(
+    ("alert", "board"),
+    [("ServingCacheFull", "gpunode-serving"), ("JobSlowed", "gpunode-job")],
+)
+def test_a_job_leads_to_the_dashboard_that_shows_what_its_alert_looks_at(
+    alert: str, board: str, tmp_path: Path
+) -> None:
+    labels = {**ALERTS, "severity": "ticket", "alertname": alert, **JOB}
+    gpus, _ = (filled(target["expr"]) for target in panel()["targets"])
+    told = promtool(
+        tmp_path,
+        {with_labels("ALERTS", labels): "1x10"},
+        5,
+        {f"count by (to_job) ({gpus})": [({"to_job": board}, 1.0)]},
     )
     assert not told, told
 

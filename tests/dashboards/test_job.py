@@ -91,7 +91,7 @@ def asked(prometheus: str, expression: str) -> Found:
 
 def chosen(job: Played) -> Mapping[str, str]:
     of_job = {"${namespace:pipe}": job.namespace or NO_NAMESPACE, "$job": job.workload}
-    return {**CHOSEN, **of_job, "$node": f"{job.name}-.*"}
+    return {**CHOSEN, **of_job, "$hosts": f"{job.name}-.*"}
 
 
 def said(prometheus: str, title: str, selected: Mapping[str, str]) -> list[str]:
@@ -208,7 +208,7 @@ def test_of_a_job_that_is_not_there_nothing_good_is_said(prometheus: str) -> Non
     assert said(prometheus, "Starved", nobody) == []
     for title in ("Who differs, and how", "Alerts of the job and its nodes"):
         (target,) = PANELS[title]["targets"]
-        assert asked(prometheus, filled(target["expr"], {**nobody, "$node": "no-such-node"})) == []
+        assert asked(prometheus, filled(target["expr"], {**nobody, "$hosts": "no-such-node"})) == []
 
 
 @pytest.mark.parametrize("name", ["k8s", "dead", "large"])

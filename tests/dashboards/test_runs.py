@@ -215,7 +215,7 @@ ITS = {
 def test_alerts_of_a_job_are_its_own_and_those_of_its_nodes_and_of_what_holds_it_up(
     tmp_path: Path,
 ) -> None:
-    selected = {**CHOSEN, **OF_LLAMA, "$node": "(n1|n2)", "$__range": "1h"}
+    selected = {**CHOSEN, **OF_LLAMA, "$hosts": "(n1|n2)", "$__range": "1h"}
     (target,) = ALERTS["targets"]
     found = [
         (
@@ -238,7 +238,7 @@ def test_it_says_that_there_are_none_only_of_a_job_that_runs(
     rank = {"cluster": "c", "owner_namespace": "team", "workload": "llama", "cause": "none"}
     given = {with_labels("job:gpunode_rank:count", rank): "8x100"} if runs else {}
     (target,) = ALERTS["targets"]
-    expression = filled(target["expr"], {**CHOSEN, **OF_LLAMA, "$node": "n1"})
+    expression = filled(target["expr"], {**CHOSEN, **OF_LLAMA, "$hosts": "n1"})
     found: Found = [({"state": says}, 1.0)] if says else []
     told = promtool(tmp_path, given, 60, {f"count by (state) ({expression})": found})
     assert not told, told

@@ -11,7 +11,7 @@ import pytest
 from alerts.rule_files import document
 from alerts.thresholds.lines import LINES
 from dashboards import FOLDER
-from dashboards.queries import METRIC, signal
+from dashboards.queries import METRIC, WINDOW, signal
 from dashboards.unshown import UNSHOWN, table
 from gpunode.rules.changes import Changes
 from gpunode.rules.render import rendered
@@ -34,7 +34,8 @@ RULES = [
     for rule in group["rules"]
 ]
 ASKED = SHOWN + "".join(rule["expr"] for rule in RULES)
-DRAWN = SHOWN + "".join(rule["expr"] for rule in RULES if rule.get("record", " ") in SHOWN)
+RECORDED = "".join(rule["expr"] for rule in RULES if rule.get("record", " ") in SHOWN)
+DRAWN = SHOWN + RECORDED.replace("[5m]", f"[{WINDOW}]")
 """With what is recorded of it."""
 
 NAMED = {re.sub("_(bucket|count|sum)$", "", found[1]) for found in METRIC.finditer(ASKED)}
@@ -89,7 +90,7 @@ def test_every_line_of_the_threshold_table_is_drawn(line: str) -> None:
         ("node", "gpunode_nccl_setting_info"),
         ("node", "gpunode_gpu_utilization_ratio"),
         ("job", "gpunode_nccl_setting_info"),
-        ("job", "gpunode_training_tokens_total"),
+        ("job", "job:gpunode_training_tokens:rate5m"),
     ],
 )
 def test_what_people_look_at_is_on_the_dashboard(uid: str, metric: str) -> None:

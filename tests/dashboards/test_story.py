@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from gpunode.verdict.causes.host import NO_REQUESTS
 from tests.bench.past import CAUSES, DAYS, GPUS, recorded
 from tests.bench.story import GPUS_OF_NODE, JOBS, NODES, SCRAPE, Story, name
 
@@ -71,5 +72,20 @@ def test_what_was_lost_is_part_of_what_was_held_and_that_of_what_there_was(jobs:
             for state, gpus in hourly[level].items():
                 assert gpus == pytest.approx(hourly["cluster"][state])
         causes = sums["namespace:gpunode_gpu_bottleneck:gpus_hourly"]
-        lost = sum(gpus for state, gpus in hourly["cluster"].items() if state in CAUSES)
+        states = {state for of_kind in CAUSES.values() for state in of_kind}
+        lost = sum(gpus for state, gpus in hourly["cluster"].items() if state in states)
         assert 0 < sum(causes.values()) <= lost + 1e-6
+
+
+def test_only_who_serves_waits_for_requests() -> None:
+    """A verdict calls the idle GPUs of a job that trains by what it finds, or unexplained."""
+    kinds: dict[str, str] = {}
+    causes: dict[str, set[str]] = defaultdict(set)
+    for _, labels, gpus in recorded(0, 0.0, 1):
+        if "kind" in labels and "owner_namespace" in labels:
+            kinds[labels["owner_namespace"]] = labels["kind"]
+        if "cause" in labels and gpus:
+            causes[labels["owner_namespace"]].add(labels["cause"])
+    assert {*kinds.values()} == {"training", "serving"}
+    for team, kind in kinds.items():
+        assert (NO_REQUESTS.name in causes[team]) is (kind == "serving")
