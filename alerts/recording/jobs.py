@@ -208,6 +208,10 @@ RUN = "job:gpunode_run:gpus"
 OF_A_RUN = "cluster, user, world_size"
 _OUTSIDE = f'gpunode_gpu_process_info{{owner_pod="",slurm_job="",user!="",{SEVERAL}}}'
 
+TRAINED_LATELY = "last_over_time(last_over_time(job:gpunode_training:gpus[5m])[3h:5m])"
+"""Jobs that trained within hours, for one may start in vain for as long before somebody is called.
+Each look is at five minutes: a job that starts again as often may be without a process at each."""
+
 STALLED_RUNS = (
     f"count by (cluster) ({STALLED_LATELY} unless on ({JOB}) {RUN} "
     f"or max by ({OF_A_RUN}) ({STALLED_LATELY} * on ({JOB}) group_left (world_size) {RUN}))"
@@ -489,7 +493,7 @@ OF_SERVICES: tuple[Record, ...] = (
         interval=FOR_HOURS,
         expression=(
             f"max by ({JOB}) (gpu:gpunode_gpu_process:count_1h) "
-            f"and on ({JOB}) last_over_time(job:gpunode_training:gpus[1h:5m]) "
+            f"and on ({JOB}) {TRAINED_LATELY} "
             f"and on ({JOB}) {of_jobs(USEFUL, 'avg')} < {RESTARTED_USEFUL}"
         ),
         purpose="Processes of a job that had the same GPU within an hour, if the GPU did little "

@@ -19,7 +19,7 @@ from alerts.examples import (
 )
 from alerts.model import FOR_HOURS, Record
 from alerts.promql import GPU, JOB, NODE, of_gpus, of_jobs
-from alerts.recording.jobs import BY_SERVICE, SEVERAL, STARTED
+from alerts.recording.jobs import BY_SERVICE, SEVERAL, STARTED, TRAINED_LATELY
 from alerts.settings import BLOCKED_FROM, ENGINE_RESTS, RANKS_LEAVE_WITHIN, STARTS_LONGER
 
 PROCESSES = "gpunode_gpu_process_info"
@@ -177,7 +177,7 @@ OF_STARTS: tuple[Record, ...] = (
             'label_replace(job:gpunode_starts:count_1h, "within", "1h", "", "") '
             f"or label_replace((changes(job:gpunode_restart:since{{{OF_PROGRAMS}}}[6h]) + 2) "
             f"and on ({JOB}) job:gpunode_job:gpus "
-            f"and on ({JOB}) last_over_time(job:gpunode_training:gpus[1h:5m]), "
+            f"and on ({JOB}) {TRAINED_LATELY}, "
             '"within", "6h", "", "") '
             f"or label_replace(max by ({JOB}) (gpu:gpunode_gpu_process:count_1h "
             f"and on ({JOB}) job:gpunode_start:since "
