@@ -231,6 +231,7 @@ BY_SSH = series(
     pid="417",
 )
 
+STARTING = series("gpunode_serving_starting_seconds")
 STARTED = series(
     "gpunode_gpu_process_info",
     **dict.fromkeys(
@@ -579,12 +580,14 @@ OF_STALLS: tuple[Record, ...] = (
         labels=OF_JOB,
         interval=AT_ONCE,
         expression=(
-            of_jobs(STREAK_OF_GPU) + f" and on ({JOB}) job:gpunode_job:collective "
-            f"unless on ({JOB}) job:gpunode_pause:excused "
+            of_jobs(STREAK_OF_GPU)
+            + f" and on ({JOB}) (job:gpunode_job:collective or on ({JOB}) "
+            + of_jobs(of_gpus(STARTING.metric))
+            + f") unless on ({JOB}) job:gpunode_pause:excused "
             f"unless on ({JOB}) job:gpunode_job:gpus < {TICKETED_GPUS}"
         ),
         purpose="For how long a GPU of a job has done nothing but wait in a collective, whether or "
-        "not the job has begun to work.",
+        "not the job has begun to work. An engine that has yet to answer waits for no request.",
         given={**HELD, **HELD_B, STREAK: 60.0},
         results={TRAIN: 60.0},
     ),
