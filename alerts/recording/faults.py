@@ -353,7 +353,8 @@ _GONE = (
     f"(max by ({GPU}) (max_over_time(gpunode_gpu_processes[{_USED_LATELY}:3m])) "
     f"unless on ({NODE}, uuid) max by ({NODE}, uuid) ({PHYSICAL}))"
 )
-"""The processes of GPUs that their node showed lately and shows no more."""
+"""The processes of GPUs that their node showed lately and shows no more: also while nothing is
+scraped of it."""
 
 _USED = "node:gpunode_gpu_processes:max"
 _UNUSED = (
@@ -698,7 +699,8 @@ OF_NODES: tuple[Record, ...] = (
         name=MISSED_BY_NOBODY,
         labels=OF_NODE,
         expression=(
-            f"max by ({NODE}) (node:gpunode_gpus:missing and on ({NODE}) {_GONE} == 0 "
+            f"max by ({NODE}) (node:gpunode_gpus:missing and on ({NODE}) {PHYSICAL} "
+            f"and on ({NODE}) {_GONE} == 0 "
             f"unless on ({NODE}) {_GONE} > 0 "
             f"unless on ({NODE}) last_over_time({SPARE}[{_USED_LATELY}])) "
             f"or on ({NODE}) (max by ({NODE}) (node:gpunode_gpus:missing) "

@@ -104,7 +104,7 @@ SYSTEM = (
                 "of its GPUs in an hour of which it computed for {restarted_useful}, or in which a "
                 "replica of a service has yet to work while others answer: {value}",
             ),
-            Tier(severity="page", threshold=3.0, after="1h"),
+            Tier(severity="page", threshold=3.0, after="2h"),
         ),
         scope="job",
         of_owner=True,
