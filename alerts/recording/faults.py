@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from alerts.examples import GPU_A, HELD, NODE_A, OF_GPU, OF_NODE, A, series
-from alerts.model import AT_ONCE, FOR_DAYS, FOR_HOURS, Record
+from alerts.examples import GPU_A, HELD, NODE_A, OF_GPU, OF_NODE, ON_B, A, series
+from alerts.model import AT_ONCE, FOR_DAYS, FOR_HOURS, Given, Record, Series
 from alerts.promql import DAY, FILESYSTEM, GPU, JOB, NODE, by_node, gained, happened, of_gpus, rate
 from alerts.recording.clocks import dated
 from alerts.recording.repairs import unrepaired
@@ -31,6 +31,7 @@ TARGETS = f'up{{job=~"{SCRAPE_JOBS}"}}'
 UP = series("up", job="gpunode")
 CORDONED = "node:gpunode_drained:max"
 SPARE = "node:gpunode_node:spare"
+MISSED_BY_NOBODY = "node:gpunode_gpus:missing_unused"
 
 TARGET_LATELY = "30m"
 """For how long faults of a node are told that is no target any more: it may be gone for good."""
@@ -44,7 +45,12 @@ SCHEDULABLE = by_node("last_over_time(kube_node_spec_unschedulable[10m])")
 
 PORT = f"{NODE}, device, port"
 INTERFACE = f"{NODE}, interface"
-READ_ONLY = f'gpunode_filesystem_readonly{{fstype=~"{LOCAL}"}}'
+READ_ONLY = (
+    f'(gpunode_filesystem_readonly{{fstype=~"{LOCAL}"}} '
+    'or gpunode_filesystem_readonly{mountpoint=~"/.+"})'
+)
+"""Without shared filesystems that only pods mount: the next pod may mount its volume to read."""
+
 TMPFS = f"{NODE}, tmpfs"
 MOUNT = f"{NODE}, mountpoint, fstype"
 OF_FILESYSTEM = f"{NODE}, filesystem"
@@ -343,6 +349,13 @@ it does not look back for as long as for what is broken."""
 _USED_LATELY = "15m"
 """What broke under a job was used, though the job has ended since."""
 
+_GONE = (
+    f"(max by ({GPU}) (max_over_time(gpunode_gpu_processes[{_USED_LATELY}:3m])) "
+    f"unless on ({NODE}, uuid) max by ({NODE}, uuid) ({PHYSICAL}))"
+)
+"""The processes of GPUs that their node showed lately and shows no more: also while nothing is
+scraped of it."""
+
 _USED = "node:gpunode_gpu_processes:max"
 _UNUSED = (
     f"(max_over_time({_USED}[{_USED_LATELY}]) == 0 "
@@ -409,6 +422,14 @@ INFO = series(
     cluster_uuid="",
     clique_id="",
 )
+
+USED_BESIDE: Given = {
+    UP: 1.0,
+    series("gpunode_gpu_processes", engine="compute"): 0.0,
+    series("gpunode_gpu_processes", engine="compute", **ON_B): 1.0,
+    Series(INFO.metric, (*INFO.labels, *ON_B.items())): 1.0,
+}
+"""A node that shows only the second of its GPUs, which is in use."""
 
 OF_NODES: tuple[Record, ...] = (
     Record(
@@ -673,6 +694,38 @@ OF_NODES: tuple[Record, ...] = (
         "reads its own past.",
         given={UP: 1.0, series("gpunode_gpu_processes", engine="compute"): 0.0},
         results={(NODE_A,): 0.0},
+    ),
+    Record(
+        name=MISSED_BY_NOBODY,
+        labels=OF_NODE,
+        expression=(
+            f"max by ({NODE}) (node:gpunode_gpus:missing and on ({NODE}) {PHYSICAL} "
+            f"and on ({NODE}) {_GONE} == 0 "
+            f"unless on ({NODE}) {_GONE} > 0 "
+            f"unless on ({NODE}) last_over_time({SPARE}[{_USED_LATELY}])) "
+            f"or on ({NODE}) (max by ({NODE}) (node:gpunode_gpus:missing) "
+            f"<= on ({NODE}) last_over_time({MISSED_BY_NOBODY}[{_USED_LATELY}]))"
+        ),
+        purpose=f"GPUs that a node lacks, if none of them had a process in the {_USED_LATELY} "
+        "before, while others of the node had: the jobs go on. The rule reads its own past, until "
+        "the node lacks more.",
+        given={
+            **USED_BESIDE,
+            series("gpunode_pcie_device_info", bus_id="0000:1b:00.0", kind="gpu"): 1.0,
+            series("gpunode_pcie_device_info", bus_id="0000:1c:00.0", kind="gpu"): 1.0,
+        },
+        results={(NODE_A,): 1.0},
+    ),
+    Record(
+        name="node:gpunode_gpus:missed",
+        labels=(*OF_NODE, "part"),
+        expression=f"node:gpunode_gpus:missing unless on ({NODE}) {MISSED_BY_NOBODY}",
+        purpose="GPUs that a node lacks and that somebody may miss.",
+        given={
+            UP: 1.0,
+            series("gpunode_pcie_device_info", bus_id="0000:1b:00.0", kind="gpu"): 1.0,
+        },
+        results={(NODE_A, "gpu"): 1.0},
     ),
     Record(
         name="node:gpunode_filesystem:available_ratio",

@@ -129,10 +129,11 @@ OWN_REASONS = "|".join(
 )
 """Why a process does not come, where that is the making of the job and not of the node."""
 
+SIZE = "job:gpunode_job:size"
 COSTS = (
     f"(job:gpunode_stalled:seconds unless on ({JOB}) "
-    f"((job:gpunode_stalled:seconds * on ({JOB}) job:gpunode_job:gpus < {PAGED_FROM} "
-    f"or on ({JOB}) job:gpunode_job:gpus < {PAGED_GPUS}) "
+    f"((job:gpunode_stalled:seconds * on ({JOB}) {SIZE} < {PAGED_FROM} "
+    f"or on ({JOB}) {SIZE} < {PAGED_GPUS}) "
     f"unless on ({JOB}) job:gpunode_server_stuck:seconds))"
 )
 """How long those jobs have stood still that have cost as much as somebody is woken for. Who waits
@@ -206,7 +207,28 @@ SEVERAL = 'world_size=~"[2-9]|[1-9][0-9]+"'
 RUN_HERE = "node:gpunode_run:gpus"
 RUN = "job:gpunode_run:gpus"
 OF_A_RUN = "cluster, user, world_size"
-_OUTSIDE = f'gpunode_gpu_process_info{{owner_pod="",slurm_job="",user!="",{SEVERAL}}}'
+FIRST_HERE = "node:gpunode_run:first"
+STANDS = "job:gpunode_run:stands"
+SPEAKS = "job:gpunode_run:speaks"
+_PART = f"{JOB}, world_size"
+_STANDING = (
+    f"20 + 0 * {RUN} and on ({JOB}) job:gpunode_late_gpu:reason "
+    f"or (10 + 0 * {RUN} and on ({JOB}) job:gpunode_stalled:seconds > {STILL_FROM}) "
+    f"or (0 * {RUN} and on ({JOB}) job:gpunode_idle:seconds > {STILL_FROM})"
+)
+"""Parts of runs that do nothing, by how much they tell: the GPU for which the others wait, that
+GPUs wait, or only that none works. What is added to tell parts apart is below 10."""
+
+TRAINED_LATELY = "last_over_time(last_over_time(job:gpunode_training:gpus[5m])[3h:5m])"
+"""Jobs that trained within hours, for one may start in vain for as long before somebody is called.
+Each look is at five minutes: a job that starts again as often may be without a process at each."""
+
+
+def _outside(rank: int | None = None) -> str:
+    """Ranks of several that a user started outside of any job: all, or one of each run."""
+    which = "" if rank is None else f',rank="{rank}"'
+    return f'gpunode_gpu_process_info{{owner_pod="",slurm_job="",user!="",{SEVERAL}{which}}}'
+
 
 STALLED_RUNS = (
     f"count by (cluster) ({STALLED_LATELY} unless on ({JOB}) {RUN} "
@@ -227,6 +249,12 @@ BY_SSH = series(
     pid="417",
 )
 
+RUN_OF_TWO: Given = {
+    BY_SSH: 1.0,
+    Series(BY_SSH.metric, (*BY_SSH.labels, ("instance", "node-b"))): 1.0,
+}
+STALLED_ON_B = series("job:gpunode_stalled:seconds", workload="kim@node-b", user="kim")
+STARTING = series("gpunode_serving_starting_seconds")
 STARTED = series(
     "gpunode_gpu_process_info",
     **dict.fromkeys(
@@ -311,11 +339,23 @@ OF_NODES: tuple[Record, ...] = (
         name=RUN_HERE,
         labels=(*OF_NODE, "user", "world_size"),
         expression=(
-            f"count by ({NODE}, user, world_size) (max by ({GPU}, user, world_size) ({_OUTSIDE}))"
+            f"count by ({NODE}, user, world_size) (max by ({GPU}, user, world_size) ({_outside()}))"
         ),
         purpose="GPUs of a node with a rank of several that a user started outside of any job.",
         given={BY_SSH: 1.0},
         results={(NODE_A, "kim", "2"): 1.0},
+    ),
+    Record(
+        name=FIRST_HERE,
+        labels=(*OF_NODE, "user", "world_size"),
+        expression=(
+            f"2 * max by ({NODE}, user, world_size) ({_outside(0)}) "
+            f"or max by ({NODE}, user, world_size) ({_outside(1)})"
+        ),
+        purpose="Nodes with the first rank, 2, or else with the second, 1, of several that a user "
+        "started outside of any job.",
+        given={BY_SSH: 1.0},
+        results={(NODE_A, "kim", "2"): 2.0},
     ),
     Record(
         name="node:gpunode_job:gpus",
@@ -357,16 +397,45 @@ OF_CLUSTERS: tuple[Record, ...] = (
         results={TRAIN: 1.0},
     ),
     Record(
+        name=RUN,
+        labels=(*OF_JOB, "world_size"),
+        expression=(
+            f"max by ({JOB}, world_size) (label_join(0 * {RUN_HERE} "
+            f"+ on ({OF_A_RUN}) group_left () sum by ({OF_A_RUN}) ({RUN_HERE}) "
+            f"and on ({OF_A_RUN}) count_values by (cluster, user) "
+            f'("world_size", sum by ({OF_A_RUN}) ({RUN_HERE})) '
+            f"and on ({OF_A_RUN}) count by ({OF_A_RUN}) ({RUN_HERE}) > 1, "
+            '"workload", "@", "user", "instance"))'
+        ),
+        purpose="Jobs that are the part on one node of a run that a user started on several, as "
+        "with ssh: the GPUs of all its parts, which are as many as its ranks.",
+        given=RUN_OF_TWO,
+        results={("", "kim@node-a", "", "kim", "2"): 2.0, ("", "kim@node-b", "", "kim", "2"): 2.0},
+    ),
+    Record(
+        name=SIZE,
+        labels=OF_JOB,
+        expression=(
+            f'max by ({JOB}) (label_replace(job:gpunode_job:gpus, "of", "job", "", "") '
+            f'or label_replace({RUN}, "of", "run", "", ""))'
+        ),
+        purpose="GPUs that a job has to itself or, if they are more, those of the run on several "
+        "nodes of which it is a part.",
+        given={**HELD, **HELD_B},
+        results={TRAIN: 2.0},
+    ),
+    Record(
         name="job:gpunode_job:collective",
         labels=OF_JOB,
         expression=(
-            f"(job:gpunode_job:gpus > 1 or on ({JOB}) count by ({JOB}) ("
+            f"({SIZE} > 1 or on ({JOB}) count by ({JOB}) ("
             + _held(f"max by ({GPU}) (gpunode_nccl_communicator_info)")
             + f")) unless on ({JOB}) count by ({JOB}) "
             f'(gpu:gpunode_job:kind{{kind=~"{OF_SERVERS}"}})'
         ),
-        purpose="Jobs that can stand still in a collective: with several GPUs or a communicator, "
-        "and no servers or notebooks, whose GPUs may well wait for a request.",
+        purpose="Jobs that can stand still in a collective: with several GPUs, here or in a run of "
+        "which they are a part, or a communicator, and no servers or notebooks, whose GPUs may "
+        "well wait for a request.",
         given={**TRAINS, **TRAINS_B},
         results={TRAIN: 2.0},
     ),
@@ -377,24 +446,6 @@ OF_CLUSTERS: tuple[Record, ...] = (
         purpose="GPUs of a job that train; alerts on training depend on it.",
         given={**TRAINS, **TRAINS_B},
         results={TRAIN: 2.0},
-    ),
-    Record(
-        name=RUN,
-        labels=(*OF_JOB, "world_size"),
-        expression=(
-            f"max by ({JOB}, world_size) (label_join({RUN_HERE} "
-            f"and on ({OF_A_RUN}) count_values by (cluster, user) "
-            f'("world_size", sum by ({OF_A_RUN}) ({RUN_HERE})) '
-            f"and on ({OF_A_RUN}) count by ({OF_A_RUN}) ({RUN_HERE}) > 1, "
-            '"workload", "@", "user", "instance"))'
-        ),
-        purpose="Jobs that are the part on one node of a run that a user started on several, as "
-        "with ssh: the GPUs of all its parts are as many as its ranks.",
-        given={
-            BY_SSH: 1.0,
-            Series(BY_SSH.metric, (*BY_SSH.labels, ("instance", "node-b"))): 1.0,
-        },
-        results={("", "kim@node-a", "", "kim", "2"): 1.0, ("", "kim@node-b", "", "kim", "2"): 1.0},
     ),
     Record(
         name="job:gpunode_gpu_bottleneck:count",
@@ -489,7 +540,7 @@ OF_SERVICES: tuple[Record, ...] = (
         interval=FOR_HOURS,
         expression=(
             f"max by ({JOB}) (gpu:gpunode_gpu_process:count_1h) "
-            f"and on ({JOB}) last_over_time(job:gpunode_training:gpus[1h:5m]) "
+            f"and on ({JOB}) {TRAINED_LATELY} "
             f"and on ({JOB}) {of_jobs(USEFUL, 'avg')} < {RESTARTED_USEFUL}"
         ),
         purpose="Processes of a job that had the same GPU within an hour, if the GPU did little "
@@ -575,12 +626,14 @@ OF_STALLS: tuple[Record, ...] = (
         labels=OF_JOB,
         interval=AT_ONCE,
         expression=(
-            of_jobs(STREAK_OF_GPU) + f" and on ({JOB}) job:gpunode_job:collective "
-            f"unless on ({JOB}) job:gpunode_pause:excused "
-            f"unless on ({JOB}) job:gpunode_job:gpus < {TICKETED_GPUS}"
+            of_jobs(STREAK_OF_GPU)
+            + f" and on ({JOB}) (job:gpunode_job:collective or on ({JOB}) "
+            + of_jobs(of_gpus(STARTING.metric))
+            + f") unless on ({JOB}) job:gpunode_pause:excused "
+            f"unless on ({JOB}) {SIZE} < {TICKETED_GPUS}"
         ),
         purpose="For how long a GPU of a job has done nothing but wait in a collective, whether or "
-        "not the job has begun to work.",
+        "not the job has begun to work. An engine that has yet to answer waits for no request.",
         given={**HELD, **HELD_B, STREAK: 60.0},
         results={TRAIN: 60.0},
     ),
@@ -611,11 +664,11 @@ OF_STALLS: tuple[Record, ...] = (
         interval=AT_ONCE,
         expression=(
             f"((job:gpunode_workless:seconds or on ({JOB}) job:gpunode_restart:seconds) "
-            f"and on ({JOB}) (job:gpunode_training:gpus and on ({JOB}) job:gpunode_job:gpus > 1) "
+            f"and on ({JOB}) (job:gpunode_training:gpus and on ({JOB}) {SIZE} > 1) "
             f"unless on ({JOB}) (last_over_time(job:gpunode_gpu_blocked:count[{STREAKS_BREAK}]) "
             f"or on ({JOB}) job:gpunode_pause:excused) "
             f"or on ({JOB}) time() - job:gpunode_aborted:since) "
-            f"unless on ({JOB}) job:gpunode_job:gpus < {PAGED_GPUS}"
+            f"unless on ({JOB}) {SIZE} < {PAGED_GPUS}"
         ),
         purpose="Seconds since any GPU of a training job with several of them last worked, or for "
         "which it has tried to begin again, though none waits for another and nothing excuses it; "
@@ -785,6 +838,31 @@ OF_STALLS: tuple[Record, ...] = (
         results={("", name, "", ""): 60.0 for name in ("a", "b", "c", "d")},
     ),
     Record(
+        name=STANDS,
+        labels=(*OF_JOB, "world_size"),
+        interval=AT_ONCE,
+        expression=(
+            f"({_STANDING}) + on ({_PART}) (max by ({_PART}) "
+            f'(label_join({FIRST_HERE}, "workload", "@", "user", "instance")) or 0 * {RUN}) '
+            f"+ on ({_PART}) (3 + 0 * {SPEAKS} or 0 * {RUN})"
+        ),
+        purpose="How well a part of a run on several nodes that does nothing can speak for all: "
+        "best if it has a GPU for which the others wait, less if some wait, least if none works; "
+        "of those that tell the same, the one that speaks already, else the one with rank 0.",
+        given={**RUN_OF_TWO, STALLED_ON_B: 120.0},
+        results={("", "kim@node-b", "", "kim", "2"): 15.0},
+    ),
+    Record(
+        name=SPEAKS,
+        labels=(*OF_JOB, "world_size"),
+        interval=AT_ONCE,
+        expression=(f"{STANDS} == on ({OF_A_RUN}) group_left () max by ({OF_A_RUN}) ({STANDS})"),
+        purpose="The part of a run on several nodes that speaks for all of them while they do "
+        "nothing. A page does not move from node to node.",
+        given={**RUN_OF_TWO, STALLED_ON_B: 120.0},
+        results={("", "kim@node-b", "", "kim", "2"): 15.0},
+    ),
+    Record(
         name="job:gpunode_stalled:explained",
         labels=OF_JOB,
         interval=AT_ONCE,
@@ -796,13 +874,12 @@ OF_STALLS: tuple[Record, ...] = (
             f"or on ({JOB}) max by ({JOB}) ({_of_scripts('job:gpunode_stalled:seconds')} "
             f"< on ({OF_A_SCRIPT}) group_left () {COMES_BACK_AGAIN} "
             f"* max_over_time(user:gpunode_stalled:survived[{RETURNS_KNOWN}])) "
-            f"or on ({JOB}) ({RUN} unless on ({JOB}) job:gpunode_late_gpu:reason "
-            f"and on ({OF_A_RUN}) ({RUN} and on ({JOB}) job:gpunode_late_gpu:reason))"
+            f"or on ({JOB}) ({RUN} unless on ({JOB}) {SPEAKS})"
         ),
         purpose="Jobs that a fault holds up which has an alert of its own: a GPU, a filesystem, or "
         "what many nodes have in common; jobs that have come back from such a pause before, "
         f"or that are like a Slurm job of the same user that has within {RETURNS_KNOWN}; and parts "
-        "of a run on several nodes that waits for a GPU of another part.",
+        "of a run on several nodes, but for the one that speaks for all.",
         given={**HELD, series("gpunode_gpu_recovery_action", action="reset"): 1.0},
         results={TRAIN: 1.0},
     ),

@@ -19,7 +19,7 @@ from alerts.examples import (
 )
 from alerts.model import FOR_HOURS, Record
 from alerts.promql import GPU, JOB, NODE, of_gpus, of_jobs
-from alerts.recording.jobs import BY_SERVICE, SEVERAL, STARTED
+from alerts.recording.jobs import BY_SERVICE, SEVERAL, STARTED, STARTING, TRAINED_LATELY
 from alerts.settings import BLOCKED_FROM, ENGINE_RESTS, RANKS_LEAVE_WITHIN, STARTS_LONGER
 
 PROCESSES = "gpunode_gpu_process_info"
@@ -64,7 +64,6 @@ TOOK = series("job:gpunode_startup:seconds", workload="train")
 USUAL = f"(max by ({JOB}) (quantile_over_time(0.5, job:gpunode_startup:seconds[7d])) > 0)"
 """What the starts of a job took within a week."""
 
-STARTING = series("gpunode_serving_starting_seconds")
 STARTING_FOR = "job:gpunode_engine_start:seconds"
 
 OF_STARTS: tuple[Record, ...] = (
@@ -177,7 +176,7 @@ OF_STARTS: tuple[Record, ...] = (
             'label_replace(job:gpunode_starts:count_1h, "within", "1h", "", "") '
             f"or label_replace((changes(job:gpunode_restart:since{{{OF_PROGRAMS}}}[6h]) + 2) "
             f"and on ({JOB}) job:gpunode_job:gpus "
-            f"and on ({JOB}) last_over_time(job:gpunode_training:gpus[1h:5m]), "
+            f"and on ({JOB}) {TRAINED_LATELY}, "
             '"within", "6h", "", "") '
             f"or label_replace(max by ({JOB}) (gpu:gpunode_gpu_process:count_1h "
             f"and on ({JOB}) job:gpunode_start:since "

@@ -91,7 +91,8 @@ COMMUNICATION = (
                 record="job:gpunode_waiting:seconds",
                 unless="job:gpunode_stalled:explained",
                 says="a GPU of the job has waited in one collective for {value}; of a job on one "
-                "GPU, only if NCCL's log names its communicator",
+                "GPU, only if NCCL's log names its communicator; of a server, only while its "
+                "engine has yet to answer",
             ),
         ),
         scope="job",

@@ -143,8 +143,10 @@ HARDWARE = (
                 severity="page",
                 threshold=0.0,
                 after="15m",
-                record="node:gpunode_gpus:missing",
+                record="node:gpunode_gpus:missed",
                 unless=SPARE,
+                says="missing GPUs: {value}; not if nobody used them, and others of the node were "
+                "in use",
             ),
         ),
         scope="node",

@@ -249,8 +249,10 @@ SYSTEM = (
         summary_ko="노드의 파일 시스템에 쓸 수 없습니다",
         says="{mountpoint} was made read-only, has {inodes_free} of its inodes left, or is the "
         "root and has {root_free} of its space left",
-        meaning="The kernel remounts a filesystem read-only when its disk fails.",
-        remedy="Cordon the node; replace the disk, or free what fills it.",
+        meaning="The kernel remounts a filesystem read-only when its disk fails, or somebody does; "
+        "no checkpoint can be written.",
+        remedy="Cordon the node; replace the disk, or free what fills it; of a shared filesystem, "
+        "call whoever runs its servers.",
         source="https://docs.kernel.org/admin-guide/ext4.html",
         record="node:gpunode_filesystem:failing",
         window="0s",

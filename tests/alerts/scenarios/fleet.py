@@ -147,6 +147,16 @@ class Tenant:
             since, here = self.stretches[here].begin, here - 1
         return 0, moment
 
+    def starting_since(self, moment: float) -> float | None:
+        """Since when its engine's process has been there that has answered nobody yet."""
+        here, since = self.index(moment), None
+        while here >= 0 and self.stretches[here].behaviour.process:
+            does, since = self.stretches[here].behaviour, self.stretches[here].begin
+            if does.requests or does.cause == "no_requests":
+                return None
+            here -= 1
+        return since
+
     def stepped(self, moment: float) -> float:
         """When its last step ended, if no step ends now."""
         here = self.index(moment)
@@ -334,7 +344,7 @@ class Fleet:
             if tenant.job.ras:
                 self._ras(out, tenant, begin)
             if tenant.job.engine and (tenant.local_rank == 0 or tenant.job.pod_has == "gpu"):
-                _answers(out, tenant, labels, begin)
+                _answers(out, tenant, labels, begin, restarted)
             if tenant.job.client:
                 (_trains if kind == "training" else _serves)(out, tenant, labels, begin)
 
@@ -521,8 +531,14 @@ def _serves(out: Exposition, tenant: Tenant, labels: Mapping[str, str], begin: f
     out.counter("gpunode_serving_inputs_total", does.requests, **labels)
 
 
-def _answers(out: Exposition, tenant: Tenant, labels: Mapping[str, str], begin: float) -> None:
-    """What the engine of a server says, as series of its first GPU."""
+def _answers(
+    out: Exposition, tenant: Tenant, labels: Mapping[str, str], begin: float, restarted: float
+) -> None:
+    """What the engine of a server says, as series of its first GPU; or that it has yet to."""
+    starting = tenant.starting_since(begin)
+    if starting is not None:
+        seen = Linear(0.0, 1.0, max(starting, restarted))
+        out.line("gpunode_serving_starting_seconds", seen, **labels)
     rate, own = tenant.does(begin).requests, {**labels, "engine": tenant.job.engine}
     own["model"] = tenant.name
     running, since = tenant.computed(begin)
