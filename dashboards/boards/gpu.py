@@ -326,6 +326,9 @@ GPU_BOARD = Board(
                     "none",
                     needs="MPS",
                 ),
+            ),
+            row(
+                8,
                 lines(
                     "NVLink",
                     "How much moves over NVLink?",
@@ -347,7 +350,7 @@ GPU_BOARD = Board(
                             f"{rate('gpunode_nccl_measured_bus_bytes_total', OF_COLLECTIVE)} "
                             f"/ on ({OF_COLLECTIVE}) "
                             f"({rate('gpunode_nccl_measured_seconds_total', OF_COLLECTIVE)} > 0)",
-                            f"{ONE} {{{{collective}}}} between {{{{between}}}}",
+                            f"{ONE} {{{{collective}}}} {{{{between}}}}",
                         )
                     ],
                     "Bps",

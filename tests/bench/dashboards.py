@@ -106,6 +106,7 @@ EMPTY: Mapping[tuple[str, str, str], str] = {
     ("gpunode-health", "Parts missing", "A"): "a part that went while Prometheus ran",
     ("gpunode-health", "Ports", "A"): "a port that went down while Prometheus ran",
     ("gpunode-gpu", "Shared through MPS", "A"): "a GPU that is shared through MPS",
+    ("gpunode-gpu", "Collectives", "A"): "a job with NCCL's Inspector",
     **{
         ("gpunode-serving", title, target): "a server whose engine tells its metrics"
         for title, targets in SERVING.items()

@@ -266,6 +266,8 @@ IN_LEGEND = {
     "priority": "3",
     "port": "1",
     "workload": "segmenter",
+    "collective": "AllReduce",
+    "between": "nodes",
 }
 """What labels say, as far as a name is seen whole; others are as long as their names."""
 
