@@ -122,7 +122,6 @@ EMPTY: Mapping[tuple[str, str, str], str] = {
     ("gpunode-node", "Lustre: busiest target", "A"): "Lustre in a recorded incident",
     ("gpunode-host", "Power of processors and memory", "A"): "the right to read RAPL",
     ("gpunode-host", "Temperature of the air", "A"): "a server with sensors",
-    ("gpunode-gpu", "PCI Express", "B"): "a module of GPU and CPU",
     ("gpunode-gpu", "Repairs and modes", "A"): "a GPU that needs repair",
     ("gpunode-health", "NVLink", "B"): "a module of GPU and CPU",
     ("gpunode-health", "Remapped rows", "C"): "a GPU without spare rows",

@@ -21,6 +21,7 @@ from gpunode import audit, gpu, host, jobs, nccl
 from gpunode.host import cpu, kernel_log, lustre, memory, mounts, pcie
 from gpunode.host.shm import Filling
 from gpunode.jobs import cgroup, processes, versions
+from gpunode.nccl import inspector
 from gpunode.node import kernel, sockets
 from gpunode.node.local import LocalNode
 from gpunode.node.node import LONGEST_PROGRAM, program_of
@@ -37,6 +38,7 @@ ADAPTED: dict[str, Callable[[str], Any]] = {
     "jobs.versions.parse_torch": lambda text: list(
         versions.parse_torch(versions.IN_TORCH.findall(text))
     ),
+    "nccl.inspector.parse": lambda text: inspector.parse(text, 0.0),
     "host.memory.parse_vmstat": lambda text: memory.parse_vmstat(text, memory.WANTED),
     "host.lustre.parse_stripes": lambda text: lustre.parse_stripes(text, 4),
     "host.pcie.parse_total": lambda text: pcie.parse_total(text, "fatal"),
