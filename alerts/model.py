@@ -15,9 +15,11 @@ Unit = Literal["percent", "celsius", "seconds", "bytes", "number", "count", "fla
 Comparison = Literal[">", "<"]
 
 Scope = Literal["job", "gpu", "node", "filesystem", "fault", "cluster"]
-Dashboard = Literal["serving", "host", "health"]
 """What an alert is about: training and serving are about jobs, hardware about GPUs and nodes,
 outages about a filesystem or about a fault that many nodes share."""
+
+Dashboard = Literal["serving", "host", "health"]
+"""A dashboard to which the alerts of a scope may lead instead of their own."""
 
 Interval = Literal["15s", "30s", "1m", "4m"]
 """Time between two evaluations. Prometheus drops a series from queries after five minutes:

@@ -20,6 +20,7 @@ from gpunode.config import StacksCommandSettings, UsageError
 from gpunode.driver.driver import Driver
 from gpunode.helper import stacks as helper
 from gpunode.node import gdb
+from gpunode.node.kernel import parse_stat
 from gpunode.node.local import LocalNode
 from tests.conftest import until
 from tests.machine import OneGpu
@@ -184,7 +185,7 @@ def test_a_program_without_python_has_the_functions_that_gdb_names(
     need("gdb")
     with shards(root, container) as pid:
         main(["stacks", f"--pid={pid}", "--native"])
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        state = parse_stat(Path(f"/proc/{pid}/stat").read_text()).state
     text = capfd.readouterr().out
     assert re.search(r"\n    data::Shards::next\n    main\n", re.sub("  <stdin>:[0-9]+", "", text))
     assert "\n    operator()  " in text
@@ -202,7 +203,7 @@ def test_a_process_goes_on_once_a_look_takes_too_long(
     monkeypatch.setattr(gdb, "LONGEST_STOP", 1.5)
     with shards(root, container=False) as pid:
         main(["stacks", f"--pid={pid}", "--native"])
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        state = parse_stat(Path(f"/proc/{pid}/stat").read_text()).state
     assert "no native frames: gdb did not end within 1.5 s" in capfd.readouterr().out
     assert state == "S"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
@@ -79,6 +80,15 @@ def inside(holder: Holder, name: str) -> str:
     """The path on the node of a file that a process calls by this name."""
     start = f"/proc/{holder.pid}"
     return f"{start}/root{name}" if name.startswith("/") else f"{start}/cwd/{name}"
+
+
+def own_host(holder: Holder, name: re.Pattern[str]) -> str:
+    """The name of the host of a process, as it sees it, or empty. Raises ``OSError``.
+
+    The first group of the pattern is what a log's name has of it.
+    """
+    found = holder.node.lines(f"/proc/{holder.pid}/root/etc/hostname", 0, name).kept
+    return found[0] if found else ""
 
 
 def own_pid(holder: Holder) -> int:

@@ -26,7 +26,7 @@ from gpunode.holders.holder import Holder
 from gpunode.holders.source import HoldersSource
 from gpunode.metric import Metric, Sample
 from gpunode.nccl.bench import GB
-from gpunode.nccl.followed import Followed, inside, own_pid
+from gpunode.nccl.followed import Followed, inside, own_host, own_pid
 from gpunode.node.node import MOST_READ
 from gpunode.source import Divided, Reading
 from gpunode.unread import Unknown
@@ -80,7 +80,7 @@ BETWEEN = ("gpus", "nodes")
 NUMBER = r"\d{1,15}(?:\.\d{1,9})?"
 PART = re.compile(
     r'"nnodes":(?P<nodes>\d{1,8})|"dump_timestamp_us":(?P<written>\d{1,17})'
-    r'|"(?P<kind>coll|p2p)_perf":(?:\{"(?:coll|p2p)":"(?P<function>\w{1,16})"'
+    r'|"(?:coll|p2p)_perf":(?:\{"(?:coll|p2p)":"(?P<function>\w{1,16})"'
     r',"(?:coll|p2p)_sn":\d{1,20}(?:,"p2p_peer":-?\d{1,10})?'
     r',"(?:coll|p2p)_msg_size_bytes":\d{1,20}'
     rf',"(?:coll|p2p)_exec_time_us":(?P<microseconds>{NUMBER})'
@@ -93,7 +93,7 @@ PART = re.compile(
 the keys in the same order, and without spaces, from 2.28.3 to 2.30.7."""
 
 HOSTNAME = re.compile(r"^([\w-][\w.-]{0,63})", re.ASCII)
-"""A host's name as in the name of a file: all of it."""
+"""A host's name as in the name of a log: all of it."""
 
 LONGEST = 86_400.0
 """The most seconds of a collective: PyTorch ends a job after half an hour."""
@@ -193,8 +193,7 @@ def path_of(holder: Holder) -> str | None:
     folder = holder.environment().get("NCCL_INSPECTOR_DUMP_DIR", "")
     if not folder:
         return None
-    host = holder.node.lines(f"/proc/{holder.pid}/root/etc/hostname", 0, HOSTNAME).kept
-    name = f"{host[0] if host else ''}-pid{own_pid(holder)}.log"
+    name = f"{own_host(holder, HOSTNAME)}-pid{own_pid(holder)}.log"
     return inside(holder, f"{folder}/{name}")
 
 

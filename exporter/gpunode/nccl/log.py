@@ -20,7 +20,7 @@ from gpunode.holders.census import Census
 from gpunode.holders.holder import Holder
 from gpunode.holders.source import HoldersSource
 from gpunode.metric import Metric, Sample
-from gpunode.nccl.followed import Followed, inside, own_pid
+from gpunode.nccl.followed import Followed, inside, own_host, own_pid
 from gpunode.node.node import MAX_FILE
 from gpunode.source import Divided, Reading
 
@@ -356,8 +356,7 @@ def path_of(holder: Holder) -> str | None:
     if not name:
         return None
     if "%h" in name:
-        found = holder.node.lines(f"/proc/{holder.pid}/root/etc/hostname", 0, HOSTNAME).kept
-        name = name.replace("%h", found[0] if found else "")
+        name = name.replace("%h", own_host(holder, HOSTNAME))
     return inside(holder, name.replace("%p", str(own_pid(holder))))
 
 
