@@ -25,7 +25,7 @@ from gpunode.source import WHOLE_NODE, Place, Reading, Source
 from gpunode.verdict.case import Evidence
 from gpunode.verdict.causes import CAUSES
 from gpunode.verdict.findings import status
-from gpunode.verdict.looking import LOOKED, LOOKS_AFTER, Looking
+from gpunode.verdict.looking import AGAIN, LOOKED, LOOKS_AFTER, Looking
 from gpunode.verdict.reasons import REASONS
 from gpunode.verdict.where import main_thread, own_frame, reason_of, sentence
 from tests.verdict.stage import Actor, Stage
@@ -133,6 +133,24 @@ def test_it_is_looked_at_again_after_a_minute_and_before_the_watchdog() -> None:
     told = Told(IN_LOCK)
     hanging(told, 600.0)
     assert told.asked.count(LATE) == len(LOOKS_AFTER)
+
+
+def test_one_that_stands_where_the_others_wait_is_looked_at_again() -> None:
+    told = Told(IN_ALL_REDUCE)
+    stage = hanging(told, 14.0, code=True)
+    assert "GPU 1: main thread in a/train.py:88 train" in " ".join(meanings(stage))
+    told.late = IN_LOCK
+    stage.play(4.0)
+    assert "GPU 1: main thread in data/shards.py:142 read_shard" in " ".join(meanings(stage))
+    looks = told.asked.count(LATE)
+    stage.play(20.0)
+    assert told.asked.count(LATE) == looks
+
+
+def test_one_that_always_stands_where_the_others_wait_is_not_looked_at_for_ever() -> None:
+    told = Told(IN_ALL_REDUCE)
+    hanging(told, 50.0)
+    assert told.asked.count(LATE) == 1 + AGAIN
 
 
 def test_the_code_is_told_only_where_a_site_wants_it() -> None:

@@ -13,12 +13,12 @@ from gpunode.jobs.steps import SaidByClients, SaidToStand
 from gpunode.metric import Metric, Sample
 from gpunode.node.kernel import parse_stat
 from gpunode.node.node import Node, NotRecorded
-from gpunode.node.stacks import ProcessStacks
+from gpunode.node.stacks import Frame, ProcessStacks
 from gpunode.source import Reading, Readings
 from gpunode.verdict.causes import CAUSES
 from gpunode.verdict.facts import At
 from gpunode.verdict.source import Judged, Judgement
-from gpunode.verdict.where import Looks, StackLook
+from gpunode.verdict.where import Looks, StackLook, main_thread, own_frame
 
 LOOKS_AFTER = (10.0, 60.0, 540.0)
 """Seconds after which a stall or straggler is looked at: the last is before the watchdog of PyTorch
@@ -29,6 +29,10 @@ WAITING = 2
 
 LATE = 4
 """How many of those that others wait for are looked at."""
+
+AGAIN = 4
+"""How often those are looked at again that stand where those stand that wait for them: a rank that
+is slow stands there, too, for a part of each step."""
 
 FORGIVEN = 10.0
 """Seconds for which a straggler may keep up and still be the same."""
@@ -56,6 +60,9 @@ class Stall:
     began: float
     seen: float
     looked: int = 0
+    again: int = 0
+    """How often it may still be looked at again."""
+
     looks: tuple[StackLook, ...] = ()
 
 
@@ -87,7 +94,9 @@ class Looking:
             stall = self._stalls.setdefault(of, Stall(began, now))
             stall.seen = now
             due = sum(now - stall.began >= after - self.every / 2 for after in LOOKS_AFTER)
-            if due > stall.looked:
+            again = stall.again > 0 and _at_one_place(stall.looks)
+            if due > stall.looked or again:
+                stall.again = AGAIN if due > stall.looked else stall.again - 1
                 stall.looked = due
                 said = [
                     one for told in readings.details(SaidByClients) for one in told.detail.processes
@@ -164,6 +173,18 @@ def _with_word(look: StackLook, said: Iterable[SaidToStand]) -> StackLook:
             )
             return replace(look, stacks=replace(look.stacks, threads=threads))
     return look
+
+
+def _at_one_place(looks: Iterable[StackLook]) -> bool:
+    """Whether one that others wait for stands in the very line in which some of them wait."""
+    late: set[Frame] = set()
+    waiting: set[Frame] = set()
+    for look in looks:
+        thread = main_thread(look.stacks)
+        frame = own_frame(thread.frames) if thread else None
+        if frame is not None:
+            (waiting if look.waits else late).add(frame)
+    return bool(late & waiting)
 
 
 def _groups(judged: Iterable[Judgement]) -> dict[tuple[At, ...], list[At]]:
