@@ -40,7 +40,7 @@ RANK = ("-m", "tests.bench.hangs.rank")
 LATEST, LATEST_OF_SLOW = 26.0, 60.0
 """Seconds after which a job that hangs, or is slow, is ended, whatever was told."""
 
-BESIDE = 3.0
+BESIDE = 6.0
 """Seconds more, once the daemon with py-spy has told, for the other one."""
 
 LOOK = 0.2
