@@ -73,6 +73,10 @@ def _useful_share(series: str, of: str = "{}") -> str:
 
 
 BY_CAUSE = f"sum by (cause) ({VERDICTS}{{{HELD_UP}}})"
+HELD_BEFORE = f"(sum by (cause) (max_over_time({VERDICTS}{{{HELD_UP}}}[$__range] @ end())) > 0)"
+"""The causes of the time that is shown. Of one that holds up nothing any more, a legend would tell
+the last figure beside those of now."""
+
 OF_CAUSES = "namespace:gpunode_gpu_bottleneck:hours_since"
 COSTLIEST = f"topk by (cause) (1, {OF_CAUSES}{{{HELD_UP}}})"
 """Of each cause, the step up in the namespace that has lost most since."""
@@ -159,7 +163,8 @@ FIRST_SCREEN = (
             "the work itself, such as memory bandwidth, are left out.",
             [
                 _asked(
-                    f"{BY_CAUSE} > 0 or on () label_replace("
+                    f"{BY_CAUSE} > 0 or (0 * {HELD_BEFORE} and on () sum ({OF_CLUSTERS})) "
+                    "or on () label_replace("
                     f'0 * sum ({OF_CLUSTERS}), "cause", "{NONE.name}", "", "")',
                     "{{cause}}",
                 )
@@ -387,7 +392,7 @@ FLEET = Board(
                                 SHARE,
                             )
                             for title, unit in (
-                                ("Tensor cores", "tensor"),
+                                ("Tensor", "tensor"),
                                 ("FP32", "fp32"),
                                 ("HBM", "dram"),
                             )

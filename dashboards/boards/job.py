@@ -154,6 +154,14 @@ REASONED = (
 GONE = palette.CAUSES["stopped"]
 """The colour of a rank that does nothing any more, beside the others that wait for it."""
 
+COUNT = "job:gpunode_rank:count"
+BY_VERDICT = (
+    f"sum by (cause) ({COUNT}) "
+    f"or (0 * sum by (cause) ({_looked_back(COUNT)}) and on () sum ({COUNT}))"
+)
+"""How many ranks have each verdict: none any more of those that have ended, of which a legend would
+tell the last figure beside those of now."""
+
 VERDICTS = {
     **palette.CAUSES,
     "ended": GONE,
@@ -361,7 +369,7 @@ OVERVIEW = (
         areas(
             "Ranks by verdict",
             "What holds how many ranks up?",
-            [_asked("sum by (cause) (job:gpunode_rank:count)", "{{cause}}")],
+            [_asked(BY_VERDICT, "{{cause}}")],
             "none",
             needs=RULES,
             colours=VERDICTS,
@@ -382,7 +390,7 @@ OVERVIEW = (
         ),
     ),
     row(
-        12,
+        15,
         timeline(
             "Waited for",
             "For which GPU do the others wait, and what does its process do instead?",

@@ -26,6 +26,7 @@ from dashboards.generate import files
 from dashboards.panels import DECIMALS, NONE_OF, WHOLE_FLEET
 from dashboards.queries import METRIC, labels_of
 from dashboards.variables import RANKED
+from gpunode.export import palette
 from gpunode.rules.changes import Changes
 from gpunode.rules.render import rendered
 from tests.bench.dashboards import (
@@ -384,7 +385,22 @@ def test_nothing_is_wrong_only_where_there_is_something(uid: str) -> None:
             before = absent["options"]
             assert (before["match"], before["result"]["text"]) == ("null+nan", ""), "no legend"
             said = mapping["options"]["-1"]
-            assert (said["text"], said["color"]) == ("", "transparent"), "no band, no legend"
+            shown = (said["text"], said["color"])
+            assert shown == ("\N{NO-BREAK SPACE}", "transparent"), "no band, and a legend unseen"
+
+
+@each
+def test_what_is_absent_has_no_colour_of_a_limit(uid: str) -> None:
+    for panel in panels(LOADED[uid]):
+        if panel["type"] == "stat":
+            defaults = panel["fieldConfig"]["defaults"]
+            of_little = defaults["thresholds"]["steps"][0]["color"]
+            absent = [
+                one["options"]["result"]["color"]
+                for one in defaults["mappings"]
+                if one["type"] == "special" and one["options"]["match"] == "null+nan"
+            ]
+            assert [*absent, of_little][0] != palette.LIMIT, panel["title"]
 
 
 @each
