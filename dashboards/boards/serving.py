@@ -25,6 +25,9 @@ from gpunode.verdict.engine import OTHER_ROLE
 LISTED = 20
 """Replicas that a table shows at most."""
 
+WIDE_TABLE = (15, 9)
+"""The widths of a table whose columns need more than half of a screen, and of a graph."""
+
 TO_REPLICA = {
     "Node": link_to("gpunode-node", cluster="cluster", node="instance"),
     "GPU": link_to("gpunode-gpu", cluster="cluster", node="instance", gpu="gpu"),
@@ -64,9 +67,9 @@ def _each_replica(expression: str) -> str:
     return f"sum by ({GPU}, engine, model) ({MEMBER} * on ({GPU}) group_right () {each})"
 
 
-def _of_gpus(expression: str, by: str) -> str:
-    """A figure of the engines of the chosen services."""
-    return f"sum by ({by}) ({MEMBER} * on ({GPU}) group_right () ({expression}))"
+def _of_services(expression: str) -> str:
+    """A figure of the engines of the chosen services, by service."""
+    return f"sum by (workload) ({MEMBER} * on ({GPU}) group_right (workload) ({expression}))"
 
 
 def _of_instances(phase: str) -> str:
@@ -97,7 +100,7 @@ SERVING_BOARD = Board(
             row(
                 3,
                 figure(
-                    "First tokens",
+                    "1st token late",
                     "Which share of the first tokens came later than the objective?",
                     [_asked(f'max ({MISSED}{{objective="first_token"}})')],
                     SHARE,
@@ -195,7 +198,7 @@ SERVING_BOARD = Board(
                             "{{workload}}: cache in use",
                         ),
                         _asked(
-                            _of_gpus(rate("gpunode_serving_preemptions_total"), "workload"),
+                            _of_services(rate("gpunode_serving_preemptions_total")),
                             "{{workload}}: preemptions a second",
                         ),
                     ],
@@ -207,9 +210,9 @@ SERVING_BOARD = Board(
                     "How many tokens are in a forward pass?",
                     [
                         _asked(
-                            _of_gpus(rate("gpunode_serving_step_items_total"), "workload")
+                            _of_services(rate("gpunode_serving_step_items_total"))
                             + " / "
-                            + _of_gpus(rate("gpunode_serving_steps_total"), "workload"),
+                            + _of_services(rate("gpunode_serving_steps_total")),
                             "{{workload}}",
                         )
                     ],
@@ -259,6 +262,7 @@ SERVING_BOARD = Board(
                     "s",
                     needs=ENGINE,
                 ),
+                widths=WIDE_TABLE,
             ),
         ),
         section(
@@ -294,6 +298,7 @@ SERVING_BOARD = Board(
                     "s",
                     needs=TRANSFERS,
                 ),
+                widths=WIDE_TABLE,
             ),
         ),
     ),

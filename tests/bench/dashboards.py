@@ -80,7 +80,7 @@ EVERY_JOB: Mapping[str, str] = {**CHOSEN, f"topk ({SHOWN}, ": "topk (10000, "}
 """All jobs as if they were one, of whose ranks a graph shows the first."""
 
 SERVING = {
-    **dict.fromkeys(("First tokens", "Tokens late", "Waiting", "KV cache"), "A"),
+    **dict.fromkeys(("1st token late", "Tokens late", "Waiting", "KV cache"), "A"),
     **dict.fromkeys(("Joule/token", "Requests", "Batch"), "A"),
     "Replicas": "ABCD",
     **dict.fromkeys(("Tokens", "KV cache and preemptions"), "AB"),

@@ -199,7 +199,7 @@ SHORT = 5
 ANSWERS = {
     "gpunode-fleet": ("Main cause", "What holds GPUs up", "Jobs that lose most", "Firing alerts"),
     "gpunode-job": ("The odd one out", "Stands still", "Who differs, and how", "Ranks by verdict"),
-    "gpunode-serving": ("First tokens", "Stands still", "Requests", "Time to the first token"),
+    "gpunode-serving": ("1st token late", "Stands still", "Requests", "Time to the first token"),
     "gpunode-node": (
         "What holds each GPU up",
         "Compute: GPUs by state",

@@ -134,3 +134,32 @@ def test_queue_and_answers_are_told_by_model_and_replica(tmp_path: Path) -> None
     case.expect(MINUTES - 2, slowest, [("", {"model": "qwen"}, 0.99)])
     ran = play(tmp_path, [case], shipped(*FIRST))
     assert ran.returncode == 0, (ran.stdout + ran.stderr)[:3000]
+
+
+def test_batch_and_preemptions_are_told_by_service(tmp_path: Path) -> None:
+    """Two services, so that a sum over both is no answer of one."""
+    case = Case("c")
+    steps = {0: 600, 1: 1200}
+    given = [
+        one
+        for number, pod in enumerate(("chat-0", "search-0"))
+        for one in (
+            held(number, pod),
+            *(
+                (with_labels(f"gpunode_serving_{metric}", {**gpu(number), **MODEL}), values)
+                for metric, values in (
+                    ("steps_total", f"0+{steps[number]}x{MINUTES}"),
+                    ("step_items_total", f"0+60000x{MINUTES}"),
+                    ("preemptions_total", f"0+{60 * number}x{MINUTES}"),
+                )
+            ),
+        )
+    ]
+    case.inputs = [{"series": series, "values": values} for series, values in given]
+    _, preemptions = queries("KV cache and preemptions")
+    (batch,) = queries("Batch")
+    for query, chat, search in ((preemptions, 0.0, 1.0), (batch, 100.0, 50.0)):
+        told = [("", {"workload": "chat"}, chat), ("", {"workload": "search"}, search)]
+        case.expect(MINUTES - 2, query, told)
+    ran = play(tmp_path, [case], shipped(*FIRST))
+    assert ran.returncode == 0, (ran.stdout + ran.stderr)[:3000]
