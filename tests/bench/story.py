@@ -1,7 +1,8 @@
 """A fleet as people have one, for the pictures of the dashboards: twelve nodes and five incidents.
 
 Its GPUs live through recorded incidents of two GPUs. Each GPU of a job shows what one of the two
-did: most of them that which waited, one that which was waited for.
+did: most of them that which waited, one that which was waited for. Beside them, a service has more
+to do from some minute on.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ import sys
 import tempfile
 import time
 from argparse import ArgumentParser
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import parse_qs, urlparse
 
+from gpunode.serving.requests import RESPONSE_BOUNDS
 from tests.bench.dashboards import filled
 from tests.bench.fleet import beside_gpus, beside_node, expositions, parts
 from tests.bench.incidents import RULES, prometheus
@@ -69,18 +71,21 @@ class Holding:
     user: str = ""
     gpus: tuple[int, ...] = tuple(range(GPUS_OF_NODE))
     odd: tuple[int, int] = (0, 0)
-    """The node and the GPU that others wait for."""
+    """The node and the GPU that others wait for, or where most requests do."""
 
     trains: bool = True
+    serves: bool = False
+    """Whether each of its GPUs has a replica of a service, in a pod of its own."""
 
     def part(self, minutes: float) -> tuple[int, Part]:
         """What happens now, and the minute from which on."""
         return max((begin, part) for begin, part in self.parts.items() if begin <= minutes)
 
-    def owner(self, node: int) -> str:
-        """The labels of its owner."""
+    def owner(self, node: int, gpu: int) -> str:
+        """The labels of the owner of a GPU."""
+        pod = self.pod.format(node=node, gpu=gpu)
         return (
-            f'owner_namespace="{self.namespace}",owner_pod="{self.pod.format(node=node)}",'
+            f'owner_namespace="{self.namespace}",owner_pod="{pod}",'
             f'owner_container="{"main" if self.pod else ""}",slurm_job="{self.slurm}",'
             f'user="{self.user}"'
         )
@@ -128,10 +133,99 @@ JOBS = (
         gpus=(0, 1),
         trains=False,
     ),
+    Holding(
+        nodes=(9,),
+        parts={0: Part("membound")},
+        namespace="search",
+        pod="assistant-{gpu}",
+        gpus=(4, 5, 6, 7),
+        odd=(9, 6),
+        trains=False,
+        serves=True,
+    ),
 )
 """A file server that is slow, P2P off, a straggler, /dev/shm that is full, and a stopped rank."""
 
 FREE = Part("h200_free")
+
+BUSY_FROM = 420.0
+"""Seconds after which the service has twice as many requests, and most at the odd replica."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What a replica has to do, and how long it takes."""
+
+    requests: float
+    """A second. Each has a prompt of 800 tokens, half of them cached, and an answer of 200."""
+
+    running: int
+    waiting: int
+    cache: float
+    queue: float
+    prefill: float
+    decode: float
+    steps: float
+    """A second."""
+
+    in_time: float
+    """The share of the first tokens."""
+
+    within: tuple[float, ...]
+    """The shares of whole requests that end within each of the exporter's bounds."""
+
+
+CALM = Load(6, 24, 0, 0.41, 0.02, 0.11, 4.1, 40, 1.0, (0.02, 0.1, 0.25, 0.72, 0.97, 1, 1, 1))
+BUSY = Load(11, 48, 3, 0.86, 0.38, 0.16, 5.2, 38, 0.99, (0.01, 0.05, 0.15, 0.5, 0.9, 1, 1, 1))
+BUSIEST = Load(11, 52, 14, 0.97, 1.1, 0.18, 5.6, 37, 0.95, (0, 0.03, 0.1, 0.4, 0.85, 1, 1, 1))
+
+
+def engine(seconds: float, busy: Load) -> str:
+    """What a replica tells, as a pattern for any GPU."""
+    calm_for, busy_for = min(seconds, BUSY_FROM), max(0.0, seconds - BUSY_FROM)
+    now = busy if busy_for else CALM
+
+    def total(a_second: Callable[[Load], float]) -> float:
+        return a_second(CALM) * calm_for + a_second(busy) * busy_for
+
+    ended = total(lambda load: load.requests)
+    tokens = {"prompt": 800 * ended, "generated": 200 * ended}
+    tokens |= {"asked": tokens["prompt"], "cached": tokens["prompt"] / 2}
+    spent = {
+        "queue": total(lambda load: load.requests * load.queue),
+        "prefill": total(lambda load: load.requests * load.prefill),
+        "decode": total(lambda load: load.requests * load.decode),
+    }
+    first = "gpunode_serving_first_token_seconds"
+    told: dict[tuple[str, str], float] = {
+        ("gpunode_serving_engine_info", 'first="@GPU@",role=""'): 1,
+        ("gpunode_serving_requests", 'phase="running"'): now.running,
+        ("gpunode_serving_requests", 'phase="waiting"'): now.waiting,
+        ("gpunode_serving_kv_cache_used_ratio", ""): now.cache,
+        ("gpunode_serving_preemptions_total", ""): 0,
+        ("gpunode_serving_steps_total", ""): total(lambda load: load.steps),
+        ("gpunode_serving_step_items_total", ""): 600 * ended,
+        ("gpunode_serving_requests_total", 'result="finished"'): ended,
+        (f"{first}_count", ""): ended,
+        (f"{first}_sum", ""): spent["queue"] + spent["prefill"] + 0.03 * ended,
+        ("gpunode_serving_output_token_seconds_count", ""): 199 * ended,
+        ("gpunode_serving_objective_met_total", 'objective="first_token"'): total(
+            lambda load: load.requests * load.in_time
+        ),
+        ("gpunode_serving_objective_met_total", 'objective="output_token"'): 199 * ended,
+        ("gpunode_serving_response_seconds_bucket", 'le="+Inf"'): ended,
+        ("gpunode_serving_response_seconds_count", ""): ended,
+    }
+    for kind, many in tokens.items():
+        told["gpunode_serving_tokens_total", f'kind="{kind}"'] = many
+    for part, took in spent.items():
+        told["gpunode_serving_request_part_seconds_total", f'part="{part}"'] = took
+    for bound, calmly, busily in zip(RESPONSE_BOUNDS, CALM.within, busy.within, strict=True):
+        within = CALM.requests * calmly * calm_for + busy.requests * busily * busy_for
+        told["gpunode_serving_response_seconds_bucket", f'le="{bound}"'] = within
+    at = 'gpu="@G@",uuid="@GPU@",engine="vllm",model="Qwen2.5-7B"'
+    lines = [f"{metric}{{{at},{labels}}} {value:g}" for (metric, labels), value in told.items()]
+    return "\n".join([*lines, 'gpunode_gpu_workload{gpu="@G@",uuid="@GPU@",kind="serving"} 1'])
 
 
 def name(node: int) -> str:
@@ -183,6 +277,8 @@ class Story:
                 text = KIND.sub("", text)
                 text += "\n" + beside_gpus(f"{of_node}\n{text}", steps)
                 text = MFU.sub(r"\1 0", text) if steps < seconds else text
+            if job and job.serves:
+                text = KIND.sub("", text) + "\n" + engine(seconds, BUSIEST if odd else BUSY)
             marks = {
                 "@G@": str(gpu),
                 "@GPU@": uuid(node, gpu),
@@ -200,12 +296,13 @@ class Story:
         return "\n".join([hosts, beside_node(hosts, seconds), *lines, ""])
 
     def _held(self, job: Holding, node: int, gpu: int) -> Iterator[str]:
-        at = f'gpu="{gpu}",uuid="{uuid(node, gpu)}",{job.owner(node)}'
+        at = f'gpu="{gpu}",uuid="{uuid(node, gpu)}",{job.owner(node, gpu)}'
         via = "kubelet" if job.pod else "process"
         yield f'gpunode_gpu_owner_info{{{at},via="{via}"}} 1'
-        rank = job.nodes.index(node) * len(job.gpus) + gpu
+        at_place = job.nodes.index(node) * len(job.gpus) + job.gpus.index(gpu)
         size = len(job.nodes) * len(job.gpus)
-        told = f'pid="{31000 + rank}",rank="{rank}",world_size="{size}"'
+        rank, of_world = ("", "") if job.serves else (at_place, size)
+        told = f'pid="{31000 + at_place}",rank="{rank}",world_size="{of_world}"'
         yield f"gpunode_gpu_process_info{{{at},{told}}} 1"
 
 
