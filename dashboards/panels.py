@@ -107,6 +107,7 @@ LONG = {
     "Alert": 120,
     "Job": 120,
     "Waited for": 98,
+    "Setting": 160,
     **dict.fromkeys(("Model", "Serial number", "PCI address"), 112),
 }
 """Pixels that columns with long words have at least."""

@@ -122,7 +122,7 @@ HEALTH = Board(
                     among=SEEN,
                 ),
                 figure(
-                    "Exporters down",
+                    "Exporters lost",
                     "How many exporters cannot be scraped?",
                     _count("node:gpunode_exporter:up == 0"),
                     "none",

@@ -95,7 +95,7 @@ SERVING = {
 EMPTY: Mapping[tuple[str, str, str], str] = {
     ("gpunode-fleet", "Useful share, week on week", "B"): "a week of series",
     ("gpunode-fleet", "Jobs that changed and slowed", "A"): "a job that slowed after an update",
-    ("gpunode-health", "Exporters down", "A"): "an exporter that went down",
+    ("gpunode-health", "Exporters lost", "A"): "an exporter that went down",
     ("gpunode-health", "GPUs that break jobs", "A"): "a GPU that broke several jobs",
     ("gpunode-health", "Nodes that break jobs", "A"): "a GPU that broke several jobs",
     ("gpunode-health", "Scrapes", "B"): "an exporter that went down",
