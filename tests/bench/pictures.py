@@ -28,6 +28,7 @@ LAPTOP = (1280, 720)
 DESKTOP = (1600, 900)
 
 LATELY = {"from": "now-15m"}
+HUNG = {**LATELY, "var-job": "slurm-48213"}
 
 
 def _of(node: str, **others: str) -> dict[str, str]:
@@ -37,7 +38,9 @@ def _of(node: str, **others: str) -> dict[str, str]:
 PICTURES: dict[str, tuple[str, dict[str, str], tuple[int, int], str]] = {
     "fleet": ("gpunode-fleet", LATELY, DESKTOP, "dark"),
     "fleet-laptop": ("gpunode-fleet", LATELY, LAPTOP, "light"),
-    "job": ("gpunode-job", {**LATELY, "var-job": "slurm-48213"}, DESKTOP, "dark"),
+    "job": ("gpunode-job", HUNG, DESKTOP, "dark"),
+    "job-deuteranopia": ("gpunode-job", HUNG, DESKTOP, "dark"),
+    "serving": ("gpunode-serving", {**LATELY, "var-job": "assistant"}, DESKTOP, "dark"),
     "node": ("gpunode-node", _of("gpu-05"), DESKTOP, "dark"),
     "node-h200_hang": ("gpunode-node", _of("gpu-03"), LAPTOP, "dark"),
     "node-straggler": ("gpunode-node", _of("gpu-11"), LAPTOP, "dark"),
@@ -49,6 +52,11 @@ PICTURES: dict[str, tuple[str, dict[str, str], tuple[int, int], str]] = {
     "capacity": ("gpunode-capacity", {"from": "now-30d"}, DESKTOP, "light"),
 }
 """By name: the dashboard, its variables, the size of the window, and the theme."""
+
+SEEN_WITH = {"job-deuteranopia": "deuteranopia"}
+"""Pictures as somebody sees them whose eyes tell fewer colours apart, and what that is called:
+https://chromedevtools.github.io/devtools-protocol/tot/Emulation/#method-setEmulatedVisionDeficiency
+"""
 
 NOTHING_LOADS = "!document.querySelector('[aria-label=\"Panel loading bar\"]')"
 """What a page says once no panel of it waits for an answer."""
@@ -88,6 +96,9 @@ def main() -> None:
             page.wait_for_load_state("networkidle", timeout=DRAWN_WITHIN)
             page.wait_for_function(NOTHING_LOADS, timeout=DRAWN_WITHIN)
             page.wait_for_timeout(2000)  # Grafana draws after its last answer
+            page.context.new_cdp_session(page).send(
+                "Emulation.setEmulatedVisionDeficiency", {"type": SEEN_WITH.get(name, "none")}
+            )
             path = given.folder / f"{name}.png"
             page.screenshot(path=path)
             page.close()
