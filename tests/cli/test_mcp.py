@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Mapping
@@ -36,7 +37,7 @@ def asked(
 ) -> list[dict[str, Any]]:
     """What the tools answer to an agent, one after the other; an error as ``{"error": …}``."""
     command = ["-m", "gpunode", "mcp", f"--prometheus.url={stage.url}", *options]
-    parameters = StdioServerParameters(command=sys.executable, args=command)
+    parameters = StdioServerParameters(command=sys.executable, args=command, env={**os.environ})
 
     async def ask() -> list[dict[str, Any]]:
         found = []
@@ -86,6 +87,14 @@ def test_who_is_waited_for_is_told_with_the_reason(stage: Stage) -> None:
     assert claim["labels"]["reason"] == "stopped"
 
 
+def test_of_each_gpu_that_is_waited_for_the_latest_reason_is_told(stage: Stage) -> None:
+    """What was thought of it a minute before is in Prometheus, too."""
+    wanted = {"killed": "gone", "looping": "cpu_bound", "serve_stopped": "stopped"}
+    answers = asked(stage, [("waited_for", {"job": name}) for name in wanted])
+    told = [[one["labels"]["reason"] for one in answer["claims"]] for answer in answers]
+    assert told == [[reason] for reason in wanted.values()]
+
+
 def test_since_when_a_job_hangs_is_told(stage: Stage) -> None:
     (answer,) = asked(stage, [("holds_up", {"job": "h200_hang"})])
     (since,) = [
@@ -125,7 +134,9 @@ def test_the_jobs_that_hold_gpus_are_listed(stage: Stage) -> None:
 
 def test_tools_only_read(stage: Stage) -> None:
     parameters = StdioServerParameters(
-        command=sys.executable, args=["-m", "gpunode", "mcp", f"--prometheus.url={stage.url}"]
+        command=sys.executable,
+        args=["-m", "gpunode", "mcp", f"--prometheus.url={stage.url}"],
+        env={**os.environ},
     )
 
     async def listed() -> list[Any]:
