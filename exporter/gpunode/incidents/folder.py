@@ -59,8 +59,13 @@ class Folder:
         os.fsync(self._at)
 
     def names(self) -> list[str]:
-        """The IDs of the incidents, the latest first. Raises ``OSError``."""
-        return sorted((name for name, _ in self._sizes()), reverse=True)
+        """The IDs of the incidents, the latest first. Raises ``OSError``.
+
+        A tape of which a crash left no incident is none.
+        """
+        files = (file for file in os.listdir(self._at) if file.endswith(INCIDENT))
+        names = (file.removesuffix(INCIDENT) for file in files)
+        return sorted(filter(ID.fullmatch, names), reverse=True)
 
     def read(self, name: str) -> Incident:
         """An incident. Raises ``OSError`` or ``ValueError``."""
