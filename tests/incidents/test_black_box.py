@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 from starlette.testclient import TestClient
 
+from gpunode.cli.agents import HEARD_AFTER, of_incident
 from gpunode.config import INCIDENTS, IncidentSettings, Settings, StacksSettings
 from gpunode.export.incident_page import page
 from gpunode.export.web.app import create_app
@@ -407,6 +408,25 @@ def test_a_process_that_ends_after_the_job_went_on_is_what_it_hangs_for() -> Non
     box.play(60)
     (found,) = box.incidents
     assert found.brief.title.endswith("whose process has ended")
+
+
+def test_it_is_kept_when_the_evidence_was_so() -> None:
+    """Whoever asks Prometheus for a series of it has to know at which time."""
+    box, late, *others = hung_in_a_lock()
+    box.play(40)
+    (found,) = box.incidents
+    assert 20 < found.seen - found.brief.began < 50
+    streak = next(e.value for e in found.evidence if "blocked_streak" in e.series)
+    assert streak == pytest.approx(found.seen - found.brief.began, abs=6)
+    for actor in (late, *others):
+        actor.states = {"compute": 1.0}
+    box.play(100)
+    (again,) = box.incidents
+    assert again.seen - found.seen <= 12
+    told = of_incident(again).claims
+    assert {claim.at for claim in told if "streak" in claim.promql} == {int(again.seen)}
+    assert again.brief.over is not None
+    assert told[0].at == int(again.brief.over) + HEARD_AFTER
 
 
 def leave(actor: Actor) -> None:

@@ -50,6 +50,9 @@ READS = ToolAnnotations(
     read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False
 )
 
+HEARD_AFTER = 60
+"""Seconds after which Prometheus has scraped what a daemon tells; of incidents that is 300 more."""
+
 JUDGED = TypeAdapter(list[Judgement])
 
 
@@ -180,9 +183,9 @@ def kept(briefs: list[Brief]) -> ProvenAnswer:
     """The incidents of a daemon, each with the series that told of it."""
     claims = tuple(
         ProvenClaim(
-            printable(f"{one.id}: {one.title} {one.where}".strip(), 600),
+            printable(f"{one.id}: {_with_where(one)}", 600),
             f'gpunode_incident_info{{incident="{one.id}"}}',
-            int(one.began),
+            _exported(one),
             {"incident": one.id, "kind": one.kind},
             1.0,
         )
@@ -192,13 +195,11 @@ def kept(briefs: list[Brief]) -> ProvenAnswer:
 
 
 def of_incident(incident: Incident) -> ProvenAnswer:
-    """The evidence of an incident, each with its series as it began."""
+    """The evidence of an incident, each with its series and when that was so."""
     brief = incident.brief
-    at, labels = int(brief.began), {"incident": brief.id, "kind": brief.kind}
+    at, labels = int(incident.seen or brief.began), {"incident": brief.id, "kind": brief.kind}
     info = f'gpunode_incident_info{{incident="{brief.id}"}}'
-    claims = [
-        ProvenClaim(printable(f"{brief.title} {brief.where}".strip(), 900), info, at, labels, 1.0)
-    ]
+    claims = [ProvenClaim(printable(_with_where(brief), 900), info, _exported(brief), labels, 1.0)]
     claims += [
         ProvenClaim(printable(one.meaning, 600), one.series, at, labels, one.value)
         for one in incident.evidence
@@ -215,6 +216,17 @@ def of_incident(incident: Incident) -> ProvenAnswer:
     ]
     unknown = () if brief.where else ("where in the code the processes stood",)
     return ProvenAnswer(tuple(claims[:MOST]), unknown)
+
+
+def _exported(brief: Brief) -> int:
+    """A time at which Prometheus has heard of an incident: not when it began, but soon after."""
+    if brief.over is None and not brief.complete:
+        return int(time.time())
+    return int(brief.over or brief.began) + HEARD_AFTER
+
+
+def _with_where(brief: Brief) -> str:
+    return ". ".join(filter(None, (brief.title, brief.where)))
 
 
 def _why(late: WaitedFor) -> str:

@@ -136,6 +136,9 @@ class OpenIncident:
     finding: Finding | None = None
     """What a person is told of it, from when there is something to tell."""
 
+    found: float = 0.0
+    """When that was last told, in seconds since the epoch."""
+
     owners: tuple[str, ...] = ()
     waits: tuple[WaitedFor, ...] = ()
     moments: list[Happening] = field(default_factory=list)
@@ -402,7 +405,7 @@ class BlackBox:
                     if _seen_before(() if anew else one.waits, waits):
                         return False
                     one.waits = waits or one.waits
-                    one.sign, one.finding = sign, sign.finding
+                    one.sign, one.finding, one.found = sign, sign.finding, time
                 return False
         if len(self._open) >= MOST_OPEN:
             return True
@@ -417,6 +420,7 @@ class BlackBox:
             sign,
             set(sign.gpus),
             sign.finding,
+            time,
             figures=node.figures,
             moments=[moment for moment in self._moments if moment.time >= began - BEFORE],
         )
@@ -446,7 +450,8 @@ class BlackBox:
         """
         before = len(one.looks)
         one.owners = owners_of(node, one.gpus) or one.owners
-        one.finding = one.finding or about(node, one.gpus)
+        if one.finding is None:
+            one.finding, one.found = about(node, one.gpus), readings.clock.time()
         waits = _waits(one.gpus, node)
         if waits and not _seen_before(one.waits, waits):
             one.waits = waits
@@ -561,6 +566,7 @@ class BlackBox:
             tuple(times[:count]),
             tuple(gpu.first(count) for gpu in drawn),
             one.left_out,
+            round(one.found, 1),
         )
 
 
