@@ -17,8 +17,12 @@ from mcp import Client, StdioServerParameters
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
+from gpunode.cli.agents import verdicts
 from gpunode.config import PrometheusSettings
 from gpunode.report.prometheus import Prometheus, Secrets
+from gpunode.verdict.case import Evidence
+from gpunode.verdict.source import Judgement
+from gpunode.verdict.workload import Workload
 from tests.bench.incidents import replay
 from tests.cli.conftest import FIRST, NEXT, Stage
 from tests.conftest import until
@@ -186,6 +190,14 @@ def test_a_node_on_which_a_job_hangs_is_asked(stage: Stage, tmp_path: Path) -> N
     assert "no such incident is kept" in none["error"]
 
 
+def test_a_claim_from_a_counter_asks_for_its_rate() -> None:
+    series = 'gpunode_gpu_seconds_total{gpu="0",state="idle",uuid="a"}'
+    seen = Evidence(series, 0.9, 0.5, "idle")
+    told = Judgement("0", "a", "unexplained", "starved", 1.0, (seen,), Workload("training", ""))
+    (claim,) = verdicts([told]).claims
+    assert claim.promql == f"rate({series}[1m])"
+
+
 def hangs(page: str) -> list[Sample]:
     """The series of a daemon, once it has kept the incident and named who is waited for."""
     found = [one for family in text_string_to_metric_families(page) for one in family.samples]
@@ -195,6 +207,7 @@ def hangs(page: str) -> list[Sample]:
 
 def is_of(series: Sample, selector: str) -> bool:
     """Whether a selector with labels in quotes selects a series."""
+    selector = selector.removeprefix("rate(")
     name, _, labels = selector.partition("{")
     wanted = dict(re.findall(r'(\w+)="([^"]*)"', labels))
     return series.name == name and wanted.items() <= series.labels.items()
