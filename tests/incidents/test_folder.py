@@ -140,6 +140,19 @@ def test_what_a_crash_or_somebody_left_costs_no_other_incident(
     assert capfd.readouterr().out.startswith("GPU 0 hangs\n")
 
 
+def test_of_an_incident_that_a_crash_cut_short_the_end_is_not_known(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever reads the folder the next morning is not told that it goes on."""
+    write(Folder(tmp_path, 64 * KIB), 1)
+    main(["incidents", f"--folder={tmp_path}"])
+    assert capfd.readouterr().out.endswith("(goes on)\n")
+    (file,) = tmp_path.iterdir()
+    os.utime(file, (1e9, 1e9))
+    main(["incidents", f"--folder={tmp_path}"])
+    assert capfd.readouterr().out.endswith("(its end is not known)\n")
+
+
 def test_a_disk_that_is_full_costs_the_folder_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
