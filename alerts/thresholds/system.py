@@ -84,8 +84,8 @@ SYSTEM = (
     Threshold(
         alert="JobCrashLoops",
         group="system",
-        summary="A training job or a replica of a service starts again and again",
-        summary_ko="학습 작업 또는 서비스의 복제본이 반복해서 다시 시작되고 있습니다",
+        summary="A training job or a server starts again and again",
+        summary_ko="학습 작업 또는 추론 서버가 반복해서 다시 시작되고 있습니다",
         says="processes started on one of its GPUs in an hour: {value}; it computed for "
         "{restarted_useful} of it",
         meaning="The job's processes end and are started again before they have done much.",
@@ -102,9 +102,10 @@ SYSTEM = (
                 record="job:gpunode_starts:count_6h",
                 says="starts within six hours, all on the GPUs that it kept, or processes on one "
                 "of its GPUs in an hour of which it computed for {restarted_useful}, or in which a "
-                "replica of a service has yet to work while others answer: {value}",
+                "replica of a service has yet to work while others answer, or processes of a "
+                "server in an hour that ended after {ends_soon}, and none that stays: {value}",
             ),
-            Tier(severity="page", threshold=3.0, after="2h"),
+            Tier(severity="page", threshold=3.0, after="1h"),
         ),
         scope="job",
         of_owner=True,
