@@ -198,13 +198,10 @@ def _of_scripts(figure: str) -> str:
     )
 
 
-STARVES = (
-    f"{state('starved')} unless on ({GPU}) "
-    f"(gpu:gpunode_gpu_blocked:gap_to_job > {STRAGGLER_FROM} and on ({GPU}) "
-    f'gpunode_gpu_bottleneck{{cause=~"{OWN_CAUSES}"}} == 1)'
-)
+SLOW_ITSELF = "gpu:gpunode_straggler:own_cause"
+STARVES = f"{state('starved')} unless on ({GPU}) min_over_time({SLOW_ITSELF}[5m]) == 1"
 """What a GPU has nothing to run, but for one that is slow itself: its peers wait for it, and have
-data."""
+data. A verdict that changes every few minutes is no such word."""
 
 
 def _held(expression: str) -> str:
@@ -1017,6 +1014,24 @@ OF_PACE: tuple[Record, ...] = (
             **HELD_B,
         },
         results={(*A, *TRAIN): 0.5, (*B, *TRAIN): 0.0},
+    ),
+    Record(
+        name=SLOW_ITSELF,
+        labels=OF_GPU,
+        expression=(
+            f'max by ({GPU}) (gpunode_gpu_bottleneck{{cause=~"{OWN_CAUSES}"}}) '
+            f"and on ({GPU}) gpu:gpunode_gpu_blocked:gap_to_job > {STRAGGLER_FROM}"
+        ),
+        purpose="Whether the verdict of a GPU for which others of its job wait names a cause of "
+        "its own.",
+        given={
+            **ledger(blocked=0.125),
+            series("gpunode_gpu_seconds_total", state="blocked", **ON_B): 0.625,
+            **HELD,
+            **HELD_B,
+            series("gpunode_gpu_bottleneck", cause="host_compute"): 1.0,
+        },
+        results={A: 1.0},
     ),
     Record(
         name="job:gpunode_gpu_blocked:gap",
