@@ -294,9 +294,10 @@ RESTARTED_USEFUL = Setting(
 )
 ENDS_SOON = Setting(
     "ends_soon",
-    300,
-    "A process of a server that had a GPU for no longer than these seconds has crashed.",
-    "seconds",
+    0.08,
+    "A process of a server that had a GPU for less than this share of an hour, as far as it was "
+    "scraped, and has ended, has crashed: some five minutes.",
+    "percent",
 )
 STARTS_FOR = Setting(
     "starts_for",

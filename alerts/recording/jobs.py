@@ -340,8 +340,8 @@ OF_NODES: tuple[Record, ...] = (
         expression=(
             f"count by ({GPU}, {OWNER}) (max by ({GPU}, pid, {OWNER}) "
             f"({_named('gpunode_gpu_process_info', 'count_over_time')}) / on ({NODE}) "
-            f"group_left () max by ({NODE}) (count_over_time({TARGETS}[1h])) "
-            f"< {ENDS_SOON} / 3600 unless on ({GPU}, pid) gpunode_gpu_process_info "
+            f"group_left () (max by ({NODE}) (count_over_time({TARGETS}[1h])) > 0) "
+            f"< {ENDS_SOON} unless on ({GPU}, pid) gpunode_gpu_process_info "
             f"and on ({GPU}) "
             f"{of_gpus(_SERVED)} == 1)"
         ),

@@ -68,7 +68,7 @@ _WORKED = "last_over_time(job:gpunode_workless:seconds[3m])"
 
 _POD = "cluster, owner_namespace, owner_pod"
 _RESTARTS = (
-    "max by (cluster, namespace, pod) (increase(kube_pod_container_status_restarts_total[1h]))"
+    "max by (cluster, namespace, pod) (changes(kube_pod_container_status_restarts_total[1h]))"
 )
 _NOT_RESTARTED = (
     f"gpu:gpunode_gpu_owner:workload and on ({_POD}) label_replace(label_replace({_RESTARTS} == 0, "

@@ -103,7 +103,7 @@ SYSTEM = (
                 says="starts within six hours, all on the GPUs that it kept, or processes on one "
                 "of its GPUs in an hour of which it computed for {restarted_useful}, or in which a "
                 "replica of a service has yet to work while others answer, or processes of a "
-                "server in an hour that ended after {ends_soon}, and none that stays: {value}",
+                "server that had it for {ends_soon} of an hour, and none that stays: {value}",
             ),
             Tier(severity="page", threshold=3.0, after="1h"),
         ),
