@@ -292,6 +292,20 @@ RESTARTED_USEFUL = Setting(
     "A job that computes for this share of an hour does not crash in a loop.",
     "percent",
 )
+LOOPS_ABOVE = Setting(
+    "loops_above",
+    3,
+    "Above this number of processes on one GPU in an hour, a job starts again and again; the "
+    "threshold of the page of JobCrashLoops, too, as long as no other is set there.",
+    "count",
+)
+LOOPS_GPUS = Setting(
+    "loops_gpus",
+    8,
+    "A job with at least this many GPUs that starts again and again pages an hour sooner than a "
+    "smaller one.",
+    "count",
+)
 ENDS_SOON = Setting(
     "ends_soon",
     0.08,

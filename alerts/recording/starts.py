@@ -23,11 +23,19 @@ from alerts.recording.jobs import (
     BY_SERVICE,
     ENDED_SOON,
     SEVERAL,
+    SIZE,
     STARTED,
     STARTING,
     TRAINED_LATELY,
 )
-from alerts.settings import BLOCKED_FROM, ENGINE_RESTS, RANKS_LEAVE_WITHIN, STARTS_LONGER
+from alerts.settings import (
+    BLOCKED_FROM,
+    ENGINE_RESTS,
+    LOOPS_ABOVE,
+    LOOPS_GPUS,
+    RANKS_LEAVE_WITHIN,
+    STARTS_LONGER,
+)
 
 PROCESSES = "gpunode_gpu_process_info"
 OF_PROGRAMS = 'workload!~".+@.+"'
@@ -213,6 +221,21 @@ OF_STARTS: tuple[Record, ...] = (
         "Kubernetes says that it restarted none of its containers.",
         given={**TRAINS, **ledger(idle=0.9), STARTED: 1.0},
         results={TRAIN: 1.0},
+    ),
+    Record(
+        name="job:gpunode_starts:to_page",
+        labels=OF_JOB,
+        interval=FOR_HOURS,
+        expression=(
+            f"job:gpunode_starts:count_1h and on ({JOB}) "
+            f"(last_over_time({SIZE}[5m]) >= {LOOPS_GPUS} or on ({JOB}) "
+            f"job:gpunode_starts:count_1h offset 1h > {LOOPS_ABOVE})"
+        ),
+        purpose="Processes of a job that had the same GPU within an hour, if the GPU did little "
+        "meanwhile, of jobs with many GPUs, and of others that started again and again an hour "
+        "before, too.",
+        given={**TRAINS, **ledger(idle=0.9), STARTED: 1.0},
+        results={},
     ),
 )
 """How jobs start."""
