@@ -99,10 +99,10 @@ OF_STARTS: tuple[Record, ...] = (
         interval=FOR_HOURS,
         expression=(
             of_jobs(of_gpus(STARTING.metric))
-            + f" and on ({JOB}) job:gpunode_workless:seconds > {ENGINE_RESTS}"
+            + f" unless on ({JOB}) job:gpunode_workless:seconds <= {ENGINE_RESTS}"
         ),
         purpose="Seconds since the process of an inference engine was first seen that has answered "
-        "nobody yet and whose GPUs do nothing.",
+        "nobody yet and whose GPUs do nothing, or have never done anything.",
         given={**HELD, WORKLESS: 7200.0, STARTING: 7260.0},
         results={TRAIN: 7260.0},
     ),
