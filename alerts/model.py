@@ -145,7 +145,13 @@ class Threshold:
     """The labels that the signal keeps beside those of its scope."""
 
     fault: str = ""
-    """The fault that the alert stands for. Where many nodes have it, one alert does for all."""
+    """The fault that the alert stands for. Where many nodes have it, one alert does for all. Of a
+    row with the label ``fault`` it is the one that pages."""
+
+    @property
+    def says_fault(self) -> dict[str, str]:
+        """The label ``fault``, unless the signal has it."""
+        return {"fault": self.fault} if self.fault and "fault" not in self.labels else {}
 
     of_owner: bool = False
     """Whether it is the job's owner who can mend it, rather than who runs the cluster."""

@@ -342,7 +342,7 @@ def rule(row: Threshold, tier: Tier) -> Rule:
         "labels": {
             "group": row.group,
             **({"route": "job_owner"} if row.of_owner else {}),
-            **({"fault": row.fault} if row.fault else {}),
+            **row.says_fault,
         },
         "annotations": {
             "summary": row.summary,

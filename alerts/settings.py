@@ -265,6 +265,13 @@ STARVED_FROM = Setting(
     "Above this share of its time without data, a GPU is starved, where another alert asks.",
     "percent",
 )
+STRAGGLER_FROM = Setting(
+    "straggler_from",
+    0.2,
+    "A GPU that waits less for its peers than another of its job, by more than this share of the "
+    "time, holds them back; the threshold of JobStraggler, too, as long as no other is set there.",
+    "percent",
+)
 STRAGGLER_SLOWDOWN = Setting(
     "straggler_slowdown",
     1.1,
@@ -272,10 +279,38 @@ STRAGGLER_SLOWDOWN = Setting(
     "the GPU has a fault of its own.",
     "number",
 )
+SERVER_LAUNCHES = Setting(
+    "server_launches",
+    0.3,
+    "Above this share of its time in gaps between small kernels, a service is bound by launches: "
+    "each token is a step of many small kernels, so that half of it is common.",
+    "percent",
+)
 RESTARTED_USEFUL = Setting(
     "restarted_useful",
     0.3,
     "A job that computes for this share of an hour does not crash in a loop.",
+    "percent",
+)
+LOOPS_ABOVE = Setting(
+    "loops_above",
+    3,
+    "Above this number of processes on one GPU in an hour, a job starts again and again; the "
+    "threshold of the page of JobCrashLoops, too, as long as no other is set there.",
+    "count",
+)
+LOOPS_GPUS = Setting(
+    "loops_gpus",
+    8,
+    "A job with at least this many GPUs that starts again and again pages an hour sooner than a "
+    "smaller one.",
+    "count",
+)
+ENDS_SOON = Setting(
+    "ends_soon",
+    0.08,
+    "A process of a server that had a GPU for less than this share of an hour, as far as it was "
+    "scraped, and has ended, has crashed: some five minutes.",
     "percent",
 )
 STARTS_FOR = Setting(

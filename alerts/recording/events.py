@@ -13,7 +13,16 @@ FAULT = "cluster, fault"
 LATELY = "4m"
 """Longer than FleetFault takes to fire, and shorter than anybody should wait for it."""
 
-FAULTS = ("exporter", "network", "gpu", "gpu_missing", "power_brake", "thermal", "filesystem")
+FAULTS = (
+    "exporter",
+    "network",
+    "gpu",
+    "gpu_missing",
+    "power_brake",
+    "thermal",
+    "filesystem",
+    "disk",
+)
 """What many nodes may have in common, in the order in which one explains another."""
 
 WITH_GPUS = by_node('kube_node_status_allocatable{resource="nvidia_com_gpu"}')

@@ -187,6 +187,14 @@ in a moment, and so are remembered: see ``latched``."""
 LATCHED = "gpu:gpunode_gpu_fault:latched"
 ANSWERED = "node:gpunode_exporter:up"
 
+_RESET_FOR_A_ROW = (
+    f'max by ({GPU}, action) (gpunode_gpu_recovery_action{{action=~"reset|drain_and_reset"}}) '
+    f"and on ({GPU}) {of_gpus('gpunode_gpu_row_remap_pending')} > 0"
+)
+"""A reset that is advised so that a row of memory is replaced. Until then the GPU goes on without
+the page in which the row is; an error that was not contained has an XID that says so.
+https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/index.html#row-remapping"""
+
 GPU_FAULTS = (
     f"{PAGES} + 0 * {LATCHED} and on ({NODE}) (last_over_time({ANSWERED}[{TARGET_LATELY}]) "
     f"or on ({NODE}) gpu:gpunode_gpu_info:by_bus)",
@@ -206,11 +214,13 @@ GPU_FAULTS = (
     ),
     _fault(
         PAGES,
-        f'max by ({GPU}, action) (gpunode_gpu_recovery_action{{action!="none"}})',
+        f'max by ({GPU}, action) (gpunode_gpu_recovery_action{{action!="none"}}) '
+        f"unless on ({GPU}, action) ({_RESET_FOR_A_ROW})",
         "driver advises $1",
         "action",
         OF_A_GPU,
     ),
+    _fault(TELLS, _RESET_FOR_A_ROW, "driver advises $1", "action", OF_A_GPU),
     _fault(
         PAGES,
         f"max by ({GPU}, part) (max_over_time(gpunode_gpu_fabric_healthy[5m:1m])) == 0",
@@ -256,6 +266,19 @@ _PORT_DOWN = _new(
     f"unless on ({PORT}) node:gpunode_port:up offset 1d < {PORT_DOWN}",
     "network",
 )
+_DISKS_MISSING = 'node:gpunode_hardware:missing{part="nvme"}'
+_DISK_GONE = (
+    _new(
+        f"{_DISKS_MISSING} and on ({NODE}) {_DISKS_MISSING} offset 5m",
+        f"unless on ({NODE}) {_DISKS_MISSING} offset 1d",
+        "disk",
+    )
+    + f" unless on ({NODE}) node:gpunode_filesystem:failing"
+)
+"""One dead disk is a ticket. Those of many nodes within a day are of one batch or one firmware, and
+the next nodes follow: it is said before the tickets about each. A filesystem that fails with its
+disk has a fault of its own."""
+
 _FAILED_YESTERDAY = f"unless on ({NODE}, mountpoint) node:gpunode_filesystem:failing offset 1d"
 HEAT = 'gpunode_gpu_throttled_seconds_total{reason=~"sw_thermal|hw_thermal"}'
 BRAKE = 'gpunode_gpu_throttled_seconds_total{reason="hw_power_brake"}'
@@ -290,6 +313,8 @@ NODE_FAULTS = (
         by=OF_A_NODE,
     ),
     _fault(TELLS, _PORT_DOWN, "network", by=OF_A_NODE),
+    _fault(PAGES, f"{_DISK_GONE} and on ({NODE}) node:gpunode_job:gpus", "disk", by=OF_A_NODE),
+    _fault(TELLS, _DISK_GONE, "disk", by=OF_A_NODE),
     _fault(PAGES, f"gpu:gpunode_gpu_throttled:ratio > {THROTTLED}", "$1", "fault", by=OF_A_NODE),
     _fault(
         PAGES,
@@ -366,6 +391,16 @@ _UNUSED = (
     f"unless on ({NODE}) max_over_time({_USED}[{_USED_LATELY}]) > 0 "
     f"unless on ({NODE}) last_over_time(node:gpunode_job:gpus[{_USED_LATELY}])"
 )
+
+
+FAULTS_OF_PARTS = {"gpu": "gpu_missing", "nvme": "disk", "port": "network"}
+
+
+def with_fault(missing: str) -> str:
+    """What a node lacks, with the fault that it is of."""
+    for part, fault in FAULTS_OF_PARTS.items():
+        missing = f'label_replace({missing}, "fault", "{fault}", "part", "{part}")'
+    return missing
 
 
 def _as_part(number: str, part: str) -> str:
@@ -718,14 +753,16 @@ OF_NODES: tuple[Record, ...] = (
     ),
     Record(
         name="node:gpunode_gpus:missed",
-        labels=(*OF_NODE, "part"),
-        expression=f"node:gpunode_gpus:missing unless on ({NODE}) {MISSED_BY_NOBODY}",
+        labels=(*OF_NODE, "part", "fault"),
+        expression=(
+            f"{with_fault('node:gpunode_gpus:missing')} unless on ({NODE}) {MISSED_BY_NOBODY}"
+        ),
         purpose="GPUs that a node lacks and that somebody may miss.",
         given={
             UP: 1.0,
             series("gpunode_pcie_device_info", bus_id="0000:1b:00.0", kind="gpu"): 1.0,
         },
-        results={(NODE_A, "gpu"): 1.0},
+        results={(NODE_A, "gpu", "gpu_missing"): 1.0},
     ),
     Record(
         name="node:gpunode_filesystem:available_ratio",

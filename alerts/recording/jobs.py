@@ -27,13 +27,14 @@ from alerts.examples import (
 )
 from alerts.model import AT_ONCE, FOR_DAYS, FOR_HOURS, Given, Record, Series
 from alerts.promql import GPU, JOB, NODE, OWNER, of_gpus, of_jobs, rate, state
-from alerts.recording.faults import CORDONED
+from alerts.recording.faults import CORDONED, TARGETS
 from alerts.settings import (
     BLOCKED_FROM,
     BLOCKED_SHARE,
     BUSY_SHARE,
     COMES_BACK_AGAIN,
     COMES_BACK_WITHIN,
+    ENDS_SOON,
     FLEET_JOBS,
     FOUND_WAITING_FROM,
     PAGED_FROM,
@@ -43,6 +44,7 @@ from alerts.settings import (
     STALLED_FROM,
     STARVED_FROM,
     STILL_FROM,
+    STRAGGLER_FROM,
     TICKETED_GPUS,
     TOGETHER_WITHIN,
     UNINTERRUPTIBLE_AT_MOST,
@@ -196,6 +198,12 @@ def _of_scripts(figure: str) -> str:
     )
 
 
+SLOW_ITSELF = "gpu:gpunode_straggler:own_cause"
+STARVES = f"{state('starved')} unless on ({GPU}) min_over_time({SLOW_ITSELF}[5m]) == 1"
+"""What a GPU has nothing to run, but for one that is slow itself: its peers wait for it, and have
+data. A verdict that changes every few minutes is no such word."""
+
+
 def _held(expression: str) -> str:
     """The GPUs that a job has to itself and for which an expression has a value."""
     return f"gpu:gpunode_job:member and on ({GPU}) {expression}"
@@ -255,6 +263,8 @@ RUN_OF_TWO: Given = {
 }
 STALLED_ON_B = series("job:gpunode_stalled:seconds", workload="kim@node-b", user="kim")
 STARTING = series("gpunode_serving_starting_seconds")
+ENDED_SOON = "gpu:gpunode_gpu_process:ended_soon_1h"
+_SERVED = 'max_over_time(gpunode_gpu_workload{kind="serving"}[1h])'
 STARTED = series(
     "gpunode_gpu_process_info",
     **dict.fromkeys(
@@ -322,6 +332,22 @@ OF_NODES: tuple[Record, ...] = (
         purpose="Processes of a job that had a GPU within an hour.",
         given={STARTED: 1.0},
         results={(*A, *TRAIN): 1.0},
+    ),
+    Record(
+        name=ENDED_SOON,
+        labels=(*OF_GPU, *OF_JOB[1:]),
+        interval=FOR_DAYS,
+        expression=(
+            f"count by ({GPU}, {OWNER}) (max by ({GPU}, pid, {OWNER}) "
+            f"({_named('gpunode_gpu_process_info', 'count_over_time')}) / on ({NODE}) "
+            f"group_left () (max by ({NODE}) (count_over_time({TARGETS}[1h])) > 0) "
+            f"< {ENDS_SOON} unless on ({GPU}, pid) gpunode_gpu_process_info "
+            f"and on ({GPU}) "
+            f"{of_gpus(_SERVED)} == 1)"
+        ),
+        purpose="Processes of a server that had a GPU within an hour, and not for long.",
+        given={STARTED: 1.0},
+        results={},
     ),
     Record(
         name=TELLS_STEPS,
@@ -479,6 +505,13 @@ REQUESTS = "gpunode_serving_request_seconds"
 ENGINE = 'gpunode_serving_requests_total{result="finished"}'
 ANSWERED = f"{rate(f'{REQUESTS}_count')} or on ({GPU}) {rate(ENGINE)}"
 ASKED = "job:gpunode_serving_requests:asked_1d"
+SILENT = "job:gpunode_serving:silent"
+PROCESSES = series("gpunode_gpu_processes", engine="compute")
+_ANSWERS_NOBODY = (
+    f"{of_jobs(of_gpus(PROCESSES.metric))} == 0 or on ({JOB}) {of_jobs(of_gpus(STARTING.metric))}"
+)
+"""Replicas without a process, or with one that has yet to answer."""
+
 
 OF_SERVICES: tuple[Record, ...] = (
     Record(
@@ -491,12 +524,26 @@ OF_SERVICES: tuple[Record, ...] = (
         results={("", "train", ""): 5.0},
     ),
     Record(
+        name=SILENT,
+        labels=SERVICE,
+        expression=(
+            f"job:gpunode_serving_requests:rate5m == 0 or on ({BY_SERVICE}) "
+            f"(count by ({BY_SERVICE}) ({_ANSWERS_NOBODY}) "
+            f"== on ({BY_SERVICE}) count by ({BY_SERVICE}) (job:gpunode_job:gpus) "
+            f"unless on ({BY_SERVICE}) job:gpunode_serving_requests:rate5m)"
+        ),
+        purpose="Services that answer nobody: no request comes, or none of their replicas has more "
+        "than an engine that has yet to answer.",
+        given={**HELD, PROCESSES: 0.0},
+        results={("", "train", ""): 1.0},
+    ),
+    Record(
         name=ASKED,
         labels=SERVICE,
         interval=FOR_DAYS,
         expression=(
             f"(last_over_time({ASKED}[{REMEMBERED}]) "
-            f"and on ({BY_SERVICE}) job:gpunode_serving_requests:rate5m == 0) "
+            f"and on ({BY_SERVICE}) {SILENT}) "
             f"or on ({BY_SERVICE}) "
             "sum_over_time((job:gpunode_serving_requests:rate5m > bool 0)[1d:5m] offset 20m) "
             "/ on (cluster) group_left () (max by (cluster) "
@@ -969,6 +1016,24 @@ OF_PACE: tuple[Record, ...] = (
         results={(*A, *TRAIN): 0.5, (*B, *TRAIN): 0.0},
     ),
     Record(
+        name=SLOW_ITSELF,
+        labels=OF_GPU,
+        expression=(
+            f'max by ({GPU}) (gpunode_gpu_bottleneck{{cause=~"{OWN_CAUSES}"}}) '
+            f"and on ({GPU}) gpu:gpunode_gpu_blocked:gap_to_job > {STRAGGLER_FROM}"
+        ),
+        purpose="Whether the verdict of a GPU for which others of its job wait names a cause of "
+        "its own.",
+        given={
+            **ledger(blocked=0.125),
+            series("gpunode_gpu_seconds_total", state="blocked", **ON_B): 0.625,
+            **HELD,
+            **HELD_B,
+            series("gpunode_gpu_bottleneck", cause="host_compute"): 1.0,
+        },
+        results={A: 1.0},
+    ),
+    Record(
         name="job:gpunode_gpu_blocked:gap",
         labels=OF_JOB,
         expression=f"max by ({JOB}) (gpu:gpunode_gpu_blocked:gap_to_job)",
@@ -1002,7 +1067,7 @@ OF_PACE: tuple[Record, ...] = (
         name="job:gpunode_starved:ratio",
         labels=OF_JOB,
         expression=(
-            f"clamp_min({of_jobs(state('starved'))} - on ({JOB}) "
+            f"clamp_min({of_jobs(STARVES)} - on ({JOB}) "
             f"(job:gpunode_training_pause:rate5m or on ({JOB}) 0 * job:gpunode_job:gpus), 0) "
             f"and on ({JOB}) job:gpunode_training:gpus "
             f'unless on ({JOB}) job:gpunode_gpu_bottleneck:count{{cause=~"{NO_STARVATION}"}} '
@@ -1011,7 +1076,8 @@ OF_PACE: tuple[Record, ...] = (
         purpose="Share of its time in which the GPU of a training job that starves most has "
         "nothing "
         "to run, without the pauses that the job reports, without compilation, and while the job "
-        "does not stand still in a collective.",
+        "does not stand still in a collective; but for a straggler that is slow by a cause of its "
+        "own, for which the others wait.",
         given={
             **TRAINS,
             **ledger(starved=0.5),

@@ -19,8 +19,23 @@ from alerts.examples import (
 )
 from alerts.model import FOR_HOURS, Record
 from alerts.promql import GPU, JOB, NODE, of_gpus, of_jobs
-from alerts.recording.jobs import BY_SERVICE, SEVERAL, STARTED, STARTING, TRAINED_LATELY
-from alerts.settings import BLOCKED_FROM, ENGINE_RESTS, RANKS_LEAVE_WITHIN, STARTS_LONGER
+from alerts.recording.jobs import (
+    BY_SERVICE,
+    ENDED_SOON,
+    SEVERAL,
+    SIZE,
+    STARTED,
+    STARTING,
+    TRAINED_LATELY,
+)
+from alerts.settings import (
+    BLOCKED_FROM,
+    ENGINE_RESTS,
+    LOOPS_ABOVE,
+    LOOPS_GPUS,
+    RANKS_LEAVE_WITHIN,
+    STARTS_LONGER,
+)
 
 PROCESSES = "gpunode_gpu_process_info"
 OF_PROGRAMS = 'workload!~".+@.+"'
@@ -59,6 +74,17 @@ minutes until it waits in a collective."""
 
 _WORKED = "last_over_time(job:gpunode_workless:seconds[3m])"
 
+_POD = "cluster, owner_namespace, owner_pod"
+_RESTARTS = (
+    "max by (cluster, namespace, pod) (changes(kube_pod_container_status_restarts_total[1h]))"
+)
+_NOT_RESTARTED = (
+    f"gpu:gpunode_gpu_owner:workload and on ({_POD}) label_replace(label_replace({_RESTARTS} == 0, "
+    '"owner_namespace", "$1", "namespace", "(.+)"), "owner_pod", "$1", "pod", "(.+)")'
+)
+"""GPUs of pods none of whose containers ended, as far as kube-state-metrics tells: a server that
+loads a model for each request, or somebody who tries out a server, starts processes as well."""
+
 SINCE = series("job:gpunode_start:since", workload="train")
 TOOK = series("job:gpunode_startup:seconds", workload="train")
 USUAL = f"(max by ({JOB}) (quantile_over_time(0.5, job:gpunode_startup:seconds[7d])) > 0)"
@@ -73,10 +99,10 @@ OF_STARTS: tuple[Record, ...] = (
         interval=FOR_HOURS,
         expression=(
             of_jobs(of_gpus(STARTING.metric))
-            + f" and on ({JOB}) job:gpunode_workless:seconds > {ENGINE_RESTS}"
+            + f" unless on ({JOB}) job:gpunode_workless:seconds <= {ENGINE_RESTS}"
         ),
         purpose="Seconds since the process of an inference engine was first seen that has answered "
-        "nobody yet and whose GPUs do nothing.",
+        "nobody yet and whose GPUs do nothing, or have never done anything.",
         given={**HELD, WORKLESS: 7200.0, STARTING: 7260.0},
         results={TRAIN: 7260.0},
     ),
@@ -181,14 +207,35 @@ OF_STARTS: tuple[Record, ...] = (
             f"or label_replace(max by ({JOB}) (gpu:gpunode_gpu_process:count_1h "
             f"and on ({JOB}) job:gpunode_start:since "
             f"and on ({BY_SERVICE}) job:gpunode_serving_requests:rate5m), "
-            '"within", "1h, in a service", "", ""))'
+            '"within", "1h, in a service", "", "") '
+            f'or label_replace(max by ({JOB}) ({ENDED_SOON}{{owner_namespace!=""}} '
+            f"unless on ({GPU}) ({PROCESSES} and on ({_OWN}) {PROCESSES} {_BEFORE}) "
+            f"unless on ({GPU}) ({_NOT_RESTARTED})), "
+            '"within", "1h, of a server", "", ""))'
         ),
         purpose="Starts of a training job: those within six hours after which it worked, if it has "
         "several ranks and kept its GPUs, and the processes that the same GPU had within an hour, "
         "if it did little meanwhile; of a service's replica that has yet to work while others "
-        "answer, the processes that a GPU had within an hour.",
+        "answer, the processes that a GPU had within an hour; of any server in a pod that has no "
+        "process which stays, those that had a GPU within an hour and not for long, unless "
+        "Kubernetes says that it restarted none of its containers.",
         given={**TRAINS, **ledger(idle=0.9), STARTED: 1.0},
         results={TRAIN: 1.0},
+    ),
+    Record(
+        name="job:gpunode_starts:to_page",
+        labels=OF_JOB,
+        interval=FOR_HOURS,
+        expression=(
+            f"job:gpunode_starts:count_1h and on ({JOB}) "
+            f"(last_over_time({SIZE}[5m]) >= {LOOPS_GPUS} or on ({JOB}) "
+            f"job:gpunode_starts:count_1h offset 1h > {LOOPS_ABOVE})"
+        ),
+        purpose="Processes of a job that had the same GPU within an hour, if the GPU did little "
+        "meanwhile, of jobs with many GPUs, and of others that started again and again an hour "
+        "before, too.",
+        given={**TRAINS, **ledger(idle=0.9), STARTED: 1.0},
+        results={},
     ),
 )
 """How jobs start."""

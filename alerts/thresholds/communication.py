@@ -28,6 +28,7 @@ from alerts.settings import (
     STALLED_FROM,
     STARVED_FROM,
     STILL_FROM,
+    STRAGGLER_FROM,
     STRAGGLER_SLOWDOWN,
 )
 from alerts.thresholds.references import LEDGER, NCCL_ENV, NVLINK_REPORT, NVML, RAS
@@ -136,7 +137,7 @@ COMMUNICATION = (
             f"or on ({JOB}) job:gpunode_starved:ratio > {STARVED_FROM})"
         ),
         unit="percent",
-        tiers=(Tier(severity="ticket", threshold=0.2, after="15m"),),
+        tiers=(Tier(severity="ticket", threshold=STRAGGLER_FROM.figure, after="15m"),),
         scope="job",
         keep_firing_for="5m",
         example=Example(

@@ -44,7 +44,8 @@ DATA_INGESTION = (
         summary_ko="학습 작업이 데이터를 기다리고 있습니다",
         says="a GPU of the job has nothing to run for {value} of the time",
         when="a GPU of the job has nothing to run for {value} of the time, unless the job stands "
-        "still in a collective for {still_from}",
+        "still in a collective for {still_from}, and but for a GPU that holds back the others by a "
+        "cause of its own (JobStraggler)",
         meaning="The job leaves a GPU without work between steps, outside the pauses it reports.",
         remedy="Do what the cause asks: loader workers, pinned memory, faster storage, more CPUs.",
         source=LEDGER,

@@ -6,7 +6,7 @@ from alerts.examples import HELD, owner, series
 from alerts.model import Example, Threshold, Tier
 from alerts.promql import NODE, happened
 from alerts.recording.behind import SLOW, SLOW_AT_LEAST, SOUND
-from alerts.recording.faults import INFO, SPARE, UP, times_of_xids
+from alerts.recording.faults import INFO, SPARE, UP, times_of_xids, with_fault
 from alerts.recording.lemons import INCIDENT
 from alerts.settings import BEHIND_FROM, XID_REMEMBERED_FOR, XIDS_OF_APPLICATIONS
 from alerts.thresholds.references import NVML, XIDS
@@ -134,7 +134,8 @@ HARDWARE = (
         "show.",
         remedy="Cordon the node; load the driver, or reseat or replace the part.",
         source=NVML,
-        record="node:gpunode_hardware:missing",
+        record="node:gpunode_hardware:missing_by_fault",
+        signal=with_fault("node:gpunode_hardware:missing"),
         window="0s",
         unit="count",
         tiers=(
@@ -150,14 +151,14 @@ HARDWARE = (
             ),
         ),
         scope="node",
-        labels=("part",),
+        labels=("part", "fault"),
         fault="gpu_missing",
         keep_firing_for="2m",
         example=Example(
             fires={UP: 1.0, ON_BUS: 1.0, INFO: None},
             quiet={INFO: 1.0},
             value=1.0,
-            labels={"part": "gpu"},
+            labels={"part": "gpu", "fault": "gpu_missing"},
         ),
     ),
     Threshold(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from alerts.examples import TRAINS, ledger
 from alerts.model import Example, Threshold, Tier
-from alerts.promql import JOB, of_jobs, state
+from alerts.promql import GPU, JOB, of_jobs, state
+from alerts.recording.jobs import BY_SERVICE
+from alerts.settings import SERVER_LAUNCHES
 from alerts.thresholds.references import LEDGER
 from gpunode.verdict.causes.limits import LAUNCHES
 
@@ -15,11 +17,18 @@ KERNELS = (
         summary="A job's GPUs wait for kernels to be launched",
         summary_ko="커널 런치가 늦어 작업의 GPU가 대기하고 있습니다",
         says="loses {value} of the time to gaps between small kernels",
+        when="training loses {value} of the time to gaps between small kernels, or a service "
+        "{server_launches}",
         meaning="The CPU launches kernels more slowly than the GPU runs them.",
         remedy="Use CUDA graphs, torch.compile, larger batches, or a faster CPU or governor.",
         source=LEDGER,
         record="job:gpunode_launch:ratio",
-        signal=of_jobs(state("launch"), "avg") + f" and on ({JOB}) job:gpunode_training:gpus",
+        signal=(
+            f"{of_jobs(state('launch'), 'avg')} and on ({JOB}) job:gpunode_training:gpus "
+            f"or on ({BY_SERVICE}) (avg by ({BY_SERVICE}) "
+            f'(gpu:gpunode_job:kind{{kind="serving"}} '
+            f"* on ({GPU}) group_left () ({state('launch')})) > {SERVER_LAUNCHES})"
+        ),
         unit="percent",
         tiers=(Tier(severity="ticket", threshold=LAUNCHES, after="30m"),),
         scope="job",

@@ -6,6 +6,7 @@ from alerts.examples import HELD, series
 from alerts.model import Example, Threshold, Tier
 from alerts.promql import JOB
 from alerts.recording.engines import LLAMA, MET, OBJECTIVES
+from alerts.recording.jobs import SILENT
 from alerts.settings import ASKED_SHARE, KV_CACHE_FULL, SERVING_SLOWDOWN, SERVING_TARGET
 
 BUCKET = "gpunode_serving_request_seconds_bucket"
@@ -48,14 +49,16 @@ SERVING = (
     Threshold(
         alert="ServingStopped",
         group="serving",
-        summary="A server no longer gets requests",
-        summary_ko="추론 서버에 요청이 들어오지 않습니다",
+        summary="A service answers no requests",
+        summary_ko="추론 서비스가 요청에 응답하지 않습니다",
         says="no request comes, where {value} a second came before",
-        when="no request comes, where {value} a second came before, if the service had requests "
+        when="no request comes, or every engine of the service ended or has yet to answer, where "
+        "{value} a second came before, if the service had requests "
         "for {asked_share} of the last day, as far as its cluster was seen, or at this time "
         "yesterday and for hours after, and unless it stands still in a collective",
-        meaning="The servers run, but what sends them work no longer does.",
-        remedy="Check the gateway or load balancer, the service's endpoints, and the network.",
+        meaning="What sends work to the servers no longer does, or none of them answers.",
+        remedy="Read the log of a server that starts again; else check the gateway or load "
+        "balancer, the service's endpoints, and the network.",
         source="https://sre.google/sre-book/monitoring-distributed-systems/",
         record="job:gpunode_serving_requests:before",
         signal=(
@@ -64,7 +67,7 @@ SERVING = (
             '"of", "now", "", "") '
             "or label_replace(last_over_time(job:gpunode_serving_requests:before[15m]), "
             '"of", "past", "", "")) '
-            f"and on ({SERVICE}) job:gpunode_serving_requests:rate5m == 0 "
+            f"and on ({SERVICE}) {SILENT} "
             f"and on ({SERVICE}) (job:gpunode_serving_requests:asked_1d > {ASKED_SHARE} "
             f"or on ({SERVICE}) "
             f"min_over_time(job:gpunode_serving_requests:rate5m[3h] offset 21h) > 0) "

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from alerts.examples import HELD, HELD_B, TRAINS, WORKLESS, ledger, series
+from alerts.examples import HELD, HELD_B, TRAINS, WORKLESS, ledger, owner, series
 from alerts.model import Example, Threshold, Tier
 from alerts.promql import FILESYSTEM, GPU, JOB, NODE, gained, happened, of_jobs, rate
 from alerts.recording.memory import LEFT, SHARE, runs_out
-from alerts.settings import FILLS_WITHIN, MEMORY_HIGH, MEMORY_LOW, MEMORY_STALLED, SWAP_READ
+from alerts.settings import (
+    FILLS_WITHIN,
+    LOOPS_ABOVE,
+    MEMORY_HIGH,
+    MEMORY_LOW,
+    MEMORY_STALLED,
+    SWAP_READ,
+)
 from alerts.thresholds.references import CGROUP, LEDGER, STATVFS
 from gpunode.host.filesystem import LOCAL
 from gpunode.verdict.shortages import FILESYSTEM_FREE
@@ -84,8 +91,8 @@ SYSTEM = (
     Threshold(
         alert="JobCrashLoops",
         group="system",
-        summary="A training job or a replica of a service starts again and again",
-        summary_ko="학습 작업 또는 서비스의 복제본이 반복해서 다시 시작되고 있습니다",
+        summary="A training job or a server starts again and again",
+        summary_ko="학습 작업 또는 추론 서버가 반복해서 다시 시작되고 있습니다",
         says="processes started on one of its GPUs in an hour: {value}; it computed for "
         "{restarted_useful} of it",
         meaning="The job's processes end and are started again before they have done much.",
@@ -102,9 +109,18 @@ SYSTEM = (
                 record="job:gpunode_starts:count_6h",
                 says="starts within six hours, all on the GPUs that it kept, or processes on one "
                 "of its GPUs in an hour of which it computed for {restarted_useful}, or in which a "
-                "replica of a service has yet to work while others answer: {value}",
+                "replica of a service has yet to work while others answer, or processes of a "
+                "server that had it for {ends_soon} of an hour, and none that stays: {value}",
             ),
-            Tier(severity="page", threshold=3.0, after="2h"),
+            Tier(
+                severity="page",
+                threshold=LOOPS_ABOVE.figure,
+                after="1h",
+                record="job:gpunode_starts:to_page",
+                says="processes started on one of its GPUs in an hour of which it computed for "
+                "{restarted_useful}, if it has {loops_gpus} GPUs or if an hour before they were "
+                "{loops_above}, too: {value}",
+            ),
         ),
         scope="job",
         of_owner=True,
@@ -112,6 +128,10 @@ SYSTEM = (
         example=Example(
             fires={
                 **TRAINS,
+                **{
+                    owner(owner_pod="train-0", gpu=str(gpu), uuid=f"GPU-{gpu}"): 1.0
+                    for gpu in range(2, 9)
+                },
                 **ledger(idle=0.9),
                 **{
                     series(

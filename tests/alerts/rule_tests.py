@@ -114,7 +114,7 @@ class Case:
             "alertstate": state,
             "group": row.group,
             **({"route": "job_owner"} if row.of_owner else {}),
-            **({"fault": row.fault} if row.fault else {}),
+            **row.says_fault,
         }
         self.expect(
             minute,

@@ -43,7 +43,7 @@ def page(row: Threshold, cluster: str, node: int, gpu: int = 0) -> Alert:
 def labelled(row: Threshold, own: dict[str, str]) -> Alert:
     named = {"alertname": row.alert, "group": row.group, "severity": "page"}
     fault = {"fault": row.fault} if row.fault else {}
-    return frozenset({**fault, **named, **own}.items())
+    return frozenset({**named, **own, **fault}.items())
 
 
 def waits(row: Threshold) -> int:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 import psutil
@@ -16,8 +18,12 @@ from mcp import Client, StdioServerParameters
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
+from gpunode.cli.agents import verdicts
 from gpunode.config import PrometheusSettings
 from gpunode.report.prometheus import Prometheus, Secrets
+from gpunode.verdict.case import Evidence
+from gpunode.verdict.source import Judgement
+from gpunode.verdict.workload import Workload
 from tests.bench.incidents import replay
 from tests.cli.conftest import FIRST, NEXT, Stage
 from tests.conftest import until
@@ -25,6 +31,8 @@ from tests.daemon import Daemon, daemon, free_port
 from tests.verdict.test_verdict import CAUSE, ENDED
 
 pytestmark = pytest.mark.integration
+
+T = TypeVar("T")
 
 TRUTH = {**CAUSE, **ENDED}
 HUNG = ["h200_hang", "stopped", "killed", "scalar", "looping"]
@@ -36,7 +44,7 @@ def asked(
 ) -> list[dict[str, Any]]:
     """What the tools answer to an agent, one after the other; an error as ``{"error": …}``."""
     command = ["-m", "gpunode", "mcp", f"--prometheus.url={stage.url}", *options]
-    parameters = StdioServerParameters(command=sys.executable, args=command)
+    parameters = StdioServerParameters(command=sys.executable, args=command, env={**os.environ})
 
     async def ask() -> list[dict[str, Any]]:
         found = []
@@ -49,7 +57,13 @@ def asked(
                     found.append(dict(result.structured_content or {}))
         return found
 
-    return anyio.run(ask)
+    return in_a_thread(ask)
+
+
+def in_a_thread(task: Callable[[], Awaitable[T]]) -> T:
+    """What a task gives: in this thread, a browser of other tests may have a loop that runs."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(anyio.run, task).result()
 
 
 def proven(server: Prometheus, claim: Mapping[str, Any]) -> bool:
@@ -84,6 +98,14 @@ def test_who_is_waited_for_is_told_with_the_reason(stage: Stage) -> None:
     (claim,) = answer["claims"]
     assert claim["says"].startswith("the others wait for GPU 1 of h200_hang: its process is stop")
     assert claim["labels"]["reason"] == "stopped"
+
+
+def test_of_each_gpu_that_is_waited_for_the_latest_reason_is_told(stage: Stage) -> None:
+    """What was thought of it a minute before is in Prometheus, too."""
+    wanted = {"killed": "gone", "looping": "cpu_bound", "serve_stopped": "stopped"}
+    answers = asked(stage, [("waited_for", {"job": name}) for name in wanted])
+    told = [[one["labels"]["reason"] for one in answer["claims"]] for answer in answers]
+    assert told == [[reason] for reason in wanted.values()]
 
 
 def test_since_when_a_job_hangs_is_told(stage: Stage) -> None:
@@ -125,14 +147,16 @@ def test_the_jobs_that_hold_gpus_are_listed(stage: Stage) -> None:
 
 def test_tools_only_read(stage: Stage) -> None:
     parameters = StdioServerParameters(
-        command=sys.executable, args=["-m", "gpunode", "mcp", f"--prometheus.url={stage.url}"]
+        command=sys.executable,
+        args=["-m", "gpunode", "mcp", f"--prometheus.url={stage.url}"],
+        env={**os.environ},
     )
 
     async def listed() -> list[Any]:
         async with Client(parameters) as client:
             return list((await client.list_tools()).tools)
 
-    tools = anyio.run(listed)
+    tools = in_a_thread(listed)
     assert {*AGENT, "jobs"} == {tool.name for tool in tools}
     assert all(tool.annotations.read_only_hint for tool in tools)
     assert all(tool.output_schema for tool in tools)
@@ -175,6 +199,14 @@ def test_a_node_on_which_a_job_hangs_is_asked(stage: Stage, tmp_path: Path) -> N
     assert "no such incident is kept" in none["error"]
 
 
+def test_a_claim_from_a_counter_asks_for_its_rate() -> None:
+    series = 'gpunode_gpu_seconds_total{gpu="0",state="idle",uuid="a"}'
+    seen = Evidence(series, 0.9, 0.5, "idle")
+    told = Judgement("0", "a", "unexplained", "starved", 1.0, (seen,), Workload("training", ""))
+    (claim,) = verdicts([told]).claims
+    assert claim.promql == f"rate({series}[1m])"
+
+
 def hangs(page: str) -> list[Sample]:
     """The series of a daemon, once it has kept the incident and named who is waited for."""
     found = [one for family in text_string_to_metric_families(page) for one in family.samples]
@@ -184,6 +216,7 @@ def hangs(page: str) -> list[Sample]:
 
 def is_of(series: Sample, selector: str) -> bool:
     """Whether a selector with labels in quotes selects a series."""
+    selector = selector.removeprefix("rate(")
     name, _, labels = selector.partition("{")
     wanted = dict(re.findall(r'(\w+)="([^"]*)"', labels))
     return series.name == name and wanted.items() <= series.labels.items()

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 import pynvml
 import pytest
 
 from gpunode.cli.commands import main
-from gpunode.cli.stacks import lines, look
+from gpunode.cli.stacks import ProcessShown, lines, look
 from gpunode.config import StacksCommandSettings, UsageError
 from gpunode.driver.driver import Driver
 from gpunode.helper import stacks as helper
-from gpunode.node import gdb
+from gpunode.node import gdb, local
 from gpunode.node.kernel import parse_stat
 from gpunode.node.local import LocalNode
+from gpunode.node.stacks import Frame, ProcessStacks, ThreadStack
 from tests.conftest import until
 from tests.machine import OneGpu
 from tests.needs import as_root, need
@@ -191,6 +196,44 @@ def test_a_program_without_python_has_the_functions_that_gdb_names(
     assert "\n    operator()  " in text
     assert "count" not in text
     assert state == "S"
+
+
+@as_root
+def test_of_a_python_that_is_stopped_gdb_names_the_functions_of_c(
+    job: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """py-spy cannot unwind it, as it takes the signal that stopped it for its own."""
+    need("gdb")
+
+    def state() -> str:
+        return parse_stat(Path(f"/proc/{job}/stat").read_text()).state
+
+    os.kill(job, signal.SIGSTOP)
+    until(lambda: state() == "T")
+    main(["stacks", f"--pid={job}", "--native"])
+    text = capfd.readouterr().out
+    assert "/train.py:4 back_off, is stopped by a signal" in text
+    assert "nanosleep" in text[text.index("with native frames: ") :]
+    assert state() == "T"
+
+
+def test_a_failure_of_py_spy_is_told_where_gdb_fails_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(name: str) -> Callable[..., NoReturn]:
+        def asked(*_: object) -> NoReturn:
+            raise OSError(errno.EIO, f"{name} failed")
+
+        return asked
+
+    monkeypatch.setattr(local, "native", fails("py-spy"))
+    monkeypatch.setattr(gdb, "backtraces", fails("gdb"))
+    with pytest.raises(OSError, match="py-spy failed"):
+        LocalNode(Path("/")).native_stacks(1, python=True)
+
+
+def test_a_thread_whose_number_python_does_not_know_is_shown_without_one() -> None:
+    threads = ThreadStack(0, "loader", frames=(Frame("read", "a.py", 3),)), ThreadStack(7, "", "S")
+    shown = ProcessShown("", 7, "train", "", "", ProcessStacks(7, threads, 2))
+    assert list(lines([shown]))[1:4] == ["  loader", "    read  a.py:3", "  thread (7, S)"]
 
 
 @as_root

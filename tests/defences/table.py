@@ -138,8 +138,8 @@ DEFENCES = (
     Defence(
         "a place in the code is cut in a label",
         "incidents/black_box.py",
-        "clean(where)[:LONGEST_WHERE]",
-        "clean(where)",
+        "cut = where[:LONGEST_WHERE]",
+        "cut = where",
         BOX,
         "cut_in_the_label",
     ),

@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 from starlette.testclient import TestClient
 
+from gpunode.cli.agents import HEARD_AFTER, of_incident
 from gpunode.config import INCIDENTS, IncidentSettings, Settings, StacksSettings
 from gpunode.export.incident_page import page
 from gpunode.export.web.app import create_app
@@ -381,6 +382,72 @@ def test_each_look_at_a_process_is_kept_and_its_code_only_if_it_may_be(code: boo
     assert ("read_shard" in page(found)) is code
 
 
+@pytest.mark.parametrize(("hung_for", "reason"), [(40, "lock"), (8, "gone")])
+def test_where_a_process_stood_is_told_although_it_was_ended(hung_for: int, reason: str) -> None:
+    """A watchdog or a person ends what hangs; what ends soon was not seen to hang."""
+    box, late, *_ = hung_in_a_lock()
+    box.play(hung_for)
+    leave(late)
+    box.play(60)
+    (found,) = box.incidents
+    assert [late.reason for late in found.waits] == [reason]
+    assert ("shards.py:142" in found.brief.where) is (reason == "lock")
+    assert ("a lock, a queue" in found.brief.title) is (reason == "lock")
+    assert any("whose process has ended" in moment.text for moment in found.moments)
+
+
+def test_a_process_that_ends_after_the_job_went_on_is_what_it_hangs_for() -> None:
+    box, late, *others = hung_in_a_lock()
+    box.play(40)
+    for actor in (late, *others):
+        actor.states = {"compute": 1.0}
+    box.play(120)
+    for actor in others:
+        actor.block()
+    leave(late)
+    box.play(60)
+    (found,) = box.incidents
+    assert found.brief.title.endswith("whose process has ended")
+
+
+def test_it_is_kept_when_the_evidence_was_so() -> None:
+    """Whoever asks Prometheus for a series of it has to know at which time."""
+    box, late, *others = hung_in_a_lock()
+    box.play(40)
+    (found,) = box.incidents
+    assert 20 < found.seen - found.brief.began < 50
+    streak = next(e.value for e in found.evidence if "blocked_streak" in e.series)
+    assert streak == pytest.approx(found.seen - found.brief.began, abs=6)
+    for actor in (late, *others):
+        actor.states = {"compute": 1.0}
+    box.play(100)
+    (again,) = box.incidents
+    assert again.seen - found.seen <= 12
+    told = of_incident(again).claims
+    assert {claim.at for claim in told if "streak" in claim.promql} == {int(again.seen)}
+    assert again.brief.over is not None
+    assert told[0].at == int(again.brief.over) + HEARD_AFTER
+
+
+def leave(actor: Actor) -> None:
+    """Its process ends, and it gives up the GPU."""
+    actor.leave()
+    actor.processes = ()
+
+
+def hung_in_a_lock() -> tuple[Any, ...]:
+    """A job of four, of which three begin to wait for one that may be looked at, then they."""
+    cast_of_four = actors()
+    looking = Looking(node(Told(IN_LOCK)), Settings(stacks=StacksSettings(code=True)))
+    box = Box(*cast_of_four, views=[looking], code=True, where=True)
+    box.play(40)
+    for actor in cast_of_four:
+        actor.block()
+    late = cast_of_four.pop(1)
+    late.states = {"idle": 1.0}
+    return box, late, *cast_of_four
+
+
 def test_a_look_is_kept_at_once_for_a_job_may_end_before_the_next_is_due() -> None:
     cast_of_four = actors()
     box = Box(*cast_of_four, views=[Looking(node(Told(IN_LOCK)), Settings())], where=True)
@@ -433,20 +500,27 @@ def test_looks_are_bounded_and_those_left_out_are_counted(monkeypatch: pytest.Mo
 
 def test_where_a_process_stands_is_cut_in_the_label(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(black_box, "LONGEST_WHERE", 20)
-    box = looked_at(120)
+    assert where_of(looked_at(120)) == "GPU 1: main thread …"
+
+
+def test_a_label_has_no_part_of_where_another_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(black_box, "LONGEST_WHERE", 1000)
+    whole = where_of(looked_at(120))
+    late, waits, _ = whole.partition("; GPU 0, which waits: ")
+    assert waits
+    monkeypatch.setattr(black_box, "LONGEST_WHERE", len(late + waits))
+    assert where_of(looked_at(120)) == late
+
+
+def where_of(box: Box) -> str:
+    """Where the process stands for which others wait, as Prometheus hears it."""
     (where,) = {s.labels[-1] for s in box.loop.samples() if s.metric is black_box.INFO}
-    assert len(where) == 20
+    return where
 
 
 def looked_at(seconds: float) -> Box:
     """A job of four that hangs and is looked at, for so long."""
-    cast_of_four = actors()
-    looking = Looking(node(Told(IN_LOCK)), Settings(stacks=StacksSettings(code=True)))
-    box = Box(*cast_of_four, views=[looking], code=True, where=True)
-    box.play(40)
-    for actor in cast_of_four:
-        actor.block()
-    cast_of_four[1].states = {"idle": 1.0}
+    box: Box = hung_in_a_lock()[0]
     box.play(seconds)
     return box
 

@@ -126,6 +126,33 @@ def test_a_crash_while_it_writes_loses_nothing(
             assert not [file for file in tmp_path.iterdir() if file.name.startswith(".")]
 
 
+def test_what_a_crash_or_somebody_left_costs_no_other_incident(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A tape whose incident was not written any more, a damaged one, and no file."""
+    write(Folder(tmp_path, 64 * KIB), 1, tape=10)
+    (tmp_path / f"{brief(2).id}.jsonl.gz").write_bytes(b"its tape")
+    (tmp_path / f"{brief(0).id}.json.gz").write_bytes(b"no gzip")
+    os.mkfifo(tmp_path / f"{brief(0).id}-2.json.gz")
+    main(["incidents", f"--folder={tmp_path}"])
+    assert capfd.readouterr().out == f"{brief(1).id}  GPU 0 hangs (goes on)\n"
+    main(["incident", f"--folder={tmp_path}"])
+    assert capfd.readouterr().out.startswith("GPU 0 hangs\n")
+
+
+def test_of_an_incident_that_a_crash_cut_short_the_end_is_not_known(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever reads the folder the next morning is not told that it goes on."""
+    write(Folder(tmp_path, 64 * KIB), 1)
+    main(["incidents", f"--folder={tmp_path}"])
+    assert capfd.readouterr().out.endswith("(goes on)\n")
+    (file,) = tmp_path.iterdir()
+    os.utime(file, (1e9, 1e9))
+    main(["incidents", f"--folder={tmp_path}"])
+    assert capfd.readouterr().out.endswith("(its end is not known)\n")
+
+
 def test_a_disk_that_is_full_costs_the_folder_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

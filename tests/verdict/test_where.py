@@ -102,6 +102,20 @@ def meanings(stage: Stage) -> list[str]:
     return [one.meaning for one in evidence]
 
 
+def test_a_process_that_has_ended_and_is_still_there_is_gone() -> None:
+    ended = stacks(ThreadStack(LATE, "python3", "Z"))
+    assert sentence(ended, code=True) == "main thread, has ended"
+    assert reason_of(ended) is REASONS["gone"]
+
+
+def test_of_a_process_whose_main_thread_has_ended_another_tells() -> None:
+    ended = ThreadStack(LATE, "python3", "Z")
+    left = ThreadStack(LATE + 1, "cuda-EvtHandlr", "D", "os_acquire_mutex")
+    found = stacks(ended, left)
+    assert sentence(found, code=False) == "a thread, waiting in the kernel (`os_acquire_mutex`)"
+    assert reason_of(found) is None
+
+
 def test_nobody_is_looked_at_before_a_stall_is_called_for_ten_seconds() -> None:
     told = Told(IN_LOCK)
     hanging(told, 9.0)

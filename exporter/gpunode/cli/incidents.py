@@ -52,9 +52,9 @@ class IncidentStore:
         for name in self._names(self.folder):
             try:
                 found.append(self.folder.read(name).brief)
-            except OSError as error:
+            except PermissionError as error:
                 raise UsageError(f"{self.folder.path}: {error.strerror}") from error
-            except ValueError:  # damaged: the others count
+            except (OSError, ValueError):  # damaged, or gone since: the others count
                 continue
         return found
 

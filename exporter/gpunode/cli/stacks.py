@@ -103,9 +103,10 @@ def _threads(stacks: ProcessStacks) -> Iterator[str]:
     if stacks.without_python:
         yield f"  no Python frames: {_advised(stacks.without_python)}"
     for thread in stacks.threads:
-        words = (str(thread.thread), thread.state, thread.waits_in)
-        gil = ", holds the GIL" if thread.holds_gil else ""
-        yield f"  {thread.name or 'thread'} ({', '.join(filter(None, words))}{gil})"
+        number = str(thread.thread) if thread.thread else ""  # Python before 3.11 has none
+        gil = "holds the GIL" if thread.holds_gil else ""
+        words = ", ".join(filter(None, (number, thread.state, thread.waits_in, gil)))
+        yield f"  {thread.name or 'thread'}{f' ({words})' if words else ''}"
         yield from _frames(thread)
     if stacks.all_threads > len(stacks.threads):
         yield f"  and {stacks.all_threads - len(stacks.threads)} more threads"

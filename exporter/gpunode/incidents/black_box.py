@@ -12,7 +12,7 @@ import logging
 import re
 import time as clocks
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -47,6 +47,7 @@ from gpunode.verdict.case import WaitedFor
 from gpunode.verdict.causes import CAUSES
 from gpunode.verdict.facts import At
 from gpunode.verdict.findings import PRESSING, Finding, NodeStatus, counted, status
+from gpunode.verdict.reasons import GONE
 from gpunode.verdict.shortages import NodeFigure
 from gpunode.verdict.where import Looks, StackLook
 
@@ -134,6 +135,9 @@ class OpenIncident:
     gpus: set[At]
     finding: Finding | None = None
     """What a person is told of it, from when there is something to tell."""
+
+    found: float = 0.0
+    """When that was last told, in seconds since the epoch."""
 
     owners: tuple[str, ...] = ()
     waits: tuple[WaitedFor, ...] = ()
@@ -263,7 +267,7 @@ class BlackBox:
         for one in self._watched:
             where = one.finding.detail if one.finding and self.where else ""
             for at in sorted(one.gpus)[:MOST_GPUS] or [("", "")]:
-                yield from INFO.at(1.0, *at, one.id, one.kind, clean(where)[:LONGEST_WHERE])
+                yield from INFO.at(1.0, *at, one.id, one.kind, _in_a_label(clean(where)))
         if self.folder is not None:
             yield from UNWRITTEN.at(float(self._unwritten))
 
@@ -388,6 +392,7 @@ class BlackBox:
             if one.complete and not (sign.lasts and sign.kind == one.kind):
                 continue
             if not (one.gpus and sign.gpus) or one.gpus & sign.gpus:
+                anew = now - one.seen >= OVER or (one.kind, sign.kind) == ("slow", "stall")
                 one.seen = now
                 one.gpus |= sign.gpus
                 if sign.title != one.sign.title and not sign.lasts:
@@ -396,7 +401,11 @@ class BlackBox:
                     one.kind = "stall"
                     self._count["stall"] += 1
                 if sign.kind == one.kind and sign.finding is not None:
-                    one.sign, one.finding = sign, sign.finding
+                    waits = _waits(one.gpus, node)
+                    if _seen_before(() if anew else one.waits, waits):
+                        return False
+                    one.waits = waits or one.waits
+                    one.sign, one.finding, one.found = sign, sign.finding, time
                 return False
         if len(self._open) >= MOST_OPEN:
             return True
@@ -411,6 +420,7 @@ class BlackBox:
             sign,
             set(sign.gpus),
             sign.finding,
+            time,
             figures=node.figures,
             moments=[moment for moment in self._moments if moment.time >= began - BEFORE],
         )
@@ -440,10 +450,11 @@ class BlackBox:
         """
         before = len(one.looks)
         one.owners = owners_of(node, one.gpus) or one.owners
-        one.finding = one.finding or about(node, one.gpus)
-        judged = [gpu.verdict for gpu in node.gpus if gpu.at in one.gpus and gpu.verdict]
-        waits = {late.at: late for verdict in judged for late in verdict.waits_for}
-        one.waits = tuple(waits.values()) or one.waits
+        if one.finding is None:
+            one.finding, one.found = about(node, one.gpus), readings.clock.time()
+        waits = _waits(one.gpus, node)
+        if waits and not _seen_before(one.waits, waits):
+            one.waits = waits
         for told in readings.details(Looks):
             for look in told.detail.looks:
                 key = look.pid, look.time
@@ -555,7 +566,29 @@ class BlackBox:
             tuple(times[:count]),
             tuple(gpu.first(count) for gpu in drawn),
             one.left_out,
+            round(one.found, 1),
         )
+
+
+def _waits(gpus: Collection[At], node: NodeStatus) -> tuple[WaitedFor, ...]:
+    """For whom these GPUs wait now."""
+    judged = [gpu.verdict for gpu in node.gpus if gpu.at in gpus and gpu.verdict]
+    return tuple({late.at: late for one in judged for late in one.waits_for}.values())
+
+
+def _seen_before(before: Iterable[WaitedFor], now: Collection[WaitedFor]) -> bool:
+    """Whether those only have ended since then of whom it was seen where they stood.
+
+    That tells more than their end: whoever gives up a job that hangs ends its processes.
+    """
+    stood = {late.at for late in before if late.where and late.reason != GONE.name}
+    return bool(now) and all(late.reason == GONE.name and late.at in stood for late in now)
+
+
+def _in_a_label(where: str) -> str:
+    """Where a process stands, without what does not fit: first where those stand that wait."""
+    cut = where[:LONGEST_WHERE]
+    return where if cut == where else cut.rpartition("; ")[0] or f"{cut[:-1]}…"
 
 
 def _moment(time: float, what: What, text: str, gpus: tuple[str, ...]) -> Happening:

@@ -12,13 +12,18 @@ import gzip
 import io
 import os
 import stat
+import time
 import zlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from gpunode.incidents.incident import ID, LARGEST, Incident, parse
 
 INCIDENT, TAPE, FRESH = ".json.gz", ".jsonl.gz", ".new"
+
+CUT_SHORT = 60.0
+"""Seconds after which an incident that went on is written no longer: it is each ten seconds."""
 
 LARGEST_FILE = 64 << 20
 """Bytes of a file that is read."""
@@ -59,12 +64,24 @@ class Folder:
         os.fsync(self._at)
 
     def names(self) -> list[str]:
-        """The IDs of the incidents, the latest first. Raises ``OSError``."""
-        return sorted((name for name, _ in self._sizes()), reverse=True)
+        """The IDs of the incidents, the latest first. Raises ``OSError``.
+
+        A tape of which a crash left no incident is none.
+        """
+        files = (file for file in os.listdir(self._at) if file.endswith(INCIDENT))
+        names = (file.removesuffix(INCIDENT) for file in files)
+        return sorted(filter(ID.fullmatch, names), reverse=True)
 
     def read(self, name: str) -> Incident:
-        """An incident. Raises ``OSError`` or ``ValueError``."""
-        return parse(unpacked(self.packed(name), LARGEST))
+        """An incident. Raises ``OSError`` or ``ValueError``.
+
+        One that goes on is written again and again: else its daemon has ended, and it is complete.
+        """
+        found = parse(unpacked(self.packed(name), LARGEST))
+        written = os.stat(f"{name}{INCIDENT}", dir_fd=self._at, follow_symlinks=False).st_mtime
+        if found.brief.complete or time.time() - written < CUT_SHORT:
+            return found
+        return replace(found, brief=replace(found.brief, complete=True))
 
     def packed(self, name: str) -> bytes:
         """An incident as it is in its file. Raises ``OSError``."""

@@ -131,6 +131,9 @@ class Incident:
     left_out: int = 0
     """How many moments or answers are missing as there were too many."""
 
+    seen: Time = 0.0
+    """When the evidence was what it is here; 0 where that was not kept."""
+
 
 ADAPTER = TypeAdapter(Incident)
 BRIEFS = TypeAdapter(Annotated[list[Brief], Field(max_length=100_000)])

@@ -195,16 +195,23 @@ class LocalNode:
     def native_stacks(self, pid: int, python: bool) -> list[ThreadStack]:
         """The threads with frames of C and C++; of a program without Python, of any language.
 
-        It stops the process for up to some seconds. Raises ``OSError`` if py-spy, or for other
-        programs gdb, cannot tell.
+        It stops the process for up to some seconds. py-spy tells it of Python, and gdb of what
+        py-spy fails at, such as a process that is stopped. Raises ``OSError`` if none can tell.
         """
         if not python:
             return gdb.parse(gdb.backtraces(self.rootfs, pid))
-        said = native(self.rootfs, str(pid)).decode("utf-8", "replace")
         try:
-            return parse_stacks(said)
-        except ValueError as error:
-            raise OSError(errno.EIO, "py-spy printed what cannot be read") from error
+            return parse_stacks(native(self.rootfs, str(pid)).decode("utf-8", "replace"))
+        except ValueError:
+            failed = OSError(errno.EIO, "py-spy printed what cannot be read")
+        except OSError as error:
+            if error.errno != errno.EIO:  # gdb would not get the process either
+                raise
+            failed = error
+        try:
+            return gdb.parse(gdb.backtraces(self.rootfs, pid))
+        except OSError:
+            raise failed from None
 
     def _start_of(self, pid: int) -> float:
         try:

@@ -121,9 +121,12 @@ class JobQuestions:
 
     def waited_for(self) -> ProvenAnswer:
         """For which GPUs and ranks the others wait, and why those do not come."""
+        # A reason that is no longer told has a value in this window, too: the newest counts.
         asked = (
             "max by (cluster, instance, gpu, reason) "
-            f"(last_over_time(gpunode_gpu_waited_for[{NOW}]) {self._and_member(NOW)}) == 1"
+            f"(last_over_time(gpunode_gpu_waited_for[{NOW}]) {self._and_member(NOW)}) == 1 "
+            f"and on (cluster, instance, gpu, reason) topk by ({GPU}) "
+            f"(1, max_over_time(timestamp(gpunode_gpu_waited_for)[{NOW}:15s]))"
         )
         claims = [
             self._claim(

@@ -21,6 +21,7 @@ from gpunode.verdict.reasons import (
     DEBUGGER,
     DOWNLOAD,
     EXITING,
+    GONE,
     LOADER,
     LOCK,
     SLEEPING,
@@ -107,11 +108,12 @@ IN_KERNEL: tuple[tuple[re.Pattern[str], str, Reason], ...] = tuple(
 )
 """Functions of the kernel in which a thread waits, and for what."""
 
+ENDED = "Z"
 STATES = {
     "R": "runs",
     "T": "is stopped by a signal",
     "t": "is stopped by a tracer",
-    "Z": "has ended",
+    ENDED: "has ended",
     "D": "waits in the kernel and cannot be interrupted",
 }
 """By the letter of ``ps``, what a thread does of which nothing better is known."""
@@ -185,8 +187,13 @@ class Looks:
 
 
 def main_thread(stacks: ProcessStacks) -> ThreadStack | None:
-    """The thread that tells where a process stands: the main one, else the first with frames."""
+    """The thread that tells where a process stands: the main one, else the first with frames.
+
+    If that has ended, others may go on, such as one that waits in a driver for good.
+    """
     main = next((one for one in stacks.threads if one.thread == stacks.pid), None)
+    if main is not None and main.state == ENDED:
+        return next((one for one in stacks.threads if one.state not in ("", ENDED)), main)
     if main is not None and (main.frames or not any(one.frames for one in stacks.threads)):
         return main
     return next((one for one in stacks.threads if one.frames), main)
@@ -204,6 +211,8 @@ def reason_of(stacks: ProcessStacks) -> Reason | None:
     thread = main_thread(stacks)
     if thread is None:
         return None
+    if thread.state == ENDED:
+        return GONE
     known = _in_kernel(thread)
     in_kernel = known[1] if known else None
     telling = _telling(thread, in_kernel)
@@ -251,7 +260,7 @@ def place(frame: Frame) -> str:
 
 def _waits(stacks: ProcessStacks, thread: ThreadStack, code: bool) -> str:
     """What a thread waits for in the kernel, with the function that says so."""
-    if thread.state in ("T", "t", "Z", "R"):
+    if thread.state in ("T", "t", ENDED, "R"):
         return STATES[thread.state]
     holder = _gil_holder(stacks, thread)
     if holder is not None:

@@ -539,6 +539,7 @@ def _answers(
     if starting is not None:
         seen = Linear(0.0, 1.0, max(starting, restarted))
         out.line("gpunode_serving_starting_seconds", seen, **labels)
+        return
     rate, own = tenant.does(begin).requests, {**labels, "engine": tenant.job.engine}
     own["model"] = tenant.name
     running, since = tenant.computed(begin)
