@@ -32,7 +32,14 @@ from gpunode.client.sender import Account, compiled_graphs, gpus_of_this_process
 from gpunode.config import ClientSettings, Settings
 from gpunode.driver.driver import DriverError, Gpu, Process
 from gpunode.holders.census import Census
-from gpunode.jobs.steps import BACKLOG, SaidByClients, SaidToStand, TrainingSteps, parse
+from gpunode.jobs.steps import (
+    BACKLOG,
+    Progress,
+    SaidByClients,
+    SaidToStand,
+    TrainingSteps,
+    parse,
+)
 from gpunode.node.datagram_socket import Datagram, start_of
 from gpunode.source import Absent
 from gpunode.unread import Unread
@@ -443,6 +450,9 @@ def test_a_process_without_a_gpu_is_not_believed(path: str) -> None:
         b'{"v":1,"loss":1e999}',
         b'{"v":1,"loss_best":-Infinity}',
         b'{"v":1,"loss":"low"}',
+        b'{"v":1,"phase":"lunch"}',
+        b'{"v":1,"step":-1}',
+        b'{"v":1,"step":1e300}',
         b'{"v":1,"phases":{"lunch":3}}',
         b'{"v":1,"phases":{"step":1e99}}',
         b'{"v":1,"steps":{"counts":[' + b"1," * 40 + b"1]}}",
@@ -463,7 +473,7 @@ def test_a_malformed_message_is_counted_and_ignored(message: bytes, path: str) -
 @given(
     st.dictionaries(
         st.sampled_from(
-            ["v", "steps", "phases", "memory", "kernels", "tokens", "loss", "loss_best"]
+            ["v", "step", "steps", "phases", "memory", "kernels", "tokens", "loss", "loss_best"]
         ),
         st.integers() | st.text() | st.dictionaries(st.text(), st.floats()),
     )
@@ -999,9 +1009,38 @@ def test_where_a_process_stands_by_its_own_word_is_kept_while_it_reports(path: s
     assert one.frames[0].file.isprintable()
     send(path, json.dumps({"v": VERSION}).encode())
     wait_for(source, ACCEPTED, 2)
-    assert said_by_clients(source) == ()
+    assert said_by_clients(source)[0].frames == ()
     send(path, json.dumps({"v": VERSION, "where": [["f", "a.py", 1]] * 99}).encode())
     wait_for(source, 'gpunode_client_messages_total{result="malformed"}', 1)
+
+
+def test_phase_and_step_are_told_and_for_how_long_nothing_was(path: str) -> None:
+    node = OneGpu(os.getpid())
+    source = listening(node, path)
+    told = {"v": VERSION, "where": [["f", "a.py", 1]], "phase": "checkpoint", "step": 1042}
+    send(path, json.dumps(told).encode())
+    wait_for(source, ACCEPTED, 1)
+    (one,) = said_by_clients(source)
+    assert one.frames
+    assert one.progress == Progress("checkpoint", 1042, 0.0)
+    node.stepped.now += 14.0
+    (one,) = said_by_clients(source)
+    assert one.frames == (), "where it stood 14 s ago"
+    assert one.progress == Progress("checkpoint", 1042, 14.0)
+    send(path, json.dumps({"v": VERSION, "phase": "data"}).encode())
+    wait_for(source, ACCEPTED, 2)
+    assert said_by_clients(source)[0].progress.step is None, "an older client"
+
+
+def test_the_first_step_counts_too() -> None:
+    account = Account()
+    assert json.loads(account.message())["step"] == 0
+    for end in (1.0, 2.0, 3.0):
+        account.add(end, "step", 1, 0.0, 0.0)
+    account.add(4.0, "checkpoint", 0, 0.0, 0.0)
+    account.clear()
+    told = json.loads(account.message())
+    assert (told["phase"], told["step"]) == ("checkpoint", 3)
 
 
 def said_by_clients(source: TrainingSteps) -> tuple[SaidToStand, ...]:

@@ -74,6 +74,7 @@ class Account:
     def __init__(self) -> None:
         self.flops_per_token: float | None = None
         self.phase = "other"
+        self.step = 0
         self.loss_finite: bool | None = None
         self.last_loss: float | None = None
         self.best_loss: float | None = None
@@ -101,6 +102,7 @@ class Account:
         self.pass_time(time)
         self.phase, self._event = phase, time
         if steps:
+            self.step += steps
             if self._last_step is not None:
                 took = max(0.0, time - self._last_step - self._aside)
                 self.steps.add([took])
@@ -145,6 +147,7 @@ class Account:
             "v": VERSION,
             "phase": self.phase,
             "phases": {name: round(s, 6) for name, s in self.phases.items() if s},
+            "step": self.step,
             "steps": {"counts": self.steps.counts, "sum": round(self.steps.sum, 6)},
             "median": round(statistics.median(self._recent), 6) if self._recent else None,
             "since_step": since,

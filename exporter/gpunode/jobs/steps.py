@@ -260,6 +260,9 @@ class Message:
     v: int
     phase: Annotated[str, Field(max_length=32)] = "other"
     phases: dict[str, Seconds] = field(default_factory=dict)
+    step: Count | None = None
+    """The steps that have ended since the client began."""
+
     steps: Counted = Counted()
     median: Seconds | None = None
     since_step: Seconds | None = None
@@ -296,19 +299,34 @@ def parse(text: str) -> Message:
 
 
 @dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a process has come, by its own word."""
+
+    phase: str
+    step: int | None
+    """The steps that have ended since its client began; None from a client that does not tell."""
+
+    silent: float
+    """Seconds since it said so."""
+
+
+@dataclass(frozen=True, slots=True)
 class SaidToStand:
-    """Where the main thread of a process stands, by its own word."""
+    """Where a process stands, by its own word."""
 
     pid: int
     start: float
     """Ticks since boot."""
 
     frames: tuple[Frame, ...]
+    """Of its main thread, if it has reported no step for a while, and told so lately."""
+
+    progress: Progress
 
 
 @dataclass(frozen=True, slots=True)
 class SaidByClients:
-    """Where the processes stand that have reported no step for a while."""
+    """Where the processes stand that have a client."""
 
     processes: tuple[SaidToStand, ...]
 
@@ -351,6 +369,8 @@ class OfProcess:
     graphs: int = 0
     """The graphs compiled so far, to count increases from."""
 
+    phase: str = OTHER
+    step: int | None = None
     frames: tuple[Frame, ...] = ()
     """Where its main thread stood at its last message, if it had reported no step for a while."""
 
@@ -394,6 +414,7 @@ class OfProcess:
             self.baseline = min(message.median, self.baseline or message.median)
         self.allocator = message.memory or self.allocator
         self.graphs = self.graphs if message.graphs is None else message.graphs
+        self.phase, self.step = message.phase, message.step
         self.frames = frames_of(message.where)
         if message.kernels:
             self.kernels = self._named(message.kernels)
@@ -647,8 +668,10 @@ class TrainingSteps:
     def _stand(self, now: float) -> Iterator[SaidToStand]:
         for training in self._trainings.values():
             for pid, process in training.processes.items():
-                if process.frames and now - process.heard <= SILENCE:
-                    yield SaidToStand(pid, process.start, process.frames)
+                silent = max(0.0, now - process.heard)
+                progress = Progress(process.phase, process.step, silent)
+                frames = process.frames if silent <= SILENCE else ()
+                yield SaidToStand(pid, process.start, frames, progress)
 
     def _look_at_gpus(self, now: float, within: float) -> None:
         """Update which process is on which GPU; one on several counts for the first."""
