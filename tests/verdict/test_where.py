@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from gpunode.config import Settings, StacksSettings
-from gpunode.jobs.steps import Progress, SaidByClients, SaidToStand
+from gpunode.jobs.steps import GARBAGE, Progress, SaidByClients, SaidToStand
 from gpunode.metric import Metric
 from gpunode.node.node import Node, NotRecorded, SteppedClock
 from gpunode.node.stacks import (
@@ -266,18 +266,18 @@ SEEN = stacks(thread(("save", "/home/a/train.py", 9), waits_in="pipe_read"))
     [
         (
             UNSEEN,
-            Progress("step", 1042, 0.0),
+            Progress("step", 1042, 0.0, 0.0),
             "main thread in data/shards.py:142 read_shard, phase `step`, "
             "step 1042 since its start, waiting in the kernel for a pipe",
         ),
         (
             SEEN,
-            Progress("checkpoint", 0, 10.0),
+            Progress("checkpoint", 0, 0.9, 10.0),
             "main thread in a/train.py:9 save, phase `checkpoint`, step 0 since its start, waiting",
         ),
         (
             SEEN,
-            Progress("checkpoint", None, 14.2),
+            Progress("checkpoint", None, 0.0, 14.2),
             "main thread in a/train.py:9 save, phase `checkpoint`, its client silent for 14 s, "
             "waiting",
         ),
@@ -297,10 +297,26 @@ def test_the_word_of_the_client_is_told_with_the_place(
     assert says in " ".join(meanings(stage))
 
 
+def test_a_look_does_not_take_back_that_a_process_collects_garbage() -> None:
+    """A finalizer that hangs in a lock is told of as both."""
+    cast = actors()
+    client = Client(Progress("step", 1042, 12.4, 0.0))
+    looking = Looking(node(Told(IN_LOCK)), Settings(stacks=StacksSettings(code=True)))
+    stage = Stage(*cast, finders=(client,), views=(looking,))
+    stage.play(40.0)
+    cast[1].rates = {(GARBAGE, ()): 1.0}
+    for actor in cast:
+        actor.states = {"idle": 1.0} if actor.index == 1 else {"blocked": 1.0}
+    stage.play(16.0)
+    assert stage.waited_for == [(1, "garbage_collection")]
+    says = "step 1042 since its start, collecting garbage for 12 s, waiting in the kernel for"
+    assert says in " ".join(meanings(stage))
+
+
 def test_phase_and_step_are_told_where_nothing_else_is_known() -> None:
     found = ProcessStacks(LATE, (ThreadStack(LATE, ""),), 1)
     assert sentence(found, code=False) == ""
-    said = sentence(found, False, Progress("data", 7, 0.0))
+    said = sentence(found, False, Progress("data", 7, 0.0, 0.0))
     assert said == "main thread, phase `data`, step 7 since its start"
 
 

@@ -83,6 +83,7 @@ class Account:
         self._event: float | None = None
         self._last_step: float | None = None
         self._aside = 0.0
+        self._collected_before = 0.0
         self._recent: deque[float] = deque(maxlen=MEDIAN_OF)
         self.clear()
 
@@ -95,6 +96,8 @@ class Account:
         self.tokens = 0.0
         self.samples = 0.0
         self.nonfinite_losses = 0
+        self.collected: float | None = None
+        self.collecting = 0.0
         self.kernel_seconds: dict[str, float] = {}
 
     def add(self, time: float, phase: str, steps: int, tokens: float, samples: float) -> None:
@@ -132,6 +135,12 @@ class Account:
             mean = sum(each / BEST_OF for each in self._losses)  # no sum overflows
             self.best_loss = mean if self.best_loss is None else min(mean, self.best_loss)
 
+    def collect(self, total: float, lasts: float) -> None:
+        """Record for how long garbage has been collected so far, and is at this moment."""
+        self.collected = (self.collected or 0.0) + max(0.0, total - self._collected_before)
+        self._collected_before = max(total, self._collected_before)
+        self.collecting = lasts
+
     def kernels(self, seconds: dict[str, float]) -> None:
         """Record the longest kernels of a profiled step."""
         longest = sorted(seconds, key=seconds.__getitem__, reverse=True)[:KERNELS]
@@ -160,6 +169,8 @@ class Account:
             "nonfinite_losses": self.nonfinite_losses,
             "memory": torch_memory(),
             "graphs": compiled_graphs(),
+            "collected": None if self.collected is None else round(self.collected, 6),
+            "collecting": round(self.collecting, 3),
             "kernels": self.kernel_seconds,
         }
         if self._event is not None and (self._time or 0.0) - self._event >= STANDS_STILL:

@@ -120,6 +120,10 @@ STATES = {
 """By the letter of ``ps``, what a thread does of which nothing better is known."""
 
 
+COLLECTS_FROM = 1.0
+"""Seconds from which a collection of garbage is told; most take milliseconds."""
+
+
 @dataclass(frozen=True, slots=True)
 class StackLook:
     """Where the process on a GPU stood at a time, in seconds since the epoch."""
@@ -261,6 +265,8 @@ def _progress(told: Progress) -> Iterator[str]:
     yield f"phase `{told.phase}`"
     if told.step is not None:
         yield f"step {told.step} since its start"
+    if told.collecting >= COLLECTS_FROM:
+        yield f"collecting garbage for {told.collecting:.0f} s"
     if told.silent > SILENCE:
         yield f"its client silent for {told.silent:.0f} s"
 
