@@ -57,6 +57,7 @@ from gpunode.verdict.reasons import (
     CPU_BOUND,
     DEBUGGER,
     EXITING,
+    GARBAGE_COLLECTION,
     GONE,
     SLEEPING,
     STOPPED,
@@ -127,7 +128,8 @@ OWN_CAUSES = _causes(lambda cause: cause.slows_its_gpu)
 model larger."""
 
 OWN_REASONS = "|".join(
-    reason.name for reason in (GONE, STOPPED, CPU_BOUND, DEBUGGER, EXITING, SLEEPING)
+    reason.name
+    for reason in (GONE, STOPPED, CPU_BOUND, GARBAGE_COLLECTION, DEBUGGER, EXITING, SLEEPING)
 )
 """Why a process does not come, where that is the making of the job and not of the node."""
 

@@ -27,12 +27,20 @@ from hypothesis import strategies as st
 
 from gpunode import __version__, client
 from gpunode.client import Session
+from gpunode.client.garbage import Garbage
 from gpunode.client.protocol import BEST_OF, FRAMES, PHASES, VERSION
 from gpunode.client.sender import Account, compiled_graphs, gpus_of_this_process, where
 from gpunode.config import ClientSettings, Settings
 from gpunode.driver.driver import DriverError, Gpu, Process
 from gpunode.holders.census import Census
-from gpunode.jobs.steps import BACKLOG, SaidByClients, SaidToStand, TrainingSteps, parse
+from gpunode.jobs.steps import (
+    BACKLOG,
+    Progress,
+    SaidByClients,
+    SaidToStand,
+    TrainingSteps,
+    parse,
+)
 from gpunode.node.datagram_socket import Datagram, start_of
 from gpunode.source import Absent
 from gpunode.unread import Unread
@@ -443,6 +451,13 @@ def test_a_process_without_a_gpu_is_not_believed(path: str) -> None:
         b'{"v":1,"loss":1e999}',
         b'{"v":1,"loss_best":-Infinity}',
         b'{"v":1,"loss":"low"}',
+        b'{"v":1,"phase":"lunch"}',
+        b'{"v":1,"step":-1}',
+        b'{"v":1,"step":1e300}',
+        b'{"v":1,"collected":-1}',
+        b'{"v":1,"collected":1e300}',
+        b'{"v":1,"collecting":NaN}',
+        b'{"v":1,"collecting":null}',
         b'{"v":1,"phases":{"lunch":3}}',
         b'{"v":1,"phases":{"step":1e99}}',
         b'{"v":1,"steps":{"counts":[' + b"1," * 40 + b"1]}}",
@@ -463,7 +478,10 @@ def test_a_malformed_message_is_counted_and_ignored(message: bytes, path: str) -
 @given(
     st.dictionaries(
         st.sampled_from(
-            ["v", "steps", "phases", "memory", "kernels", "tokens", "loss", "loss_best"]
+            [
+                *("v", "step", "steps", "phases", "memory", "kernels", "tokens"),
+                *("loss", "loss_best", "collected", "collecting"),
+            ]
         ),
         st.integers() | st.text() | st.dictionaries(st.text(), st.floats()),
     )
@@ -504,13 +522,14 @@ def test_without_a_daemon_nothing_happens(monkeypatch: pytest.MonkeyPatch, path:
 
 def test_a_forked_child_tells_nothing() -> None:
     program = textwrap.dedent("""
-        import os
+        import gc, os
         from gpunode.client import Session
         session = Session()
         session.step()
         child = os.fork()
         if child == 0:
-            os._exit(len(session._events) + (session._sender is not None))
+            garbage = (session._garbage is not None) + len(gc.callbacks)
+            os._exit(len(session._events) + (session._sender is not None) + garbage)
         raise SystemExit(os.waitpid(child, 0)[1])
     """)
     # A process of tests has threads of others: a fork of it may wait for locks that they hold.
@@ -999,9 +1018,191 @@ def test_where_a_process_stands_by_its_own_word_is_kept_while_it_reports(path: s
     assert one.frames[0].file.isprintable()
     send(path, json.dumps({"v": VERSION}).encode())
     wait_for(source, ACCEPTED, 2)
-    assert said_by_clients(source) == ()
+    assert said_by_clients(source)[0].frames == ()
     send(path, json.dumps({"v": VERSION, "where": [["f", "a.py", 1]] * 99}).encode())
     wait_for(source, 'gpunode_client_messages_total{result="malformed"}', 1)
+
+
+def test_phase_and_step_are_told_and_for_how_long_nothing_was(path: str) -> None:
+    node = OneGpu(os.getpid())
+    source = listening(node, path)
+    told = {"v": VERSION, "where": [["f", "a.py", 1]], "phase": "checkpoint", "step": 1042}
+    send(path, json.dumps(told).encode())
+    wait_for(source, ACCEPTED, 1)
+    (one,) = said_by_clients(source)
+    assert one.frames
+    assert one.progress == Progress("checkpoint", 1042, 0.0, 0.0)
+    node.stepped.now += 14.0
+    (one,) = said_by_clients(source)
+    assert one.frames == (), "where it stood 14 s ago"
+    assert one.progress == Progress("checkpoint", 1042, 0.0, 14.0)
+    send(path, json.dumps({"v": VERSION, "phase": "data"}).encode())
+    wait_for(source, ACCEPTED, 2)
+    assert said_by_clients(source)[0].progress.step is None, "an older client"
+
+
+def test_the_first_step_counts_too() -> None:
+    account = Account()
+    assert json.loads(account.message())["step"] == 0
+    for end in (1.0, 2.0, 3.0):
+        account.add(end, "step", 1, 0.0, 0.0)
+    account.add(4.0, "checkpoint", 0, 0.0, 0.0)
+    account.clear()
+    told = json.loads(account.message())
+    assert (told["phase"], told["step"]) == ("checkpoint", 3)
+
+
+GARBAGE = "gpunode_training_garbage_collection_seconds_total"
+
+COLLECTS = """
+import ctypes, gc, time
+from gpunode import client
+class Buffer:
+    def __init__(self):
+        self.itself = self
+    def __del__(self):
+        {finalizer}
+client.step()
+gc.disable()
+time.sleep({before})
+Buffer()
+gc.collect()
+time.sleep(1000)
+"""
+
+
+@contextlib.contextmanager
+def collecting(path: str, finalizer: str, before: float = 0.0) -> Iterator[TrainingSteps]:
+    """A daemon that hears of a process on its GPU, which collects garbage with a finalizer."""
+    node = OneGpu()
+    source = listening(node, path)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "exporter")}
+    environment["GPUNODE_CLIENT_SOCKET"] = path
+    program = COLLECTS.format(finalizer=finalizer, before=before)
+    with subprocess.Popen([sys.executable, "-c", program], env=environment) as process:
+        node.pids = (process.pid,)
+        try:
+            yield source
+        finally:
+            process.kill()
+
+
+def test_a_finalizer_that_hangs_is_told_while_it_does(path: str) -> None:
+    with collecting(path, "time.sleep(1000)") as source:
+        wait_for(source, GARBAGE, 1.0)
+        (one,) = said_by_clients(source)
+    assert one.progress.collecting >= 1.0
+
+
+def test_a_collection_that_keeps_the_lock_of_python_is_told_once_it_has_ended(path: str) -> None:
+    with collecting(path, "ctypes.PyDLL(None).usleep(300_000)", before=1.5) as source:
+        assert GARBAGE in wait_for(source, ACCEPTED, 1), "0, before the first"
+        assert wait_for(source, GARBAGE, 0.3)[GARBAGE] < PATIENCE
+        (one,) = said_by_clients(source)
+    assert one.progress.collecting == 0.0
+
+
+INTERRUPTED = """
+import _thread, gc, sys
+from gpunode import client
+class Buffer:
+    __del__ = staticmethod(_thread.interrupt_main)  # in C, which handles no signal
+    def __init__(self):
+        self.itself = self
+client.step()
+gc.disable()
+Buffer()
+try:
+    gc.collect()
+    for _ in range(1000):
+        pass
+except KeyboardInterrupt:
+    sys.exit(0)
+sys.exit("the interrupt is lost")
+"""
+
+
+def test_a_signal_that_comes_during_a_collection_is_not_lost() -> None:
+    """What a handler raises in a callback of ``gc`` in Python never reaches the program."""
+    ran = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "exporter")},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert "Exception ignored" not in ran.stderr
+
+
+def test_collections_are_noted_until_somebody_takes_the_callback_away() -> None:
+    noted = Garbage()
+    try:
+        gc.collect()
+        before = noted.look()
+        assert before is not None
+        gc.collect()
+        after = noted.look()
+        assert after is not None
+        assert after[0] > before[0] > 0.0
+        assert after[1] == 0.0
+    finally:
+        noted.forget()
+    assert noted.look() is None
+    noted.forget()
+
+
+def test_a_collection_that_was_under_way_is_noted_from_then_on() -> None:
+    """As when a finalizer lets a thread run that reports its first step."""
+    noted: list[Garbage] = []
+
+    def begins(phase: str, _: object) -> None:
+        if phase == "start" and not noted:
+            noted.append(Garbage())
+            gc.callbacks.remove(noted[0]._note)
+
+    gc.callbacks.append(begins)
+    try:
+        gc.collect()
+    finally:
+        gc.callbacks.remove(begins)
+    (one,) = noted
+    one._note("stop", {})
+    gc.callbacks.append(one._note)
+    try:
+        found = one.look()
+        assert found is not None
+        assert found[0] > 0.0
+        gc.collect()
+        after = one.look()
+        assert after is not None
+        assert after[0] > found[0]
+        assert after[1] == 0.0
+    finally:
+        one.forget()
+
+
+def test_what_was_collected_is_told_once_and_nothing_where_nobody_notes_it() -> None:
+    account = Account()
+    assert json.loads(account.message())["collected"] is None
+    account.collect(3.0, 2.0)
+    account.collect(2.5, 0.0)  # the clock was read twice around the end of one
+    account.collect(3.5, 0.25)
+    told = json.loads(account.message())
+    assert (told["collected"], told["collecting"]) == (3.5, 0.25)
+    account.clear()
+    told = json.loads(account.message())
+    assert (told["collected"], told["collecting"]) == (None, 0.0)
+
+
+def test_no_process_collects_for_longer_than_time_has_passed(path: str) -> None:
+    node = OneGpu(os.getpid())
+    source = listening(node, path)
+    send(path, json.dumps({"v": VERSION}).encode())
+    assert GARBAGE not in wait_for(source, ACCEPTED, 1), "an older client"
+    send(path, *[json.dumps({"v": VERSION, "collected": 1e6, "collecting": 1e6}).encode()] * 3)
+    assert wait_for(source, ACCEPTED, 4)[GARBAGE] == pytest.approx(BACKLOG)
 
 
 def said_by_clients(source: TrainingSteps) -> tuple[SaidToStand, ...]:

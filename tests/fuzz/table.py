@@ -87,7 +87,13 @@ from gpunode.node.node import (
     sums_of,
 )
 from gpunode.node.round_trips import parse_round_trips
-from gpunode.node.stacks import MOST_FRAMES, MOST_THREADS, stacks_of
+from gpunode.node.stacks import (
+    MOST_FRAMES,
+    MOST_THREADS,
+    ProcessStacks,
+    ThreadStack,
+    stacks_of,
+)
 from gpunode.node.tape import TapeError, TapeNode
 from gpunode.report import baseline, billing, sacct
 from gpunode.report.changes import middle
@@ -101,7 +107,7 @@ from gpunode.serving import totals
 from gpunode.serving.engines import WANTED
 from gpunode.serving.requests import FIRST_TOKEN_BOUNDS
 from gpunode.source import FAILURES, Source
-from gpunode.verdict.where import Looks, StackLook, reason_of
+from gpunode.verdict.where import Looks, StackLook, reason_of, sentence
 from tests.fuzz import seeds
 from tests.fuzz.seeds import files
 from tests.machine import MachineGpu, OneGpu
@@ -392,6 +398,13 @@ def datagrams(data: bytes) -> None:
     source._holders = {PID: (1.0, Identity(0, "GPU-aa", "NVIDIA H200"))}
     source._looked = 1e9
     exports(source, node)
+    detail = source.read().detail
+    assert isinstance(detail, steps.SaidByClients)
+    found = ProcessStacks(PID, (ThreadStack(PID, ""),), 1)
+    for one in detail.processes:
+        said = sentence(found, code=True, progress=one.progress)
+        assert said.isprintable()
+        assert len(said) <= 200
 
 
 SCRATCH = tempfile.TemporaryDirectory(prefix="gpunode-fuzz")

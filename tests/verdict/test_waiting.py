@@ -24,6 +24,27 @@ def loop_in_python(rank: Actor) -> None:
     rank.states, rank.gauges = {"starved": 1.0}, {job.HOST_THREAD: 1.0, job.HOST_CPUS: 1.0}
 
 
+def collect(share: float) -> Callable[[Actor], None]:
+    """Collects garbage for a share of the time, which keeps a CPU busy."""
+
+    def collects(rank: Actor) -> None:
+        loop_in_python(rank)
+        rank.rates = {(steps.GARBAGE, ()): share}
+
+    return collects
+
+
+def collect_and_be_stuck(rank: Actor) -> None:
+    """A finalizer waits for a device."""
+    wait_for_a_device(rank)
+    rank.rates = {(steps.GARBAGE, ()): 1.0}
+
+
+def collect_and_compute(rank: Actor) -> None:
+    """Collects garbage while its GPU has work."""
+    rank.states, rank.rates = {"compute": 0.8, "idle": 0.2}, {(steps.GARBAGE, ()): 0.6}
+
+
 def sleep(rank: Actor) -> None:
     rank.states, rank.gauges = {"idle": 1.0}, {job.HOST_THREAD: 0.0}
 
@@ -70,6 +91,9 @@ def report_steps(*actors: Actor) -> None:
         (stop, "stopped", "stalled_collective"),
         (wait_for_a_device, "uninterruptible", "stalled_collective"),
         (loop_in_python, "cpu_bound", "stalled_collective"),
+        (collect(0.9), "garbage_collection", "stalled_collective"),
+        (collect(0.1), "cpu_bound", "stalled_collective"),
+        (collect_and_be_stuck, "uninterruptible", "stalled_collective"),
         (sleep, "unknown", "stalled_collective"),
         (Actor.leave, "gone", "stalled_collective"),
         (compute_alone, "evaluating", "straggler"),
@@ -98,6 +122,41 @@ def test_the_rank_that_does_not_come_is_named_with_what_it_does(
     stage.play(300)
     assert stage.waited_for == [(2, reason)]
     assert [stage.causes[waiting] for waiting in (0, 1, 3)] == [cause] * 3
+
+
+def test_a_rank_that_collects_between_its_kernels_is_told_of_as_that() -> None:
+    """Half of each step it collects; the others wait for it meanwhile."""
+    actors = ranks(4)
+    stage = Stage(*actors)
+    stage.play(30)
+    late = actors[2]
+    for actor in actors:
+        actor.states = {"compute": 0.45, "blocked": 0.55}
+    late.states, late.rates = {"compute": 0.5, "idle": 0.5}, {(steps.GARBAGE, ()): 0.5}
+    stage.play(30)
+    assert stage.waited_for == [(2, "garbage_collection")]
+    collect_and_compute(late)
+    stage.play(30)
+    assert stage.waited_for == [(2, "computing")]
+
+
+def test_a_collection_that_keeps_the_lock_of_python_is_told_of_once_it_has_ended() -> None:
+    actors = ranks(4)
+    stage = Stage(*actors)
+    late = actors[2]
+    late.rates = {(steps.GARBAGE, ()): 0.0}
+    stage.play(30)
+    loop_in_python(late)
+    for waiting in (0, 1, 3):
+        actors[waiting].block()
+    stage.play(20)
+    assert stage.waited_for == [(2, "cpu_bound")], "its client has said nothing yet"
+    late.rates = {(steps.GARBAGE, ()): 10.0}
+    stage.play(2)
+    assert stage.waited_for == [(2, "garbage_collection")]
+    late.rates = {(steps.GARBAGE, ()): 0.0}
+    stage.play(10)
+    assert stage.waited_for == [(2, "cpu_bound")]
 
 
 def test_nobody_is_waited_for_once_the_late_rank_has_come() -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 
 from gpunode.config import Settings, StacksSettings
-from gpunode.jobs.steps import SaidByClients, SaidToStand
+from gpunode.jobs.steps import GARBAGE, Progress, SaidByClients, SaidToStand
 from gpunode.metric import Metric
 from gpunode.node.node import Node, NotRecorded, SteppedClock
 from gpunode.node.stacks import (
@@ -240,9 +240,11 @@ def test_the_next_job_on_the_same_gpus_is_looked_at_for_itself() -> None:
     assert told.asked.count(200 + 1) == 1
 
 
+@dataclass
 class Client:
     """A source that tells what a client says of itself."""
 
+    progress: Progress
     name = "client"
     every = 2.0
     metrics: tuple[Metric, ...] = ()
@@ -252,19 +254,70 @@ class Client:
 
     def read(self) -> Reading:
         frames = (Frame("read_shard", "/home/a/data/shards.py", 142),)
-        return Reading((), SaidByClients((SaidToStand(LATE, 50.0, frames),)))
+        return Reading((), SaidByClients((SaidToStand(LATE, 50.0, frames, self.progress),)))
 
 
-def test_where_nobody_may_look_the_word_of_the_client_counts() -> None:
-    told = Told(replace(stacks(thread(waits_in="pipe_read")), without_python="Permission denied"))
+UNSEEN = replace(stacks(thread(waits_in="pipe_read")), without_python="Permission denied")
+SEEN = stacks(thread(("save", "/home/a/train.py", 9), waits_in="pipe_read"))
+
+
+@pytest.mark.parametrize(
+    ("found", "progress", "says"),
+    [
+        (
+            UNSEEN,
+            Progress("step", 1042, 0.0, 0.0),
+            "main thread in data/shards.py:142 read_shard, phase `step`, "
+            "step 1042 since its start, waiting in the kernel for a pipe",
+        ),
+        (
+            SEEN,
+            Progress("checkpoint", 0, 0.9, 10.0),
+            "main thread in a/train.py:9 save, phase `checkpoint`, step 0 since its start, waiting",
+        ),
+        (
+            SEEN,
+            Progress("checkpoint", None, 0.0, 14.2),
+            "main thread in a/train.py:9 save, phase `checkpoint`, its client silent for 14 s, "
+            "waiting",
+        ),
+    ],
+)
+def test_the_word_of_the_client_is_told_with_the_place(
+    found: ProcessStacks, progress: Progress, says: str
+) -> None:
+    """Its frames count where nobody may look; its phase and step always."""
     cast = actors()
-    looking = Looking(node(told), Settings(stacks=StacksSettings(code=True)))
-    stage = Stage(*cast, finders=(Client(),), views=(looking,))
+    looking = Looking(node(Told(found)), Settings(stacks=StacksSettings(code=True)))
+    stage = Stage(*cast, finders=(Client(progress),), views=(looking,))
     stage.play(40.0)
     for actor in cast:
         actor.states = {"idle": 1.0} if actor.index == 1 else {"blocked": 1.0}
     stage.play(16.0)
-    assert "main thread in data/shards.py:142 read_shard, waiting" in " ".join(meanings(stage))
+    assert says in " ".join(meanings(stage))
+
+
+def test_a_look_does_not_take_back_that_a_process_collects_garbage() -> None:
+    """A finalizer that hangs in a lock is told of as both."""
+    cast = actors()
+    client = Client(Progress("step", 1042, 12.4, 0.0))
+    looking = Looking(node(Told(IN_LOCK)), Settings(stacks=StacksSettings(code=True)))
+    stage = Stage(*cast, finders=(client,), views=(looking,))
+    stage.play(40.0)
+    cast[1].rates = {(GARBAGE, ()): 1.0}
+    for actor in cast:
+        actor.states = {"idle": 1.0} if actor.index == 1 else {"blocked": 1.0}
+    stage.play(16.0)
+    assert stage.waited_for == [(1, "garbage_collection")]
+    says = "step 1042 since its start, collecting garbage for 12 s, waiting in the kernel for"
+    assert says in " ".join(meanings(stage))
+
+
+def test_phase_and_step_are_told_where_nothing_else_is_known() -> None:
+    found = ProcessStacks(LATE, (ThreadStack(LATE, ""),), 1)
+    assert sentence(found, code=False) == ""
+    said = sentence(found, False, Progress("data", 7, 0.0, 0.0))
+    assert said == "main thread, phase `data`, step 7 since its start"
 
 
 # Which reason

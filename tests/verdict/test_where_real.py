@@ -7,19 +7,24 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from gpunode.config import Settings, StacksSettings
+from gpunode.client.protocol import SOCKET_VARIABLE
+from gpunode.config import ClientSettings, Settings, StacksSettings
+from gpunode.holders.census import Census
+from gpunode.jobs.steps import SECONDS, TrainingSteps
 from gpunode.node.kernel import parse_stat
 from gpunode.node.local import LocalNode
 from gpunode.node.stacks import ProcessStacks
 from gpunode.verdict.looking import Looking
 from gpunode.verdict.where import main_thread, own_frame, reason_of, sentence
 from tests.conftest import until
+from tests.machine import OneGpu
 from tests.needs import as_root, need
 from tests.verdict.hangs import FILES, HANGS, HERE, LOCK, NOT_PYTHON, Hang
 from tests.verdict.stage import Actor, Stage
@@ -27,6 +32,7 @@ from tests.verdict.stage import Actor, Stage
 pytestmark = pytest.mark.integration
 
 NODE = LocalNode(Path("/"))
+EXPORTER = str(Path(__file__).parents[2] / "exporter")
 
 
 @contextmanager
@@ -188,6 +194,43 @@ def test_the_verdict_has_the_line_of_a_process_that_hangs(tmp_path: Path) -> Non
     assert stage.waited_for == [(0, "lock")]
     said = " ".join(one.meaning for one in stage.verdict(1).evidence)
     assert f"GPU 0: main thread in {tmp_path.name}/train.py:{line} step, waiting" in said
+
+
+STANDS_IN_CHECKPOINT = """
+import time
+from gpunode import client
+for _ in range(3):
+    client.step()
+with client.phase("checkpoint"):
+    time.sleep(1000)  # here
+"""
+
+
+@as_root
+def test_the_verdict_has_phase_and_step_of_a_process_that_tells_them(tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(STANDS_IN_CHECKPOINT)
+    line = next(n for n, text in enumerate(STANDS_IN_CHECKPOINT.splitlines(), 1) if HERE in text)
+    with tempfile.TemporaryDirectory(prefix="g", dir="/tmp") as folder:  # a path of 108 bytes
+        path = f"{folder}/client.sock"
+        machine = OneGpu()
+        settings = Settings(client=ClientSettings(socket=path), stacks=StacksSettings(code=True))
+        steps = TrainingSteps(Census(machine), settings)
+        assert list(steps.find())
+        environment = {"PYTHONPATH": EXPORTER, SOCKET_VARIABLE: path}
+        with running([sys.executable, str(file)], **environment) as pid:
+            machine.pids = (pid,)
+            until(lambda: any(s.metric is SECONDS and s.value for s in steps.read().samples))
+            start = parse_stat(NODE.read_text(f"/proc/{pid}/stat")).start
+            late, other = Actor(0, processes=((pid, start),)), Actor(1, processes=((0, 0.0),))
+            stage = Stage(late, other, finders=(steps,), views=(Looking(NODE, settings),))
+            stage.play(40.0)
+            late.states = {"idle": 1.0}
+            other.block()
+            stage.play(16.0)
+    said = " ".join(one.meaning for one in stage.verdict(1).evidence)
+    place = f"GPU 0: main thread in {tmp_path.name}/train.py:{line} <module>"
+    assert f"{place}, phase `checkpoint`, step 3 since its start, waiting" in said
 
 
 def told(pid: int) -> tuple[str, str]:

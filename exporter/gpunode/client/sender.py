@@ -74,6 +74,7 @@ class Account:
     def __init__(self) -> None:
         self.flops_per_token: float | None = None
         self.phase = "other"
+        self.step = 0
         self.loss_finite: bool | None = None
         self.last_loss: float | None = None
         self.best_loss: float | None = None
@@ -82,6 +83,7 @@ class Account:
         self._event: float | None = None
         self._last_step: float | None = None
         self._aside = 0.0
+        self._collected_before = 0.0
         self._recent: deque[float] = deque(maxlen=MEDIAN_OF)
         self.clear()
 
@@ -94,6 +96,8 @@ class Account:
         self.tokens = 0.0
         self.samples = 0.0
         self.nonfinite_losses = 0
+        self.collected: float | None = None
+        self.collecting = 0.0
         self.kernel_seconds: dict[str, float] = {}
 
     def add(self, time: float, phase: str, steps: int, tokens: float, samples: float) -> None:
@@ -101,6 +105,7 @@ class Account:
         self.pass_time(time)
         self.phase, self._event = phase, time
         if steps:
+            self.step += steps
             if self._last_step is not None:
                 took = max(0.0, time - self._last_step - self._aside)
                 self.steps.add([took])
@@ -130,6 +135,12 @@ class Account:
             mean = sum(each / BEST_OF for each in self._losses)  # no sum overflows
             self.best_loss = mean if self.best_loss is None else min(mean, self.best_loss)
 
+    def collect(self, total: float, lasts: float) -> None:
+        """Record for how long garbage has been collected so far, and is at this moment."""
+        self.collected = (self.collected or 0.0) + max(0.0, total - self._collected_before)
+        self._collected_before = max(total, self._collected_before)
+        self.collecting = lasts
+
     def kernels(self, seconds: dict[str, float]) -> None:
         """Record the longest kernels of a profiled step."""
         longest = sorted(seconds, key=seconds.__getitem__, reverse=True)[:KERNELS]
@@ -145,6 +156,7 @@ class Account:
             "v": VERSION,
             "phase": self.phase,
             "phases": {name: round(s, 6) for name, s in self.phases.items() if s},
+            "step": self.step,
             "steps": {"counts": self.steps.counts, "sum": round(self.steps.sum, 6)},
             "median": round(statistics.median(self._recent), 6) if self._recent else None,
             "since_step": since,
@@ -157,6 +169,8 @@ class Account:
             "nonfinite_losses": self.nonfinite_losses,
             "memory": torch_memory(),
             "graphs": compiled_graphs(),
+            "collected": None if self.collected is None else round(self.collected, 6),
+            "collecting": round(self.collecting, 3),
             "kernels": self.kernel_seconds,
         }
         if self._event is not None and (self._time or 0.0) - self._event >= STANDS_STILL:

@@ -17,6 +17,7 @@ from numbers import Real
 from time import perf_counter
 from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, TypeVar
 
+from gpunode.client.garbage import Garbage
 from gpunode.client.protocol import NAME, PHASES
 from gpunode.client.sender import Account, Sender, amount, is_amount
 
@@ -94,6 +95,7 @@ class Session:
         self._notes: deque[Note] = deque(maxlen=ROOM)
         self._account = Account()
         self._sender: Sender | None = None
+        self._garbage: Garbage | None = None
         self._started = False
         self._lock = threading.Lock()
         self._phase = "other"
@@ -245,11 +247,12 @@ class Session:
 
     def _start(self) -> None:
         """Start the sender; if that fails, training continues unreported."""
-        with self._lock, contextlib.suppress(OSError, RuntimeError):
+        with self._lock, contextlib.suppress(AttributeError, OSError, RuntimeError):
             if not self._started:
                 self._started = True
                 self._sender = Sender(self._drain)
                 atexit.register(self.flush)
+                self._garbage = Garbage()
 
     def _drain(self) -> Account:
         """The account after applying all queued events; only the sender calls this."""
@@ -262,6 +265,9 @@ class Session:
             account.request_items += batch
         for note in _taken(self._notes):
             note(account)
+        collected = self._garbage.look() if self._garbage else None
+        if collected is not None:
+            account.collect(*collected)
         return account
 
     def _forget(self) -> None:
@@ -272,6 +278,9 @@ class Session:
         flops_per_token, self._account = self._account.flops_per_token, Account()
         self._account.flops_per_token = flops_per_token
         self._sender = None
+        if self._garbage is not None:
+            self._garbage.forget()
+            self._garbage = None
         self._started = False
         self._lock = threading.Lock()
         self._profiler = None

@@ -174,7 +174,8 @@ def _looks(looks: Iterable[StackLook]) -> str:
 
 
 def _look(look: StackLook) -> Iterator[str]:
-    said = sentence(look.stacks, code=any(one.frames for one in look.stacks.threads))
+    code = any(one.frames for one in look.stacks.threads)
+    said = sentence(look.stacks, code, look.progress)
     rank = f", rank {look.rank}" if look.rank else ""
     role = "waits" if look.waits else "is waited for"
     what = f"{moment_of(look.time)}: GPU {look.at[0]}{rank}, process {look.pid}, {role}"

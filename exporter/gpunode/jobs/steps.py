@@ -142,6 +142,14 @@ TORCH_GRAPHS = Metric(
     "(torch._dynamo.utils.counters).",
     GPU,
 )
+GARBAGE = Metric(
+    "gpunode_training_garbage_collection_seconds_total",
+    "counter",
+    "Time in which Python collected garbage while the training process stood still "
+    "(gpunode.client). That of a collection that keeps Python's lock throughout is added when it "
+    "ends.",
+    GPU,
+)
 KERNEL = Metric(
     "gpunode_training_kernel_seconds",
     "gauge",
@@ -260,6 +268,9 @@ class Message:
     v: int
     phase: Annotated[str, Field(max_length=32)] = "other"
     phases: dict[str, Seconds] = field(default_factory=dict)
+    step: Count | None = None
+    """The steps that have ended since the client began."""
+
     steps: Counted = Counted()
     median: Seconds | None = None
     since_step: Seconds | None = None
@@ -272,6 +283,12 @@ class Message:
     nonfinite_losses: Count = 0
     memory: TorchMemory | None = None
     graphs: Count | None = None
+    collected: Seconds | None = None
+    """Seconds in which Python collected garbage."""
+
+    collecting: Seconds = 0.0
+    """Seconds for which a collection has been under way."""
+
     kernels: dict[str, Seconds] = field(default_factory=dict)
     requests: Counted | None = None
     where: Annotated[list[tuple[Text, Text, Line]], Field(max_length=FRAMES)] = field(
@@ -296,19 +313,37 @@ def parse(text: str) -> Message:
 
 
 @dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a process has come, by its own word."""
+
+    phase: str
+    step: int | None
+    """The steps that have ended since its client began; None from a client that does not tell."""
+
+    collecting: float
+    """Seconds for which it had been collecting garbage without an end."""
+
+    silent: float
+    """Seconds since it said so."""
+
+
+@dataclass(frozen=True, slots=True)
 class SaidToStand:
-    """Where the main thread of a process stands, by its own word."""
+    """Where a process stands, by its own word."""
 
     pid: int
     start: float
     """Ticks since boot."""
 
     frames: tuple[Frame, ...]
+    """Of its main thread, if it has reported no step for a while, and told so lately."""
+
+    progress: Progress
 
 
 @dataclass(frozen=True, slots=True)
 class SaidByClients:
-    """Where the processes stand that have reported no step for a while."""
+    """Where the processes stand that have a client."""
 
     processes: tuple[SaidToStand, ...]
 
@@ -339,6 +374,7 @@ class OfProcess:
 
     in_phases: Allowance
     in_steps: Allowance
+    in_collections: Allowance
     heard: float = -math.inf
     steps: int = 0
     baseline: float | None = None
@@ -351,6 +387,9 @@ class OfProcess:
     graphs: int = 0
     """The graphs compiled so far, to count increases from."""
 
+    phase: str = OTHER
+    step: int | None = None
+    collecting: float = 0.0
     frames: tuple[Frame, ...] = ()
     """Where its main thread stood at its last message, if it had reported no step for a while."""
 
@@ -364,7 +403,8 @@ class OfProcess:
     @classmethod
     def first_heard(cls, start: float, now: float) -> OfProcess:
         """A process whose first message was received at ``now`` (monotonic)."""
-        return cls(start, now, Allowance(now - BACKLOG), Allowance(now - BACKLOG))
+        of_phases, of_steps, of_collections = (Allowance(now - BACKLOG) for _ in range(3))
+        return cls(start, now, of_phases, of_steps, of_collections)
 
     def possible(self, message: Message, now: float) -> Message:
         """What can be true of a message: no process trains for longer than time has passed.
@@ -374,7 +414,8 @@ class OfProcess:
         phases, steps = message.phases, message.steps
         passed = self.in_phases.share(sum(phases.values()), now)
         in_steps = self.in_steps.share(steps.sum, now)
-        if passed == in_steps == 1.0:
+        collected = self.in_collections.share(message.collected or 0.0, now)
+        if passed == in_steps == collected == 1.0:
             return message
         return replace(
             message,
@@ -383,6 +424,7 @@ class OfProcess:
             tokens=passed * message.tokens,
             samples=passed * message.samples,
             flops=None if message.flops is None else passed * message.flops,
+            collected=None if message.collected is None else collected * message.collected,
         )
 
     def add(self, message: Message, now: float, time: float) -> None:
@@ -394,6 +436,8 @@ class OfProcess:
             self.baseline = min(message.median, self.baseline or message.median)
         self.allocator = message.memory or self.allocator
         self.graphs = self.graphs if message.graphs is None else message.graphs
+        self.phase, self.step = message.phase, message.step
+        self.collecting = message.collecting
         self.frames = frames_of(message.where)
         if message.kernels:
             self.kernels = self._named(message.kernels)
@@ -448,6 +492,7 @@ class TrainingCounters:
     retries: float = 0.0
     ooms: float = 0.0
     graphs: float | None = None
+    collected: float | None = None
     serves: bool = False
 
     def add(self, message: Message, before: OfProcess) -> None:
@@ -457,6 +502,8 @@ class TrainingCounters:
             self.ooms += max(0, message.memory.ooms - before.allocator.ooms)
         if message.graphs is not None:
             self.graphs = (self.graphs or 0.0) + max(0, message.graphs - before.graphs)
+        if message.collected is not None:
+            self.collected = (self.collected or 0.0) + message.collected
         self.phases.update(message.phases)
         _include(self.steps, message.steps)
         if message.requests is not None:
@@ -541,6 +588,7 @@ class Training:
             yield from TORCH_RETRIES.at(totals.retries, *at)
             yield from TORCH_OOMS.at(totals.ooms, *at)
         yield from TORCH_GRAPHS.at(totals.graphs, *at)
+        yield from GARBAGE.at(totals.collected, *at)
         if totals.serves:
             yield Sample(REQUEST, at, totals.requests.copy())
             yield from REQUEST_ITEMS.at(totals.request_items, *at)
@@ -589,6 +637,7 @@ class TrainingSteps:
         TORCH_RETRIES,
         TORCH_OOMS,
         TORCH_GRAPHS,
+        GARBAGE,
         KERNEL,
         REQUEST,
         REQUEST_ITEMS,
@@ -647,8 +696,10 @@ class TrainingSteps:
     def _stand(self, now: float) -> Iterator[SaidToStand]:
         for training in self._trainings.values():
             for pid, process in training.processes.items():
-                if process.frames and now - process.heard <= SILENCE:
-                    yield SaidToStand(pid, process.start, process.frames)
+                silent = max(0.0, now - process.heard)
+                progress = Progress(process.phase, process.step, process.collecting, silent)
+                frames = process.frames if silent <= SILENCE else ()
+                yield SaidToStand(pid, process.start, frames, progress)
 
     def _look_at_gpus(self, now: float, within: float) -> None:
         """Update which process is on which GPU; one on several counts for the first."""

@@ -162,11 +162,12 @@ class Looking:
 
 
 def _with_word(look: StackLook, said: Iterable[SaidToStand]) -> StackLook:
-    """The look, with what the process itself says where py-spy saw nothing."""
-    if any(thread.frames for thread in look.stacks.threads):
-        return look
+    """The look, with what the process itself says: its frames only where py-spy saw none."""
     for one in said:
         if (one.pid, one.start) == (look.pid, look.start):
+            look = replace(look, progress=one.progress)
+            if any(thread.frames for thread in look.stacks.threads):
+                return look
             threads = tuple(
                 replace(thread, frames=one.frames) if thread.thread == look.pid else thread
                 for thread in look.stacks.threads

@@ -115,6 +115,19 @@ CPU_BOUND = Reason(
     ),
     "host",
 )
+GARBAGE_COLLECTION = Reason(
+    "garbage_collection",
+    "its process collects garbage in Python",
+    "the time in collections that the client of the process reports",
+    Advice(
+        "soon",
+        "whose process collects garbage in Python",
+        "Call `gc.freeze()` and `gc.disable()` after the set-up, and `gc.collect()` at the same "
+        "step on all ranks. If one collection goes on and on, a finalizer hangs: "
+        "`gpunode stacks` shows it.",
+    ),
+    "host",
+)
 LOCK = Reason(
     "lock",
     "its process waits for a lock, a queue or another thread of its own",
@@ -254,6 +267,7 @@ REASONS: dict[str, Reason] = {
         PREPARING,
         COMPUTING,
         CPU_BOUND,
+        GARBAGE_COLLECTION,
         LOCK,
         LOADER,
         DOWNLOAD,

@@ -20,6 +20,7 @@ from gpunode.verdict.reasons import (
     COMPUTING,
     CPU_BOUND,
     EVALUATING,
+    GARBAGE_COLLECTION,
     GONE,
     PREPARING,
     STOPPED,
@@ -65,6 +66,7 @@ USES = (
     job.LOADER_THREAD,
     job.STOPPED,
     job.WRITE_CALL_BYTES,
+    steps.GARBAGE,
     steps.SECONDS,
 )
 """The metrics that tell who waits, and why another does not come."""
@@ -133,18 +135,30 @@ def _reason(facts: Facts, at: At, most: float) -> Reason:
     latest = facts.recent(LATEST)
     shares = latest.shares(at)
     working = sum(shares.get(state, 0.0) for state in ("compute", "memory", "launch"))
-    evaluates = (latest.rate(steps.SECONDS, *at, "evaluation") or 0.0) >= WAITS
-    if evaluates or (working >= WORKS and most >= THROUGHOUT):
+    stuck = bool(facts.now(job.BLOCKED, *at)) and (facts.now(job.HOST_CPUS, *at) or 0.0) < GOES_ON
+    if (latest.rate(steps.SECONDS, *at, "evaluation") or 0.0) >= WAITS:
+        return EVALUATING
+    if min(_collects(facts, at), 1.0 - working) >= EXPLAINED * most and not stuck:
+        return GARBAGE_COLLECTION
+    if working >= WORKS and most >= THROUGHOUT:
         return EVALUATING
     if working >= BOUND:
         return COMPUTING
-    if facts.now(job.BLOCKED, *at) and (facts.now(job.HOST_CPUS, *at) or 0.0) < GOES_ON:
+    if stuck:
         return UNINTERRUPTIBLE
     if (facts.now(job.LOADER_THREAD, *at) or 0.0) >= THREAD_BUSY:
         return PREPARING
     if (facts.now(job.HOST_THREAD, *at) or 0.0) >= 1.0 - EXPLAINED * (1.0 - working):
         return CPU_BOUND
     return UNKNOWN
+
+
+def _collects(facts: Facts, at: At) -> float:
+    """Share of the last seconds in which the process on a GPU collected garbage.
+
+    One that keeps Python's lock is told of once it has ended, with all of its time at once.
+    """
+    return min(1.0, facts.recent(RECENT).rate(steps.GARBAGE, *at) or 0.0)
 
 
 def _saves(facts: Facts, at: At, most: float) -> bool:

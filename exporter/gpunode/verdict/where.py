@@ -7,10 +7,11 @@ that ``KNOWN`` has, and else the function of the kernel in which the thread wait
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from gpunode.holders.owner import Started
+from gpunode.jobs.steps import SILENCE, Progress
 from gpunode.node.stacks import Frame, ProcessStacks, ThreadStack
 from gpunode.verdict.case import WaitedFor
 from gpunode.verdict.facts import At
@@ -119,6 +120,10 @@ STATES = {
 """By the letter of ``ps``, what a thread does of which nothing better is known."""
 
 
+COLLECTS_FROM = 1.0
+"""Seconds from which a collection of garbage is told; most take milliseconds."""
+
+
 @dataclass(frozen=True, slots=True)
 class StackLook:
     """Where the process on a GPU stood at a time, in seconds since the epoch."""
@@ -137,6 +142,8 @@ class StackLook:
 
     time: float
     stacks: ProcessStacks
+    progress: Progress | None = None
+    """How far it has come, if it has a client that tells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +162,7 @@ class Looks:
 
     def sentence(self, look: StackLook) -> str:
         """Where a process stands, whose it is, and where one stands that waits for it."""
-        said = sentence(look.stacks, self.code)
+        said = sentence(look.stacks, self.code, look.progress)
         if not said:
             return ""
         rank = f"rank {look.rank}" if look.rank else ""
@@ -164,7 +171,7 @@ class Looks:
             (
                 f"; GPU {one.at[0]}, which waits: {other}"
                 for one in self.looks
-                if one.waits and (other := sentence(one.stacks, self.code))
+                if one.waits and (other := sentence(one.stacks, self.code, one.progress))
             ),
             "",
         )
@@ -229,7 +236,7 @@ def _telling(thread: ThreadStack, in_kernel: Reason | None) -> tuple[Frame, Reas
     return found[0] if found and in_kernel in (None, LOCK, SOCKET) else None
 
 
-def sentence(stacks: ProcessStacks, code: bool) -> str:
+def sentence(stacks: ProcessStacks, code: bool, progress: Progress | None = None) -> str:
     """Where a process stands; without ``code``, no file, function or line of it is told."""
     thread = main_thread(stacks)
     if thread is None:
@@ -243,6 +250,7 @@ def sentence(stacks: ProcessStacks, code: bool) -> str:
         telling = _telling(thread, known[1] if known else None)
         inner = telling[0] if telling else thread.frames[0]
         parts[0] += f" ({place(inner)})" if inner is not frame else ""
+    parts += _progress(progress) if progress else ()
     parts.append(_waits(stacks, thread, code))
     alike = sum(_alike(thread, one) for one in stacks.threads) - 1
     if alike > 0:
@@ -250,6 +258,17 @@ def sentence(stacks: ProcessStacks, code: bool) -> str:
     if parts[1:] == [""]:
         return "" if frame is None else parts[0]
     return ", ".join(filter(None, parts))
+
+
+def _progress(told: Progress) -> Iterator[str]:
+    """How far a process has come, by its own word."""
+    yield f"phase `{told.phase}`"
+    if told.step is not None:
+        yield f"step {told.step} since its start"
+    if told.collecting >= COLLECTS_FROM:
+        yield f"collecting garbage for {told.collecting:.0f} s"
+    if told.silent > SILENCE:
+        yield f"its client silent for {told.silent:.0f} s"
 
 
 def place(frame: Frame) -> str:

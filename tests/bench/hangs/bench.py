@@ -320,7 +320,7 @@ def _in_incident(one: Daemon, gpu: str, began: float) -> list[str]:
     if not since:
         return []
     found = parse(one.get(f"/api/v1/incidents/{since[0].id}"))
-    return [sentence(look.stacks, code=True) for look in found.looks]
+    return [sentence(look.stacks, True, look.progress) for look in found.looks]
 
 
 def _real(pid: int) -> int:
