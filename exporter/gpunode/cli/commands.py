@@ -85,6 +85,9 @@ ALIKE = 0.65
 LONGEST_OPTION = 80
 """Characters of an option in a message."""
 
+HEARD = 1.0
+"""Seconds within which a signal is heard that comes just before a wait and so does not end it."""
+
 ARENA_MAX = -8
 """``M_ARENA_MAX`` of malloc.h."""
 
@@ -193,9 +196,11 @@ def record(settings: RecordSettings) -> None:
     recorded = RecordingNode(node, tape)
     loop = watch(recorded, settings)
     signal.signal(signal.SIGTERM, _end)
-    _start(loop)
     try:
-        tape.filled.wait(settings.duration)
+        _start(loop)
+        end = time.monotonic() + settings.duration
+        while (left := end - time.monotonic()) > 0 and not tape.filled.wait(min(left, HEARD)):
+            pass
     finally:
         loop.stop()
         try:
