@@ -259,6 +259,14 @@ BY_SSH = series(
     pid="417",
 )
 
+ONE_WAITS_LESS: Given = {
+    **ledger(blocked=0.125),
+    series("gpunode_gpu_seconds_total", state="blocked", **ON_B): 0.625,
+    **HELD,
+    **HELD_B,
+}
+"""A job on two GPUs, of which the first waits half of the time less than the other."""
+
 RUN_OF_TWO: Given = {
     BY_SSH: 1.0,
     Series(BY_SSH.metric, (*BY_SSH.labels, ("instance", "node-b"))): 1.0,
@@ -1009,12 +1017,7 @@ OF_PACE: tuple[Record, ...] = (
         ),
         purpose="How much less a GPU waits for peers than the GPU of its job that waits most; the "
         "straggler has the largest gap.",
-        given={
-            **ledger(blocked=0.125),
-            series("gpunode_gpu_seconds_total", state="blocked", **ON_B): 0.625,
-            **HELD,
-            **HELD_B,
-        },
+        given=ONE_WAITS_LESS,
         results={(*A, *TRAIN): 0.5, (*B, *TRAIN): 0.0},
     ),
     Record(
@@ -1027,10 +1030,7 @@ OF_PACE: tuple[Record, ...] = (
         purpose="Whether the verdict of a GPU for which others of its job wait names a cause of "
         "its own.",
         given={
-            **ledger(blocked=0.125),
-            series("gpunode_gpu_seconds_total", state="blocked", **ON_B): 0.625,
-            **HELD,
-            **HELD_B,
+            **ONE_WAITS_LESS,
             series("gpunode_gpu_bottleneck", cause="host_compute"): 1.0,
         },
         results={A: 1.0},
@@ -1041,12 +1041,7 @@ OF_PACE: tuple[Record, ...] = (
         expression=f"max by ({JOB}) (gpu:gpunode_gpu_blocked:gap_to_job)",
         purpose="How much less the GPU of a job that waits least waits than the one that waits "
         "most.",
-        given={
-            **ledger(blocked=0.125),
-            series("gpunode_gpu_seconds_total", state="blocked", **ON_B): 0.625,
-            **HELD,
-            **HELD_B,
-        },
+        given=ONE_WAITS_LESS,
         results={TRAIN: 0.5},
     ),
     Record(
@@ -1057,12 +1052,7 @@ OF_PACE: tuple[Record, ...] = (
         ),
         purpose="The same while a GPU of the job computes: before, while it loads, no GPU waits, "
         "and what comes then is no change.",
-        given={
-            **ledger(blocked=0.125),
-            series("gpunode_gpu_seconds_total", state="blocked", **ON_B): 0.625,
-            **HELD,
-            **HELD_B,
-        },
+        given=ONE_WAITS_LESS,
         results={TRAIN: 0.5},
     ),
     Record(

@@ -356,13 +356,7 @@ def test_the_series_names_the_incident_while_it_goes_on() -> None:
 
 @pytest.mark.parametrize("code", [False, True])
 def test_each_look_at_a_process_is_kept_and_its_code_only_if_it_may_be(code: bool) -> None:
-    cast_of_four = actors()
-    looking = Looking(node(Told(IN_LOCK)), Settings(stacks=StacksSettings(code=code)))
-    box = Box(*cast_of_four, views=[looking], code=code, where=True)
-    box.play(40)
-    for actor in cast_of_four:
-        actor.block()
-    cast_of_four[1].states = {"idle": 1.0}
+    box, *_ = hung_in_a_lock(code)
     box.play(600)
     (found,) = box.incidents
     late = [look for look in found.looks if look.at[0] == "1"]
@@ -435,11 +429,11 @@ def leave(actor: Actor) -> None:
     actor.processes = ()
 
 
-def hung_in_a_lock() -> tuple[Any, ...]:
+def hung_in_a_lock(code: bool = True) -> tuple[Any, ...]:
     """A job of four, of which three begin to wait for one that may be looked at, then they."""
     cast_of_four = actors()
-    looking = Looking(node(Told(IN_LOCK)), Settings(stacks=StacksSettings(code=True)))
-    box = Box(*cast_of_four, views=[looking], code=True, where=True)
+    looking = Looking(node(Told(IN_LOCK)), Settings(stacks=StacksSettings(code=code)))
+    box = Box(*cast_of_four, views=[looking], code=code, where=True)
     box.play(40)
     for actor in cast_of_four:
         actor.block()
