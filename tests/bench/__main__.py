@@ -94,6 +94,13 @@ def fit() -> Iterator[tuple[str, Report]]:
     yield "22-fit", fit.report(found)
 
 
+def unseen() -> Iterator[tuple[str, Report]]:
+    """Without a GPU: the ledger and the verdicts on programs that were kept from the fit."""
+    from tests.windows import unseen
+
+    yield "33-unseen", unseen.report()
+
+
 def gain() -> Iterator[tuple[str, Report]]:
     """Without a GPU: what the daemon said that fixes give, of the pairs that were measured."""
     from tests.bench.truth import gains
@@ -177,6 +184,7 @@ GROUPS = {
     "nodes": nodes,
     "anywhere": anywhere,
     "fit": fit,
+    "unseen": unseen,
     "gain": gain,
     "soak": soak,
     "review": review,

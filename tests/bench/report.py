@@ -86,6 +86,21 @@ FIGURES = (
         "H200, unseen programs with every state within 0.10",
         "22-fit",
     ),
+    Figure(
+        "Random programs that nobody had run: every state within 0.05",
+        "GPUs with every state within 0.05",
+        "33-unseen",
+    ),
+    Figure(
+        "Random programs that nobody had run: every state within 0.10",
+        "GPUs with every state within 0.10",
+        "33-unseen",
+    ),
+    Figure(
+        "Random programs that nobody had run: the right cause named",
+        "GPUs with the right verdict",
+        "33-unseen",
+    ),
     Figure("Verdict: the right cause named", "GPUs with the right verdict", TRUTH, True),
     Figure("A stalled collective named", "a stall was called so after, at most", TRUTH),
     Figure(
@@ -105,7 +120,7 @@ FIGURES = (
 ABOUT_FIGURES = (
     "The ledger is compared with traces of every kernel, the verdict with what each workload was "
     "made to suffer from. These workloads were known while the ledger and the verdicts were made. "
-    "The new workloads were not: expect their accuracy of your own."
+    "The new workloads and random programs were not: expect their accuracy of your own."
 )
 
 

@@ -46,7 +46,7 @@ def test_the_page_of_performance_is_up_to_date() -> None:
     page = (ROOT / "docs/performance.md").read_text()
     assert page == render(), "run: make bench"
     opening, _, _ = page.partition("\n## ")
-    assert len(re.findall(r"^\| \[", opening, re.M)) == len(FIGURES) == 13
+    assert len(re.findall(r"^\| \[", opening, re.M)) == len(FIGURES) == 16
 
 
 def test_the_states_are_documented() -> None:
