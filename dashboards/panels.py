@@ -87,6 +87,15 @@ OR_NONE = " or on () 0 * absent_over_time"
 is added to that of a heat map: without rows, both show an error. The time before the first sample
 stays empty."""
 
+NO_ANSWER = "No answer"
+"""What a figure says whose query failed: it says all else by an answer."""
+
+UNSEEN = "-1"
+"""The value that a figure shows as the name of what there must be, and is not."""
+
+OR_UNSEEN = f" or on () label_replace(vector({UNSEEN})"
+"""How the part of a figure's query begins that has this value."""
+
 SAYS_NONE = " or on () label_replace(NaN * "
 """How the part of a table's query begins that makes the row which says that nothing is wrong. A
 text for an empty table would say so, too, where the query failed or nothing was seen."""
@@ -94,12 +103,15 @@ text for an empty table would say so, too, where the query failed or nothing was
 ZERO_OF = " or on () label_replace(0 * "
 """How the part of a graph's query begins that draws a line at 0 where nothing is wrong."""
 
+SAY_SO = (OR_NONE, OR_UNSEEN, SAYS_NONE, ZERO_OF)
+"""How the parts of queries begin that answer where nothing is found."""
+
 RANGE = "[$__range:$__rate_interval] @ end()"
 
 XIDS = {str(code.number): code.summary for code in CODES.values() if code.models}
 """What tables show for an XID."""
 
-NARROW = {"Cluster": 75, "GPU": 50, "Level": 61, "#": 50}
+NARROW = {"Cluster": 75, "GPU": 50, "Level": 61, "Port": 52, "#": 50}
 """Pixels of columns whose words are short."""
 
 LONG = {
@@ -112,7 +124,7 @@ LONG = {
 }
 """Pixels that columns with long words have at least."""
 
-OF_UNITS = {"dateTimeFromNow": 116, "dateTimeAsLocal": 180, "s": 100}
+OF_UNITS = {"dateTimeFromNow": 112, "dateTimeAsLocal": 180, "s": 100}
 """Pixels of columns of figures, where 52 are not enough."""
 
 SHARE = "percentunit"
@@ -271,8 +283,9 @@ def figure(
 ) -> Panel:
     """One large figure, or the name of what is largest.
 
-    It says ``nothing`` only where ``among`` finds something, and else the name of that query.
-    ``units`` are those of figures that have one of their own, by name.
+    It says ``nothing`` only where ``among`` finds something, and else the name of that query. Both
+    are answers, so that a query that fails says neither. ``units`` are those of figures that have
+    one of their own, by name.
     """
     text = common.BigValueTextMode
     options = stat.Options(
@@ -287,13 +300,17 @@ def figure(
     # A figure is as large as its panel allows, and the description says the rest.
     short = nothing or (f"Needs {needs.split(':')[0]}" if needs else "")
     if among:
-        (asked,) = queries
+        *others, asked = queries
+        label = asked.legend.strip("{}") or "said"
         none = f"0 * ({among.expression})"
         if named:
-            label = asked.legend.strip("{}")
             none = f'label_replace({none}, "{label}", "{nothing}", "", "")'
-        queries = [replace(asked, expression=f"({asked.expression}) or on () {none}")]
-        short = among.legend
+        answered = f"({asked.expression})" + (f" or on () {none}" if nothing else "")
+        unseen = f'{OR_UNSEEN}, "{label}", "{among.legend}", "", "")'
+        if others:  # which may have answered
+            unseen += f" unless on () ({among.expression})"
+        queries = [*others, replace(asked, expression=answered + unseen)]
+        short = NO_ANSWER
     panel = _panel(
         "stat",
         title,
@@ -314,8 +331,11 @@ def figure(
         nowhere = _shown_as(SpecialValueMatch.NULL_AND_NAN, unseen, palette.PLAIN)
         _defaults(panel).mappings = [nowhere]
     if among:
-        said = " " if named else nothing  # beside the name, which says it
-        _defaults(panel).mappings = [ValueMap(options={"0": ValueMappingResult(text=said)})]
+        beside = options.text_mode == text.VALUE_AND_NAME
+        none, unseen = (" " if beside else one for one in (nothing, among.legend))  # the name says
+        said = {"0": ValueMappingResult(text=none, index=0)} if nothing else {}
+        said[UNSEEN] = ValueMappingResult(text=unseen, index=1, color=palette.PLAIN)
+        _defaults(panel).mappings = [ValueMap(options=said)]
     for name, its in (units or {}).items():
         _override(panel, name, unit=its)
     _coloured(panel, colours or {})
@@ -403,6 +423,8 @@ def timeline(
     # The legend would have an entry for the time before the first sample.
     defaults.mappings = [_named(names), _shown_as(SpecialValueMatch.NULL_AND_NAN, "", NO_COLOUR)]
     _say_so(panel, among, unless)
+    if nothing:
+        defaults.no_value = NO_ANSWER
     return panel
 
 
@@ -548,7 +570,7 @@ def rows_of(
         if (digits := (decimals or {}).get(column, OF_CELLS.get(unit))) is not None:
             _override(panel, column, decimals=digits)
     for column, pixels in NARROW.items():
-        if column in shown.values():
+        if column in names.values():
             _override(panel, column, **{"custom.width": pixels})
     for column, pixels in LONG.items():
         if column in shown.values():

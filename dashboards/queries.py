@@ -21,6 +21,10 @@ https://grafana.com/docs/grafana/latest/datasources/prometheus/template-variable
 LOST = 'state!~"compute|memory|free"'
 """The time of the GPUs that jobs hold in which they do not work."""
 
+SECONDS = "gpunode_gpu_seconds_total"
+ACTIVE = "gpunode_gpu_active_seconds_total"
+"""Counters of what a GPU does."""
+
 OWNERS = "gpu:gpunode_gpu_owner:workload"
 """Who holds each GPU, and for which job."""
 
@@ -115,6 +119,28 @@ def joined(expression: str, label: str, *labels: str) -> str:
 def rate(metric: str, by: str = GPU) -> str:
     """What a counter gains a second."""
     return promql.rate(metric, by, WINDOW)
+
+
+def of_time(states: str = "") -> str:
+    """The share of each GPU's time that is in each state.
+
+    A scrape sees the last step of the counters, which may be two seconds old, so that the states of
+    a minute come to 58 to 62 seconds. They step together: as parts of what they come to, they are
+    never more than the whole.
+    """
+    each = f"{GPU}, state"
+    part, whole = rate(f"{SECONDS}{states}", each), f"sum by ({GPU}) ({rate(SECONDS, each)})"
+    return f"{part} / on ({GPU}) group_left () ({whole} > 0)"
+
+
+def bounded(share: str) -> str:
+    """A share of time, which the steps of its counter can make more than all of it."""
+    return f"clamp_max({share}, 1)"
+
+
+def active(unit: str) -> str:
+    """The share of a GPU's time in which a unit of it is active."""
+    return bounded(rate(f'{ACTIVE}{{unit="{unit}"}}'))
 
 
 def in_hour(metric: str, by: str = GPU) -> str:

@@ -358,7 +358,7 @@ FLEET = Board(
                             _asked(f"place:gpunode_fault:nodes and on ({BY_PLACE}) {PLACES}"),
                             "none",
                         ),
-                        "GPUs held up": (_asked(PLACES), "none"),
+                        "Held up": (_asked(PLACES), "none"),
                         "": (
                             _asked(
                                 f"topk by ({BY_PLACE}) (1, {AT_PLACES}) "
@@ -373,7 +373,7 @@ FLEET = Board(
                         "place": "Place",
                         "cause": "Cause",
                     },
-                    sort_by="GPUs held up",
+                    sort_by="Held up",
                     needs="labels of the nodes (docs/dashboards.md), or domains of NVLink",
                     values={"Cause": palette.CAUSES},
                 ),
@@ -424,7 +424,7 @@ FLEET = Board(
                         )
                     },
                     names={"cluster": "Cluster", "what": "Of", "version": "Version"},
-                    sort_by=f"Nodes, {WHOLE_FLEET}",
+                    sort_by="Nodes",
                     nothing=NOTHING_WRONG,
                     among=SEEN,
                 ),
@@ -466,6 +466,7 @@ FLEET = Board(
                     links={"Job": TO_JOB},
                     decimals={"Times as long": 2},
                 ),
+                widths=(7, 8, 9),
             ),
         ),
     ),

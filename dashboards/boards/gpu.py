@@ -20,14 +20,25 @@ from dashboards.panels import (
     timeline,
 )
 from dashboards.queries import GPUS as SELECTED
-from dashboards.queries import Query, in_hour, limit, numbered, rate, selected, signal
+from dashboards.queries import (
+    Query,
+    active,
+    bounded,
+    in_hour,
+    limit,
+    numbered,
+    of_time,
+    rate,
+    selected,
+    signal,
+)
 from dashboards.variables import datasource, of_few
 from gpunode.export import palette
 
 ONE = "{{instance}} GPU {{gpu}}"
 OF_COLLECTIVE = f"{GPU}, collective, between"
-ACTIVE = "gpunode_gpu_active_seconds_total"
-TENSOR = rate(f'{ACTIVE}{{unit="tensor"}}')
+TENSOR = active("tensor")
+USEFUL = of_time('{state=~"compute|memory"}')
 PEAK = of_gpus('gpunode_gpu_peak_flops_per_second{precision="half"}')
 
 
@@ -40,7 +51,7 @@ SEEN = _asked("count (gpunode_gpu_info)", "No such GPU")
 
 
 def _active(*units: tuple[str, str]) -> list[Query]:
-    return [_asked(rate(f'{ACTIVE}{{unit="{unit}"}}'), f"{ONE} {name}") for unit, name in units]
+    return [_asked(active(unit), f"{ONE} {name}") for unit, name in units]
 
 
 def _kinds(metric: str, label: str) -> Query:
@@ -54,7 +65,7 @@ NOW = (
         figure(
             "Useful",
             "Which share of its time does the GPU spend on arithmetic and memory?",
-            [_asked(rate('gpunode_gpu_seconds_total{state=~"compute|memory"}'))],
+            [_asked(f"sum by ({GPU}) ({USEFUL})")],
             SHARE,
         ),
         figure(
@@ -122,7 +133,7 @@ NOW = (
         areas(
             "Ledger",
             "Where does each second go? The states add up to one for each GPU.",
-            [_asked(rate("gpunode_gpu_seconds_total", f"{GPU}, state"), "{{state}}")],
+            [_asked(of_time(), "{{state}}")],
             SHARE,
             colours=palette.STATES,
         ),
@@ -155,7 +166,10 @@ GPU_BOARD = Board(
                     [
                         _asked(of_gpus("gpunode_gpu_utilization_ratio"), f"{ONE} utilisation"),
                         *_active(("graphics", "a kernel runs"), ("sm", "SMs")),
-                        _asked(rate("gpunode_gpu_sm_occupancy_seconds_total"), f"{ONE} occupancy"),
+                        _asked(
+                            bounded(rate("gpunode_gpu_sm_occupancy_seconds_total")),
+                            f"{ONE} occupancy",
+                        ),
                     ],
                     SHARE,
                     needs=f"{GPM}, but for the driver's utilisation",
@@ -282,7 +296,7 @@ GPU_BOARD = Board(
                     "full load.",
                     [
                         _asked(
-                            rate("gpunode_gpu_throttled_seconds_total", f"{GPU}, reason"),
+                            bounded(rate("gpunode_gpu_throttled_seconds_total", f"{GPU}, reason")),
                             f"{ONE} {{{{reason}}}}",
                         )
                     ],

@@ -228,6 +228,7 @@ HEALTH = Board(
                     among=WATCHED,
                     links={"Node": TO_NODE},
                 ),
+                widths=(10, 7, 7),
             ),
             row(
                 8,
@@ -270,6 +271,7 @@ HEALTH = Board(
                     needs="jobs in which GPUs wait for each other",
                     links={"Node": TO_NODE},
                 ),
+                widths=(7, 8, 9),
             ),
             row(
                 8,
@@ -293,17 +295,18 @@ HEALTH = Board(
                 ),
                 rows_of(
                     "Remapped rows",
-                    "Which GPUs have replaced rows of memory, and which wait for a reset?",
+                    "Which GPUs have replaced rows of memory, which wait for a reset, and which "
+                    "have banks without a spare row?",
                     {
                         "Rows": (
                             _most(f"sum by ({GPU}) (gpunode_gpu_row_remaps_total) > 0"),
                             "none",
                         ),
-                        "Wait for a reset": (
+                        "To reset": (
                             _most(f"max by ({GPU}) (gpunode_gpu_row_remap_pending) > 0"),
                             "none",
                         ),
-                        "Banks without spare": (
+                        "No spare": (
                             _most(
                                 f'max by ({GPU}) (gpunode_gpu_row_remap_banks{{spare="none"}}) > 0'
                             ),
@@ -339,6 +342,7 @@ HEALTH = Board(
                     among=WATCHED,
                     links=LINKS,
                 ),
+                widths=(6, 10, 8),
             ),
             row(
                 8,
@@ -406,14 +410,15 @@ HEALTH = Board(
                 ),
                 rows_of(
                     "Ports",
-                    "Which ports were down in the last ten minutes, or have errors?",
+                    f"Which ports of {INFINIBAND} were down in the last ten minutes, or had "
+                    "errors in 15 minutes?",
                     {
-                        "Share of time up": (_most("node:gpunode_port:up < 1"), SHARE),
-                        "Errors in 15 minutes": (_most("node:gpunode_rdma:errors > 0"), "none"),
+                        "Time up": (_most("node:gpunode_port:up < 1"), SHARE),
+                        "Errors": (_most("node:gpunode_rdma:errors > 0"), "none"),
                     },
                     names={**ON_NODE, "device": "Device", "port": "Port"},
-                    sort_by="Errors in 15 minutes",
-                    nothing=f"None, or there are no {INFINIBAND}",
+                    sort_by="Errors",
+                    nothing="None, or no ports",
                     among=WATCHED,
                     apart=True,
                     links={"Node": TO_NODE},
@@ -423,10 +428,15 @@ HEALTH = Board(
                 8,
                 rows_of(
                     "NCCL bandwidth",
-                    "Which nodes reach less than expected, by gpunode nccl-bench?",
-                    {"Of expected": (_asked("node:gpunode_nccl_bus_bandwidth:ratio"), SHARE)},
-                    names={**ON_NODE, "collective": "Collective", "gpus": "GPUs", "nodes": "Nodes"},
-                    sort_by="Of expected",
+                    "Which share of the expected do nodes reach, by gpunode nccl-bench?",
+                    {"Share": (_asked("node:gpunode_nccl_bus_bandwidth:ratio"), SHARE)},
+                    names={
+                        "instance": "Node",
+                        "collective": "Collective",
+                        "gpus": "GPUs",
+                        "nodes": "Nodes",
+                    },
+                    sort_by="Share",
                     needs="a run of gpunode nccl-bench",
                     links={"Node": TO_NODE},
                 ),
@@ -459,6 +469,7 @@ HEALTH = Board(
                     needs="Lustre or NFS, and jobs that use it",
                     limit=limit("StorageSlow"),
                 ),
+                widths=(7, 5, 6, 6),
             ),
         ),
         section(
@@ -528,10 +539,11 @@ HEALTH = Board(
                 ),
                 rows_of(
                     "GPUs without a ledger",
-                    "Of which GPUs could no sensor tell what they did, where one could before?",
-                    {"Unknown": (_most("gpu:gpunode_gpu_unknown:ratio > 0.05"), SHARE)},
+                    "Of which GPUs can no sensor tell what they do, where one could before? The "
+                    "share of the time.",
+                    {"Share": (_most("gpu:gpunode_gpu_unknown:ratio > 0.05"), SHARE)},
                     names=ON_GPU,
-                    sort_by="Unknown",
+                    sort_by="Share",
                     nothing=NOTHING_WRONG,
                     among=WATCHED,
                     links=LINKS,

@@ -24,7 +24,7 @@ from dashboards.panels import (
     timeline,
 )
 from dashboards.queries import JOB as SELECTED
-from dashboards.queries import NAMESPACES, Query, limit, selected, signal
+from dashboards.queries import NAMESPACES, Query, bounded, limit, selected, signal
 from dashboards.variables import datasource, nodes_of_job, of_few, of_many, user_of_job
 from gpunode.export import palette
 
@@ -34,7 +34,6 @@ ODD = "gpu:gpunode_rank:odd"
 ONSET = "gpu:gpunode_rank:since"
 AWAITED = "gpu:gpunode_rank:awaited"
 RANK = "{{who}}{{instance}} GPU {{gpu}}"
-LEDGER = "gpu:gpunode_gpu_seconds:rate5m"
 PHASES = "job:gpunode_training_seconds:rate5m"
 
 GPU_FAULT = "gpu:gpunode_gpu_fault:level"
@@ -86,6 +85,12 @@ CHOSEN_RANKS = (
 ORDER = "at"
 """The label of ranks that comes first in the alphabet: Prometheus orders series by their labels,
 and Grafana keeps that order."""
+
+
+def _share(states: str) -> str:
+    """The share of its time that each GPU is in any of these states."""
+    ledger = f'gpu:gpunode_gpu_seconds:rate5m{{state=~"{states}"}}'
+    return bounded(f"sum by ({GPU}) ({ledger})")
 
 
 def _in_order(expression: str) -> str:
@@ -143,7 +148,11 @@ WHO_DIFFERS = _asked(
     f"{RANK}: {{{{cause}}}}{{{{rest}}}} · since",
 )
 ALL_ALIKE = "GPUs, all alike"
-NOBODY = _asked(f"{EXIST.expression} unless on () (count ({ONSET}) > 0)", ALL_ALIKE)
+NOBODY = _asked(
+    f"label_replace({EXIST.expression} unless on () (count ({ONSET}) > 0), "
+    f'"said", "{ALL_ALIKE}", "", "")',
+    "{{said}}",
+)
 
 REASONED = (
     f"({_first(LISTED)}) * on ({GPU}) group_left (reason) "
@@ -239,7 +248,7 @@ OVERVIEW = (
             "Which rank is not as the others, with what verdict, and since when?",
             [WHO_DIFFERS, NOBODY],
             "dateTimeAsLocal",
-            nothing=EXIST.legend,
+            among=EXIST,
             units={ALL_ALIKE: "none"},
         ),
         figure(
@@ -414,7 +423,7 @@ OVERVIEW = (
             "Time each rank waits for its peers",
             "Who is the straggler? The rank that waits least. Of a large job, the "
             f"{SHOWN} ranks that differed for longest.",
-            [_ranks(f'{LEDGER}{{state="blocked"}}')],
+            [_ranks(_share("blocked"))],
             SHARE,
         ),
     ),
@@ -740,11 +749,11 @@ JOB = Board(
                     "the node and the GPU lead to their dashboards.",
                     {
                         "Useful": (
-                            _ranks(f'sum by ({GPU}) ({LEDGER}{{state=~"compute|memory"}})', ""),
+                            _ranks(_share("compute|memory"), ""),
                             SHARE,
                         ),
-                        "Waits": (_ranks(f'{LEDGER}{{state="blocked"}}', ""), SHARE),
-                        "Starved": (_ranks(f'{LEDGER}{{state="starved"}}', ""), SHARE),
+                        "Waits": (_ranks(_share("blocked"), ""), SHARE),
+                        "Starved": (_ranks(_share("starved"), ""), SHARE),
                     },
                     names={
                         "rank": "Rank",

@@ -22,14 +22,23 @@ from dashboards.panels import (
     timeline,
 )
 from dashboards.queries import GPUS as SELECTED
-from dashboards.queries import Query, limit, numbered, rate, ratio, selected, signal
+from dashboards.queries import (
+    Query,
+    active,
+    bounded,
+    limit,
+    numbered,
+    of_time,
+    rate,
+    ratio,
+    selected,
+    signal,
+)
 from dashboards.variables import datasource, of_few, of_many
 from gpunode.export import palette
 
 ONE = "{{instance}} GPU {{gpu}}"
 BYTES = "Bps"
-ACTIVE = "gpunode_gpu_active_seconds_total"
-SECONDS = "gpunode_gpu_seconds_total"
 PORT = f"{NODE}, device, port"
 
 
@@ -54,10 +63,6 @@ def _mean(expression: str, legend: str) -> Query:
 def _cores(metric: str) -> str:
     """A count of cores, of all NUMA nodes."""
     return f"sum by ({NODE}) (max by ({NODE}, node) ({metric}))"
-
-
-def _state(*names: str) -> str:
-    return rate(f'{SECONDS}{{state=~"{"|".join(names)}"}}')
 
 
 def _moved(metric: str, by: str) -> list[Query]:
@@ -90,7 +95,7 @@ COLUMNS = (
         areas(
             "Compute: GPUs by state",
             "What do the GPUs do?",
-            [_asked(f"sum by (state) ({rate(SECONDS, f'{GPU}, state')})", "{{state}}")],
+            [_asked(f"sum by (state) ({of_time()})", "{{state}}")],
             "none",
             colours=palette.STATES,
         ),
@@ -110,10 +115,7 @@ COLUMNS = (
         lines(
             "Communication: GPUs wait or move data",
             "Does a GPU spin for its peers, or only move data?",
-            [
-                _each(_state("blocked"), f"{ONE} blocked"),
-                _each(_state("communication"), f"{ONE} communication"),
-            ],
+            [_each(of_time('{state=~"blocked|communication"}'), f"{ONE} {{{{state}}}}")],
             SHARE,
             limit=limit("JobCommunicationHigh"),
         ),
@@ -124,7 +126,7 @@ COLUMNS = (
             "Compute: SMs, tensor cores and HBM",
             "What limits the kernels? Means over the GPUs.",
             [
-                _mean(rate(f'{ACTIVE}{{unit="{unit}"}}'), name)
+                _mean(active(unit), name)
                 for unit, name in (
                     ("graphics", "a kernel runs"),
                     ("sm", "SMs"),
@@ -140,7 +142,7 @@ COLUMNS = (
         lines(
             "I/O: disks",
             "Is a disk always busy?",
-            [_asked(signal("disk_busy"), "{{instance}} {{disk}}")],
+            [_asked(bounded(signal("disk_busy")), "{{instance}} {{disk}}")],
             SHARE,
             limit=limit("disk_busy"),
         ),
@@ -414,7 +416,6 @@ TABLES = (
             },
             names={
                 "gpu": "GPU",
-                "cluster": "Cluster",
                 "instance": "Node",
                 "owner_namespace": "Namespace",
                 "workload": "Job",
@@ -457,6 +458,7 @@ TABLES = (
             nothing=NOTHING_WRONG,
             among=SEEN,
         ),
+        widths=(9, 7, 8),
     ),
     row(
         7,

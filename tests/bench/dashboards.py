@@ -26,7 +26,7 @@ import psutil
 
 from dashboards import FOLDER
 from dashboards.boards.job import SHOWN
-from dashboards.panels import NONE_OF, OR_NONE, SAYS_NONE, ZERO_OF
+from dashboards.panels import NONE_OF, SAY_SO
 from dashboards.queries import METRIC, STRING
 from gpunode.export import palette
 from tests.bench.examples import served
@@ -267,7 +267,7 @@ def answers(
                 if target["expr"].startswith(NONE_OF):
                     continue
                 asked = target["expr"]
-                for said in (OR_NONE, SAYS_NONE, ZERO_OF):
+                for said in SAY_SO:
                     asked = asked.partition(said)[0]
                 over = (target["instant"], since, points)
                 begin = time.perf_counter()

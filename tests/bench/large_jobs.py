@@ -20,7 +20,7 @@ from pathlib import Path
 
 from alerts.recording.ranks import VERDICTS
 from dashboards import FOLDER
-from dashboards.panels import NONE_OF
+from dashboards.panels import NONE_OF, UNSEEN
 from gpunode.verdict.causes import CAUSES
 from gpunode.verdict.reasons import REASONS
 from tests.bench.dashboards import CHOSEN, filled, wait_for
@@ -178,7 +178,8 @@ def asked(prometheus: str, board: Path) -> tuple[float, int, int, float, str]:
             whole, size, queries = whole + took, size + len(body), queries + 1
             if not target["expr"].startswith(NONE_OF):
                 of_data += 1
-                answered += bool(json.loads(body)["data"]["result"])
+                found = json.loads(body)["data"]["result"]
+                answered += any(one.get("value", ["", ""])[1] != UNSEEN for one in found)
             slowest = max(slowest, (took, f"{panel['title']} {target['refId']}"))
     return whole, size, queries, answered / of_data, f"{slowest[1]}: {slowest[0]:.2f} s"
 

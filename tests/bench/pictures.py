@@ -27,7 +27,7 @@ FOLDER = Path(__file__).parents[2] / "docs/dashboards"
 LAPTOP = (1280, 720)
 DESKTOP = (1600, 900)
 
-LATELY = {"from": "now-15m"}
+LATELY = {"from": "now-30m"}
 HUNG = {**LATELY, "var-job": "slurm-48213"}
 
 
@@ -58,8 +58,13 @@ SEEN_WITH = {"job-deuteranopia": "deuteranopia"}
 https://chromedevtools.github.io/devtools-protocol/tot/Emulation/#method-setEmulatedVisionDeficiency
 """
 
-NOTHING_LOADS = "!document.querySelector('[aria-label=\"Panel loading bar\"]')"
-"""What a page says once no panel of it waits for an answer."""
+DRAWN = """
+    !document.querySelector('[aria-label="Panel loading bar"]')
+    && [...document.querySelectorAll('[data-testid="data-testid panel content"]')]
+        .filter((panel) => panel.getBoundingClientRect().top < innerHeight)
+        .every((panel) => panel.innerText.trim() || panel.querySelector('canvas'))
+"""
+"""What a page says once no panel waits for an answer, and each in sight shows something."""
 
 DRAWN_WITHIN = 60_000
 """Milliseconds in which a dashboard must have all its answers."""
@@ -94,7 +99,7 @@ def main() -> None:
             query = {"orgId": "1", "theme": theme, "var-cluster": CLUSTER, **variables}
             page.goto(f"{given.grafana}/d/{uid}?{urlencode(query)}")
             page.wait_for_load_state("networkidle", timeout=DRAWN_WITHIN)
-            page.wait_for_function(NOTHING_LOADS, timeout=DRAWN_WITHIN)
+            page.wait_for_function(DRAWN, timeout=DRAWN_WITHIN)
             page.wait_for_timeout(2000)  # Grafana draws after its last answer
             page.context.new_cdp_session(page).send(
                 "Emulation.setEmulatedVisionDeficiency", {"type": SEEN_WITH.get(name, "none")}

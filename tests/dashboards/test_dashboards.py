@@ -23,7 +23,7 @@ from alerts.thresholds.table import THRESHOLDS
 from dashboards import FOLDER, runbooks
 from dashboards.boards import BOARDS
 from dashboards.generate import files
-from dashboards.panels import DECIMALS, NONE_OF, WHOLE_FLEET
+from dashboards.panels import DECIMALS, NO_ANSWER, NONE_OF, UNSEEN, WHOLE_FLEET
 from dashboards.queries import METRIC, labels_of
 from dashboards.variables import RANKED
 from gpunode.export import palette
@@ -144,7 +144,11 @@ def test_every_panel_says_what_it_answers(uid: str) -> None:
         assert defaults["noValue"], panel["title"]
         assert defaults["thresholds"]["steps"], panel["title"]
         if "Needs" in panel["description"]:
-            assert re.search("eeds|known|No GPU is seen", defaults["noValue"]), panel["title"]
+            unseen = [
+                one["options"].get(UNSEEN, {}).get("text", "") for one in defaults["mappings"]
+            ]
+            says = " ".join((defaults["noValue"], *unseen))
+            assert re.search("eeds|known|No GPU is seen|No such", says), panel["title"]
         if panel["type"] in ("timeseries", "state-timeline"):
             assert panel["options"]["legend"]["showLegend"] is True, panel["title"]
         if panel["type"] in ("timeseries", "state-timeline", "heatmap"):
@@ -234,6 +238,33 @@ def width(title: str) -> float:
     """The pixels that a title takes."""
     wide = (LETTERS.get(one, CAPITAL if one.isupper() else LETTER) for one in title)
     return sum(wide)
+
+
+BESIDE_COLUMNS = 22
+"""Pixels of a table's panel that its columns do not have."""
+
+
+@each
+def test_columns_fit_into_their_table(uid: str) -> None:
+    """Columns that are too many or too wide would be cut off at the right."""
+    for panel in panels(LOADED[uid]):
+        if panel["type"] != "table":
+            continue
+        (arranged,) = (one for one in panel["transformations"] if one["id"] == "organize")
+        columns: dict[str, Content] = {
+            name: {} for name in arranged["options"]["renameByName"].values()
+        }
+        for override in panel["fieldConfig"]["overrides"]:
+            own = {one["id"]: one["value"] for one in override["properties"]}
+            columns[override["matcher"]["options"]].update(own)
+        seen = [own for own in columns.values() if not own.get("custom.hidden")]
+        least = panel["fieldConfig"]["defaults"]["custom"]["minWidth"]
+        wide = sum(
+            max(own.get("custom.width", 0), own.get("custom.minWidth", least)) for own in seen
+        )
+        assert wide <= panel["gridPos"]["w"] * COLUMN - BESIDE_COLUMNS, panel["title"]
+        sorting = {one["displayName"] for one in panel["options"]["sortBy"]}
+        assert sorting <= columns.keys(), panel["title"]
 
 
 @each
@@ -376,11 +407,14 @@ def test_nothing_is_wrong_only_where_there_is_something(uid: str) -> None:
             assert panel["fieldConfig"]["defaults"]["noValue"].startswith("No data"), panel["title"]
         if panel["type"] == "stat":
             nothing = panel["fieldConfig"]["defaults"]["noValue"]
-            assert nothing.startswith(("Not running", *OF_NONE, "Needs ")), panel["title"]
+            assert nothing.startswith((NO_ANSWER, *OF_NONE, "Needs ")), panel["title"]
+            says = "vector(-1)" in json.dumps(panel["targets"])
+            assert says is (nothing == NO_ANSWER), panel["title"]
         if panel["type"] == "state-timeline":
             *_, last = panel["targets"]
             text = last["legendFormat"]
             assert text.startswith(("Not running", *OF_NONE)), (panel["title"], text)
+            assert panel["fieldConfig"]["defaults"]["noValue"].startswith((NO_ANSWER, "No data"))
             mapping, absent = panel["fieldConfig"]["defaults"]["mappings"]
             before = absent["options"]
             assert (before["match"], before["result"]["text"]) == ("null+nan", ""), "no legend"
@@ -774,9 +808,11 @@ def said(prometheus: str, chosen: Mapping[str, str]) -> Iterator[str]:
     for panel in panels(LOADED["gpunode-job"]):
         if panel["title"] in ("Stands still", "Main cause"):
             (target,) = panel["targets"]
-            defaults = panel["fieldConfig"]["defaults"]
-            found = ask(prometheus, filled(target["expr"], chosen), True)["data"]["result"]
-            yield "something" if found else defaults["noValue"]
+            (mapping,) = panel["fieldConfig"]["defaults"]["mappings"]
+            (found,) = ask(prometheus, filled(target["expr"], chosen), True)["data"]["result"]
+            unseen = found["value"][1] == UNSEEN
+            named = mapping["options"][UNSEEN]["text"].strip() or found["metric"].get("cause")
+            yield named if unseen else "something"
         if panel["title"] == "Waited for":
             for target in panel["targets"]:
                 found = ask(prometheus, filled(target["expr"], chosen), True)["data"]["result"]

@@ -95,11 +95,15 @@ def chosen(job: Played) -> Mapping[str, str]:
 
 
 def said(prometheus: str, title: str, selected: Mapping[str, str]) -> list[str]:
-    """The names of what a figure shows, as Grafana writes them by their legends."""
+    """The names of what a figure shows, as Grafana writes them by their legends; or its text, if
+    it shows one for the value.
+    """
+    (mapping,) = PANELS[title]["fieldConfig"]["defaults"]["mappings"]
+    texts = {value: one["text"].strip() for value, one in mapping["options"].items()}
     return [
-        written(target["legendFormat"], labels)
+        texts.get(f"{value:g}") or written(target["legendFormat"], labels)
         for target in PANELS[title]["targets"]
-        for labels, _ in asked(prometheus, filled(target["expr"], selected))
+        for labels, value in asked(prometheus, filled(target["expr"], selected))
     ]
 
 
@@ -203,9 +207,13 @@ def test_nobody_differs_in_a_job_that_runs_well(prometheus: str) -> None:
 
 def test_of_a_job_that_is_not_there_nothing_good_is_said(prometheus: str) -> None:
     nobody = {**CHOSEN, "$job": "no-such-job"}
-    assert said(prometheus, "The odd one out", nobody) == []
-    assert said(prometheus, "Main cause", nobody) == []
-    assert said(prometheus, "Starved", nobody) == []
+    for title, text in (
+        ("The odd one out", "Not running"),
+        ("Main cause", "Not running"),
+        ("Starved", "Needs training"),
+        ("Step", "Needs the training client"),
+    ):
+        assert said(prometheus, title, nobody) == [text], title
     for title in ("Who differs, and how", "Alerts of the job and its nodes"):
         (target,) = PANELS[title]["targets"]
         assert asked(prometheus, filled(target["expr"], {**nobody, "$hosts": "no-such-node"})) == []

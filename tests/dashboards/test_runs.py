@@ -32,10 +32,16 @@ EARLIER, LATER = "600", "7200"
 """Seconds at which runs of one name began."""
 
 
-def promtool(folder: Path, given: Mapping[str, str], minute: int, asks: Mapping[str, Found]) -> str:
+def promtool(
+    folder: Path,
+    given: Mapping[str, str],
+    minute: int,
+    asks: Mapping[str, Found],
+    interval: str = "1m",
+) -> str:
     """What promtool says against expressions having come to these results."""
     test = {
-        "interval": "1m",
+        "interval": interval,
         "input_series": [{"series": one, "values": values} for one, values in given.items()],
         "promql_expr_test": [
             {
@@ -172,7 +178,8 @@ def test_a_job_that_stands_still_is_not_said_to_step(
     for minute, says in ((50, steps), (70, 0.0)):
         told = promtool(tmp_path, TRAINS, minute, {expression: [({}, says)]})
         assert not told, told
-    assert not promtool(tmp_path, HISTORY, 50, {expression: []})
+    unseen = {"said": "Needs the training client"}
+    assert not promtool(tmp_path, HISTORY, 50, {expression: [(unseen, -1.0)]})
 
 
 GROUP = THRESHOLDS[0].group

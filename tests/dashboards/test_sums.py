@@ -10,7 +10,19 @@ import pytest
 
 from tests.alerts.rule_tests import FIRST, Case, with_labels
 from tests.alerts.test_alerts import play, shipped
-from tests.bench.sums import AT_ANY_TIME, GPUS, HELD, HELD_UP, PLACES, SUMS, impossible
+from tests.bench.sums import (
+    AT_ANY_TIME,
+    GPUS,
+    HELD,
+    HELD_UP,
+    PLACES,
+    SHARES,
+    STATES,
+    SUMS,
+    WAITS,
+    impossible,
+)
+from tests.dashboards.test_runs import Found, promtool
 
 ENDS = 40
 BEGINS, STALLS, STOPS = 8, 14, 24
@@ -70,9 +82,26 @@ def test_no_more_is_held_up_than_held_nor_held_than_there_is(tmp_path: Path) -> 
     assert ran.returncode == 0, (ran.stdout + ran.stderr)[:3000]
 
 
+def test_no_gpu_does_more_than_all_the_time(tmp_path: Path) -> None:
+    """Of a counter that steps every two seconds, scrapes 15 seconds apart see 14 or 16 more."""
+    seen = [0]
+    for number in range(24):
+        seen.append(seen[-1] + 14 + 2 * (number % 5 > 0))
+    of = {
+        state: with_labels("gpunode_gpu_seconds_total", {**gpu(0), "state": state})
+        for state in ("blocked", "compute")
+    }
+    given = {of["blocked"]: " ".join(map(str, seen)), of["compute"]: "0x24"}
+    whole: Found = [({}, 1.0)]
+    by_rate = f"max (max_over_time(rate({of['blocked']}[1m])[5m:15s])) > bool 1"
+    asks = {by_rate: whole, SUMS[WAITS]: whole, SUMS[STATES]: whole}
+    told = promtool(tmp_path, given, 6, asks, interval="15s")
+    assert not told, told
+
+
 def found(**changed: float) -> Callable[[str], float]:
     """Figures that agree, but for those that are changed."""
-    whole = {**dict.fromkeys(SUMS, 12.0), "useful now": 0.5, "useful of 7 days": 0.6, **changed}
+    whole = {**dict.fromkeys(SUMS, 12.0), **dict.fromkeys(SHARES, 0.5), **changed}
     return {SUMS[name]: value for name, value in whole.items()}.__getitem__
 
 
@@ -82,6 +111,8 @@ def found(**changed: float) -> Callable[[str], float]:
         ({}, []),
         ({HELD: 11.0, "Jobs that lose most": 3.0}, ["Held up is 12, and Held 11"]),
         ({"useful now": 1.2}, ["useful now is 1.2"]),
+        ({WAITS: 1.02}, [f"{WAITS} is 1.02"]),
+        ({STATES: 12.2}, [f"{STATES} is 12.2, and GPUs, whole fleet 12"]),
         ({HELD: math.nan}, ["Held is nan, and GPUs, whole fleet 12"]),
         ({HELD_UP: 11.0}, 4),
         ({PLACES: 13.0}, ["Racks and fabric, whole fleet is 13, and Held up 12"]),

@@ -49,7 +49,15 @@ SELECTED = {
     "a": {"cluster": "eu", "namespace": "team", "job": "llama", "node": "a", "gpu": "0"},
     "b": {"cluster": "All", "namespace": NO_NAMESPACE, "job": "slurm-42", "node": "b", "gpu": "1"},
 }
-"""What a link selects from the rows with these labels, by their node."""
+"""What a link selects from the rows with these labels, by their node.
+
+Every version selects all for "All", its name, and for "$__all", its value, which the links between
+dashboards have: ``setOptionFromUrl()`` of Grafana 10 and 11 looks for the text or the value that
+the address has, and ``MultiValueUrlSyncHandler`` of @grafana/scenes, which later ones are made
+with, has taken both from 4.14 to 9.2:
+https://github.com/grafana/grafana/blob/0482fdee1babb84769a73d3e8b5efaa2bde7e012/public/app/features/variables/state/actions.ts
+https://github.com/grafana/scenes/blob/main/packages/scenes/src/variables/variants/MultiValueVariable.tsx
+"""
 
 
 def linked() -> Iterator[Any]:
