@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,9 @@ from typing import cast
 
 from gpunode.config import IncidentSettings, Settings
 from gpunode.gpu.activity import SECONDS
+from gpunode.gpu.xids import XIDS
 from gpunode.incidents.black_box import INFO, BlackBox
+from gpunode.jobs.processes import UNREADABLE
 from gpunode.metric import Sample
 from gpunode.node.node import Node
 from gpunode.node.tape import TapeNode
@@ -29,7 +31,12 @@ from gpunode.verdict.source import BOTTLENECK
 GOES_ON = 3600
 CLUSTER = "played"
 STAMP = re.compile(r"^\d{8}T\d{6}Z")
-KEPT = {BOTTLENECK, WAITED_FOR, INFO}
+KEPT = {BOTTLENECK, WAITED_FOR, INFO, SECONDS, UNREADABLE, XIDS}
+ONE_XID = "79"
+"""Of some dozen that are counted; one tells as much."""
+
+LASTS = 10
+"""Seconds before the end whose growth of counters goes on."""
 
 Labels = Mapping[str, str]
 
@@ -63,16 +70,27 @@ def _series(one: Played, end: int) -> Iterator[tuple[str, Labels, float, int]]:
     loop = watch(box.node, one.settings, box)
     shift = end - tape.clock.time() + tape.clock.monotonic() - tape.end
     last = -1
+    recent: deque[tuple[int, dict[str, float]]] = deque(maxlen=LASTS + 1)
     for _ in loop.replay(tape.clock, tape.end):
         now = int(tape.clock.monotonic())
         if now > last:
             last = now
-            for name, labels, value in _shown(one, loop.samples(), shift):
+            shown = list(_shown(one, loop.samples(), shift))
+            counted = {_key(of): value for name, of, value in shown if name == SECONDS.name}
+            recent.append((now, counted))
+            for name, labels, value in shown:
                 yield name, labels, value, end - int(tape.end) + now
+    (began, before), (ended, after) = recent[0], recent[-1]
+    grows = {of: (after[of] - before.get(of, 0.0)) / (ended - began) for of in after}
     shown = list(_shown(one, loop.samples(), shift))
     for at in range(end + 1, end + GOES_ON, 15):
         for name, labels, value in shown:
-            yield name, labels, value, at
+            more = grows[_key(labels)] * (at - end) if name == SECONDS.name else 0.0
+            yield name, labels, value + more, at
+
+
+def _key(labels: Labels) -> str:
+    return json.dumps(labels, sort_keys=True)
 
 
 def _shown(
@@ -85,7 +103,7 @@ def _shown(
         labels = dict(zip(sample.metric.labels, sample.labels, strict=True))
         if sample.metric is SECONDS:
             gpus.add((labels["gpu"], labels["uuid"]))
-        if sample.metric not in KEPT:
+        if sample.metric not in KEPT or labels.get("xid", ONE_XID) != ONE_XID:
             continue
         if sample.metric is INFO:
             labels["incident"] = _shifted(labels["incident"], shift)

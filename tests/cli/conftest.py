@@ -28,8 +28,9 @@ class Stage:
 @pytest.fixture(scope="session")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     moment = int(time.time()) - 30
-    every = [Played(INCIDENTS / f"{name}.jsonl.gz", name, name, SETTINGS) for name in CAUSE]
-    every += [Played(REAL / f"{name}.jsonl.gz", name, name, Settings()) for name in ENDED]
+    ours, real = (*CAUSE, "h200_held"), (*ENDED, "uncounted")
+    every = [Played(INCIDENTS / f"{name}.jsonl.gz", name, name, SETTINGS) for name in ours]
+    every += [Played(REAL / f"{name}.jsonl.gz", name, name, Settings()) for name in real]
     hang = INCIDENTS / "h200_hang.jsonl.gz"
     every += [
         Played(hang, "pair", FIRST, SETTINGS, ended=40),

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import calendar
 import os
 import re
 import sys
+import threading
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import dataclass
+from functools import cache, partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import anyio
 import psutil
@@ -17,18 +23,21 @@ import pytest
 from mcp import Client, StdioServerParameters
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
+from starlette.testclient import TestClient
 
-from gpunode.cli.agents import verdicts
-from gpunode.config import PrometheusSettings
+from gpunode.config import INCIDENTS, IncidentSettings, PrometheusSettings, Settings
+from gpunode.export.web.app import create_app
+from gpunode.incidents.black_box import BlackBox
+from gpunode.node.node import Node
+from gpunode.node.tape import TapeNode
 from gpunode.report.prometheus import Prometheus, Secrets
+from gpunode.sources import watch
 from gpunode.verdict.case import Evidence
-from gpunode.verdict.source import Judgement
-from gpunode.verdict.workload import Workload
 from tests.bench.incidents import replay
 from tests.cli.conftest import FIRST, NEXT, Stage
 from tests.conftest import until
 from tests.daemon import Daemon, daemon, free_port
-from tests.verdict.test_verdict import CAUSE, ENDED
+from tests.verdict.test_verdict import CAUSE, ENDED, REAL, SETTINGS
 
 pytestmark = pytest.mark.integration
 
@@ -110,10 +119,10 @@ def test_of_each_gpu_that_is_waited_for_the_latest_reason_is_told(stage: Stage) 
 
 def test_since_when_a_job_hangs_is_told(stage: Stage) -> None:
     (answer,) = asked(stage, [("holds_up", {"job": "h200_hang"})])
-    (since,) = [
-        one for one in answer["claims"] if one["says"].startswith("stalled_collective: since")
-    ]
-    assert abs(stage.moment - since["at"]) < 120
+    (since,) = said(answer, "stalled_collective: since")
+    assert "stall-0 tells" in since
+    began = calendar.timegm(time.strptime(since.split("since ")[1][:19], "%Y-%m-%d %H:%M:%S"))
+    assert 10 < stage.moment - began < 30
 
 
 def test_which_incidents_there_were_and_which_node_began(stage: Stage) -> None:
@@ -125,24 +134,105 @@ def test_which_incidents_there_were_and_which_node_began(stage: Stage) -> None:
 
 
 def test_what_is_not_recorded_is_not_known(stage: Stage) -> None:
-    changed, waited, missing = asked(
+    changed, without, waited, missing = asked(
         stage,
         [
             ("changed", {"job": "h200_hang"}),
+            ("changed", {"job": "starved"}),
             ("waited_for", {"job": "healthy"}),
             ("holds_up", {"job": "nobody/nothing"}),
         ],
     )
-    assert changed["claims"] == []
+    assert said(changed) == ["no XID on its nodes within a day"]
     assert "versions: not recorded" in changed["not_known"]
-    assert waited["claims"] == []
-    assert waited["not_known"] == ["no GPU or rank is named for which healthy waits"]
+    assert "XIDs: not recorded" in without["not_known"]
+    assert [one["value"] for one in waited["claims"]] == [0.0]
+    assert said(waited) == ["no GPU of healthy waits in a collective"]
     assert "held no GPU" in missing["error"]
 
 
 def test_the_jobs_that_hold_gpus_are_listed(stage: Stage) -> None:
     (answer,) = asked(stage, [("jobs", {})])
-    assert "pair holds 4 GPUs" in {one["says"] for one in answer["claims"]}
+    assert {"pair holds 4 GPUs", "h200_held holds 1 GPU"} <= {*said(answer)}
+
+
+def test_how_many_gpus_a_cause_holds_up_is_not_taken_for_the_time_it_costs(stage: Stage) -> None:
+    mild, full = asked(stage, [("holds_up", {"job": name}) for name in ("starved_mild", "memfull")])
+    (cause,) = [one for one in mild["claims"] if one["labels"].get("cause") == "unexplained"][:1]
+    assert cause["says"].startswith("2 of its 2 GPUs: what costs them most is: starved")
+    assert cause["value"] == 2
+    (lost,) = [one for one in mild["claims"] if one["labels"].get("state") == "starved"]
+    assert lost["value"] == pytest.approx(0.2, abs=0.03)
+    assert said(full)[0] == (
+        "2 of its 2 GPUs: the GPU's memory is full (memory_capacity); "
+        "no time is known to be lost to it"
+    )
+
+
+def test_what_could_not_be_read_is_not_taken_for_nothing(stage: Stage) -> None:
+    (answer,) = asked(stage, [("holds_up", {"job": "loader_cpu"})])
+    assert not any("nothing on this node explains it" in text for text in said(answer))
+    assert said(answer, "of 2 of its processes, `stat` cannot be read")
+    assert answer["not_known"] == [
+        "of processes of loader_cpu that cannot be read, what they do: that may explain it"
+    ]
+
+
+def test_a_job_that_runs_nothing_is_not_told_to_lose_nothing(stage: Stage) -> None:
+    held, healthy, unknown = asked(
+        stage, [("holds_up", {"job": name}) for name in ("h200_held", "healthy", "uncounted")]
+    )
+    assert said(held) == [
+        "100 % of the time of its GPUs within 2m: a job holds the GPU and has run nothing for a "
+        "while (idle)"
+    ]
+    assert said(healthy)[0] == "2 of its 2 GPUs: no cause of a loss is found (none)"
+    assert "(compute)" in said(healthy)[1]
+    (share,) = unknown["not_known"]
+    assert share.endswith("not known, the sensors cannot tell (unknown)")
+    assert share in said(unknown)
+
+
+def test_a_hang_comes_before_what_another_gpu_does_meanwhile(stage: Stage) -> None:
+    (answer,) = asked(stage, [("holds_up", {"job": "looping"})])
+    causes = [one["labels"]["cause"] for one in answer["claims"] if "cause" in one["labels"]]
+    assert causes[:2] == ["stalled_collective", "host_compute"]
+    since = [text for text in said(answer) if ": since 20" in text]
+    assert since[0].startswith("stalled_collective: since")
+    assert since[1].endswith("UTC or up to 30 s before")
+
+
+def test_a_wait_for_a_gpu_that_nobody_names_is_told_with_who_has_no_work(stage: Stage) -> None:
+    (answer,) = asked(stage, [("waited_for", {"job": "straggler"})])
+    assert said(answer)[0] == "GPU 0 of straggler waits in a collective (straggler)"
+    assert re.match(r"GPU 1 of straggler, .* had no work for \d\d % of 2m", said(answer)[1])
+    assert answer["not_known"] == ["for which GPU waits: GPU 0 of straggler"]
+
+
+def test_of_the_incidents_of_one_node_it_is_told_what_is_not_known(stage: Stage) -> None:
+    (answer,) = asked(stage, [("incidents", {"job": "h200_hang"})])
+    assert said(answer)[1] == "h200_hang alone has incidents"
+    (where,) = answer["not_known"]
+    assert where.startswith("where in the code: not in Prometheus")
+
+
+def test_copies_are_not_told_to_be_of_memory_that_nobody_saw(stage: Stage) -> None:
+    (answer,) = asked(stage, [("holds_up", {"job": "h2d"})])
+    assert "whether their memory is pinned is not known" in said(answer)[0]
+
+
+def test_agents_are_told_what_now_is_and_over_what_a_rate_was_taken(stage: Stage) -> None:
+    command = ["-m", "gpunode", "mcp", f"--prometheus.url={stage.url}"]
+    parameters = StdioServerParameters(command=sys.executable, args=command, env={**os.environ})
+
+    async def told() -> str:
+        async with Client(parameters) as client:
+            return str(client.instructions)
+
+    instructions = in_a_thread(told)
+    assert "`holds_up`, then `waited_for`, then `incidents`" in instructions
+    assert "within the last 2 minutes; times are UTC" in instructions
+    assert "rates of a node are of its last 1 to 30 s" in instructions
 
 
 def test_tools_only_read(stage: Stage) -> None:
@@ -164,14 +254,171 @@ def test_tools_only_read(stage: Stage) -> None:
 
 def test_a_node_is_asked_as_well(stage: Stage) -> None:
     with daemon("--log.level=error") as running:
-        now, kept, wrong = asked(
+        now, kept, latest = asked(
             stage,
             [("node_now", {}), ("node_incidents", {}), ("node_incident", {"incident": "latest"})],
             f"--node=http://127.0.0.1:{running.port}",
         )
     assert now["claims"] == []
-    assert kept["not_known"]
-    assert "no incident is kept" in wrong["error"]
+    assert now["not_known"] == ["what holds a GPU up: no GPU is seen on this node"]
+    assert kept["not_known"] == latest["not_known"] == ["no incident is kept"]
+
+
+def test_a_node_that_does_not_answer_is_named(stage: Stage) -> None:
+    address = f"http://127.0.0.1:{free_port()}"
+    tools = ("node_now", "node_incidents")
+    for answer in asked(stage, [(tool, {}) for tool in tools], f"--node={address}"):
+        assert f"--node {address}: no daemon answers" in answer["error"]
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a node tells at the end of a tape: its page of metrics, and the answers to an agent."""
+
+    page: list[Sample]
+    now: dict[str, Any]
+    kept: dict[str, Any]
+    latest: dict[str, Any]
+
+    def value(self, series: str) -> float:
+        (found,) = (one.value for one in self.page if is_of(one, series))
+        return found
+
+
+@pytest.fixture(scope="module")
+def told_by(stage: Stage) -> Callable[[str], Told]:
+    return cache(partial(node_at_the_end, stage))
+
+
+def node_at_the_end(stage: Stage, name: str) -> Told:
+    """Play a tape to its end in no time, and ask the node of it."""
+    real = REAL / f"{name}.jsonl.gz"
+    tape = TapeNode(real if real.exists() else INCIDENTS / real.name)
+    settings = Settings() if real.exists() else SETTINGS
+    box = BlackBox(cast(Node, tape), IncidentSettings(), code=False)
+    loop = watch(box.node, settings, box)
+    for _ in loop.replay(tape.clock, tape.end):
+        pass
+    client = TestClient(
+        create_app(lambda: loop), base_url="http://localhost:9816", client=("127.0.0.1", 1)
+    )
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            answer = client.get(self.path)
+            self.send_response(answer.status_code)
+            self.send_header("Content-Length", str(len(answer.content)))
+            self.end_headers()
+            self.wfile.write(answer.content)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        answers = asked(
+            stage,
+            [("node_now", {}), ("node_incidents", {}), ("node_incident", {"incident": "latest"})],
+            f"--node=http://127.0.0.1:{server.server_port}",
+        )
+        server.shutdown()
+    return Told(series(client.get("/metrics").text), *answers)
+
+
+def test_a_share_of_a_node_is_asked_for_as_a_share(told_by: Callable[[str], Told]) -> None:
+    """A quotient of gauges is asked for as one; of counters, with both of their rates."""
+    for tape, above, below in (
+        ("h200_shm", "gpunode_job_shm_used_bytes", "gpunode_job_shm_size_bytes"),
+        ("memfull", "gpunode_gpu_memory_used_bytes", "gpunode_gpu_memory_size_bytes"),
+    ):
+        told = told_by(tape)
+        (claim,) = [one for one in told.now["claims"] if one["promql"].startswith(above)][:1]
+        upper, _, lower = claim["promql"].partition(" / ")
+        assert lower.strip("(").startswith(below)
+        whole = sum(
+            sign * told.value(one)
+            for sign, one in zip((1, -1), lower.strip("()").split(" - "), strict=False)
+        )
+        assert claim["value"] == pytest.approx(told.value(upper) / whole, rel=1e-3)
+    (tensor,) = [
+        one
+        for one in told_by("fp32").now["claims"]
+        if 'unit="tensor"' in one["promql"] and 'gpu="0"' in one["promql"]
+    ]
+    assert re.fullmatch(
+        r"rate\(gpunode_gpu_active_seconds_total{.*}\[1m]\) / ignoring \(unit, state\) group_left "
+        r'rate\(gpunode_gpu_seconds_total{.*state="compute".*}\[1m]\)',
+        tensor["promql"],
+    )
+
+
+def test_a_node_says_what_it_could_not_read(told_by: Callable[[str], Told]) -> None:
+    now = told_by("loader_cpu").now
+    unread = "processes of which `stat` cannot be read: what they do is not known"
+    assert f"GPU 0 (unexplained): {unread}" in said(now)
+    assert f"GPU 0: what may explain it; {unread}" in now["not_known"]
+
+
+def test_a_node_tells_for_how_long_and_what_to_do(told_by: Callable[[str], Told]) -> None:
+    now = told_by("starved").now
+    first = said(now)[0]
+    assert re.match(r"GPU 0: starved, .* \(unexplained\), for \d+ s", first), first
+    assert any(text.startswith("GPUs 0 and 1: See what") for text in now["not_proven"])
+
+
+def test_a_held_gpu_that_runs_nothing_is_told(told_by: Callable[[str], Told]) -> None:
+    now = told_by("h200_held").now
+    (idle,) = now["claims"]
+    assert re.match(
+        r"GPU 0: held, and has run nothing for a while.* 100 % of its .* \(idle\)", idle["says"]
+    )
+    assert idle["labels"]["state"] == "idle"
+    assert now["not_known"] == []
+
+
+def test_time_that_no_sensor_tells_is_not_known(told_by: Callable[[str], Told]) -> None:
+    now = told_by("uncounted").now
+    unknown = [one for one in now["claims"] if one["labels"].get("state") == "unknown"]
+    assert unknown
+    assert {one["says"] for one in unknown} == {*now["not_known"]}
+
+
+def test_the_headline_of_an_incident_is_what_is_known_last(told_by: Callable[[str], Told]) -> None:
+    told = told_by("looping")
+    assert any("a thread of its process uses a whole CPU" in text for text in said(told.now))
+    assert "nothing on this node tells why" not in said(told.kept)[0]
+    assert "nothing on this node tells why" not in said(told.latest)[0]
+
+
+def test_where_a_process_stands_is_told_without_proof(told_by: Callable[[str], Told]) -> None:
+    told = told_by("serve_stopped")
+    for answer in (told.now, told.kept, told.latest):
+        assert not any("main thread" in text for text in said(answer))
+        assert any("main thread, is stopped by a signal" in text for text in answer["not_proven"])
+
+
+def test_a_claim_of_a_node_has_the_labels_that_the_query_gives(
+    told_by: Callable[[str], Told],
+) -> None:
+    for tape in ("h200_hang", "uncounted", "fp32"):
+        told = told_by(tape)
+        assert told.now["claims"]
+        for claim in (*told.now["claims"], *told.latest["claims"]):
+            if claim["promql"].startswith("max by (incident, kind)"):
+                assert claim["labels"].keys() == {"incident", "kind"}
+                continue
+            (of,) = {tuple(one.labels.items()) for one in told.page if is_of(one, claim["promql"])}
+            assert dict(of) == claim["labels"]
+        assert all(claim["cause"] for claim in told.now["claims"])
+
+
+def test_the_way_that_data_takes_is_told(told_by: Callable[[str], Told]) -> None:
+    claims = [one for one in told_by("comm_nop2p").now["claims"] if one["labels"]["gpu"] == "0"]
+    pcie, nvlink = claims[-2:]
+    assert pcie["says"].endswith("bytes per second over PCI Express")
+    assert pcie["value"] > 1e10
+    assert nvlink["says"].endswith("bytes per second over the NVLinks, which move nothing")
+    assert nvlink["value"] == 0
 
 
 def test_a_node_on_which_a_job_hangs_is_asked(stage: Stage, tmp_path: Path) -> None:
@@ -190,10 +437,9 @@ def test_a_node_on_which_a_job_hangs_is_asked(stage: Stage, tmp_path: Path) -> N
             ],
             f"--node=http://127.0.0.1:{port}",
         )
-    assert "stalled_collective" in {claim["labels"]["cause"] for claim in now["claims"]}
+    assert "stalled_collective" in {claim["cause"] for claim in now["claims"]}
     assert "waits for GPU 1, whose process is stopped" in kept["claims"][0]["says"]
-    said = [claim["says"] for claim in one["claims"]]
-    assert any(text.startswith("GPU 1 is waited for: its process is stopped by") for text in said)
+    assert said(one, "GPU 1 is waited for: its process is stopped by")
     for claim in (*now["claims"], *kept["claims"], *one["claims"]):
         assert any(is_of(series, claim["promql"]) for series in page), claim["promql"]
     assert "no such incident is kept" in none["error"]
@@ -201,22 +447,28 @@ def test_a_node_on_which_a_job_hangs_is_asked(stage: Stage, tmp_path: Path) -> N
 
 def test_a_claim_from_a_counter_asks_for_its_rate() -> None:
     series = 'gpunode_gpu_seconds_total{gpu="0",state="idle",uuid="a"}'
-    seen = Evidence(series, 0.9, 0.5, "idle")
-    told = Judgement("0", "a", "unexplained", "starved", 1.0, (seen,), Workload("training", ""))
-    (claim,) = verdicts([told]).claims
-    assert claim.promql == f"rate({series}[1m])"
+    assert Evidence(series, 0.9, 0.5, "idle").promql == f"rate({series}[1m])"
+
+
+def said(answer: Mapping[str, Any], begins: str = "") -> list[str]:
+    """The sentences of an answer that begin so."""
+    return [one["says"] for one in answer["claims"] if one["says"].startswith(begins)]
+
+
+def series(page: str) -> list[Sample]:
+    return [one for family in text_string_to_metric_families(page) for one in family.samples]
 
 
 def hangs(page: str) -> list[Sample]:
     """The series of a daemon, once it has kept the incident and named who is waited for."""
-    found = [one for family in text_string_to_metric_families(page) for one in family.samples]
+    found = series(page)
     names = {one.name for one in found}
     return found if {"gpunode_incident_info", "gpunode_gpu_waited_for"} <= names else []
 
 
 def is_of(series: Sample, selector: str) -> bool:
     """Whether a selector with labels in quotes selects a series."""
-    selector = selector.removeprefix("rate(")
-    name, _, labels = selector.partition("{")
+    selector = re.sub(r"^(rate|min_over_time|max_over_time|max by .*)\(", "", selector)
+    name, _, labels = selector.partition(" / ")[0].partition("{")
     wanted = dict(re.findall(r'(\w+)="([^"]*)"', labels))
     return series.name == name and wanted.items() <= series.labels.items()

@@ -11,6 +11,7 @@ from gpunode.config import INCIDENTS, STORIES, DemoSettings
 from gpunode.export.web.node import NodeNow, node
 from gpunode.host import pressure
 from gpunode.incidents import history
+from gpunode.jobs import processes
 from gpunode.jobs.owners import NCCL_SETTING
 from gpunode.loop.playing import NowPlaying
 from gpunode.node.node import Node
@@ -169,3 +170,11 @@ def test_a_gpu_that_rests_has_not_rested_while_it_worked() -> None:
 def test_a_lost_gpu_has_been_lost_since_it_did_not_answer() -> None:
     lost = next(gpu for gpu in node(scenes.lost(60).stage.loop).gpus if gpu.label == "3")
     assert 40 <= (lost.lasts_seconds or 0.0) <= 60
+
+
+def test_what_cannot_be_read_of_a_job_is_not_said_to_explain_nothing() -> None:
+    scene = scenes.Scene(scenes.actor(0, {"starved": 1.0}))
+    scene.actors[0].levels[processes.UNREADABLE, ("stat",)] = 2.0
+    (finding,) = node(scene.play(60).stage.loop).findings
+    assert "what may explain it is not all read on this node" in finding.title
+    assert any("what they do is not known" in one.meaning for one in finding.evidence)

@@ -240,7 +240,7 @@ class BlackBox:
             looked = self._look(one, readings, node)
             over = now - one.seen >= AFTER
             one.complete = over or now - one.moment >= LONGEST
-            due = one.kept is None or now - one.kept >= KEPT_EVERY
+            due = one.kept is None or now - one.kept >= KEPT_EVERY or self._is_told_anew(one)
             if one.complete or looked or due:  # a job may end before the next is due
                 self._keep(one, readings, node)
         self._watched = [one for one in self._watched if now - one.seen < AFTER]
@@ -468,6 +468,11 @@ class BlackBox:
                 if not look.waits and (said := told.detail.sentence(look)):
                     one.note(_moment(look.time, "where", said, (look.at[0],)))
         return len(one.looks) > before
+
+    def _is_told_anew(self, one: OpenIncident) -> bool:
+        """Whether more is known of an incident than what is kept says first."""
+        kept = self.find(one.id)
+        return kept is not None and kept.brief.title != clean(one.sign.title)
 
     def _keep(self, one: OpenIncident, readings: Readings, node: NodeStatus) -> None:
         """Keep an incident as it is known now, in memory and in the folder."""

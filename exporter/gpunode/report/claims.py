@@ -12,13 +12,20 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpunode.export.incident_page import moment_of
+from gpunode.gpu.activity import SECONDS
+from gpunode.gpu.ledger import STATES
+from gpunode.gpu.xids import XIDS
 from gpunode.incidents.incident import ID, KINDS, Kind
+from gpunode.jobs.processes import UNREADABLE
 from gpunode.report.job import selecting
 from gpunode.report.prometheus import Labels, Moments, Prometheus
 from gpunode.report.runs import JobName
-from gpunode.report.words import clock
+from gpunode.report.words import clock, counted
 from gpunode.text import printable
-from gpunode.verdict.causes import CAUSES
+from gpunode.verdict.causes import CAUSES, NONE
+from gpunode.verdict.causes.cause import LOST, Cause
+from gpunode.verdict.causes.communication import STALLED_COLLECTIVE
+from gpunode.verdict.causes.host import UNEXPLAINED, UNREAD_OF_JOB
 from gpunode.verdict.reasons import REASONS
 
 GPU = "cluster, instance, gpu, uuid"
@@ -35,14 +42,20 @@ SINCE_AT_MOST = 6 * 3600
 """Seconds before now in which it is looked for when a job began to be held up."""
 
 STEP = 30
+SEEN_IN = 120
+"""Seconds within which Prometheus has what a node tells, and ``STEP`` sees it."""
+
 GAP = 300
 """Seconds without a sample after which what was before is another time."""
 
 CLEARLY = 0.05
-"""Share of a job's GPU time from which on a cause is told."""
+"""Share of a job's GPUs, or of their time, from which on it is told."""
 
 SLOWER = 1.1
 """Times as long as before, from which on a step has become longer."""
+
+MOST_NAMED = 8
+"""GPUs in a sentence."""
 
 MOST = 200
 """Claims of an answer; a job may have thousands of GPUs."""
@@ -62,6 +75,8 @@ class ProvenClaim:
 
     labels: dict[str, str]
     value: float
+    cause: str = ""
+    """Of a claim of a node: for which cause it speaks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +85,8 @@ class ProvenAnswer:
 
     claims: tuple[ProvenClaim, ...]
     not_known: tuple[str, ...] = ()
+    not_proven: tuple[str, ...] = ()
+    """What a node tells that no series proves: where processes stand, and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,25 +116,75 @@ class JobQuestions:
     def held_up(self) -> ProvenAnswer:
         """What holds the job up now, and since when."""
         asked = (
-            f"avg by (cause) (last_over_time(gpunode_gpu_bottleneck[{NOW}]) "
+            f"sum by (cause) (last_over_time(gpunode_gpu_bottleneck[{NOW}]) "
             f"{self._and_member(NOW)})"
         )
-        shares = self._asked(asked)
-        if not shares:
-            return ProvenAnswer((), (f"no verdict on a GPU of {self.job} within {NOW}",))
+        gpus = self._asked(asked)
+        if not gpus:
+            return ProvenAnswer((), (self._no_verdict,))
+        every = sum(value for _, value in gpus)
         named = [
             self._claim(
-                f"{_percent(value)} of its GPU time: {_cause(labels)}", asked, labels, value
+                f"{value:g} of its {counted(every, 'GPU')}: {_costs(labels)}", asked, labels, value
             )
-            for labels, value in sorted(shares, key=_by_value)
-            if value >= CLEARLY and labels.get("cause") not in (None, "none")
+            for labels, value in sorted(gpus, key=_by_urgency)
+            if value >= CLEARLY * every
         ]
-        if not named:
-            labels, value = max(shares, key=lambda one: one[1])
-            says = f"nothing is found that holds {self.job} up"
-            return ProvenAnswer((self._claim(says, asked, labels, value),))
-        since = [self._since(one.labels["cause"]) for one in named]
-        return ProvenAnswer((*named, *filter(None, since)))
+        causes = [
+            cause
+            for one in named
+            if (cause := CAUSES.get(one.labels.get("cause", ""), NONE)) is not NONE
+        ]
+        since = filter(None, map(self._since, causes))
+        spent = self._spent()
+        if not causes and spent.claims and spent.claims[0].labels.get("state") == "idle":
+            named = []  # that no loss is found would sound as if it ran
+        unread = self._unread() if UNEXPLAINED in causes else ProvenAnswer(())
+        return ProvenAnswer(
+            (*named, *spent.claims, *since, *unread.claims), (*spent.not_known, *unread.not_known)
+        )
+
+    def _spent(self) -> ProvenAnswer:
+        """What the time of its GPUs went to."""
+        spent = f"increase({SECONDS.name}[{NOW}]) {self._and_member(NOW)}"
+        asked = f"sum by (state) ({spent}) / scalar(sum({spent}))"
+        found = [one for one in self._asked(asked) if one[1] >= CLEARLY]
+        if not found:
+            return ProvenAnswer((), (f"what the time of its GPUs went to within {NOW}",))
+        claims = [
+            self._claim(
+                f"{percent(value)} of the time of its GPUs within {NOW}: {_state(labels)}",
+                asked,
+                labels,
+                value,
+            )
+            for labels, value in sorted(found, key=lambda one: -one[1])
+        ]
+        unknown = tuple(one.says for one in claims if one.labels.get("state") == "unknown")
+        return ProvenAnswer(tuple(claims), unknown)
+
+    def _unread(self) -> ProvenAnswer:
+        """What may explain time without work, and cannot be read."""
+        asked = (
+            f"sum by (what) (last_over_time({UNREADABLE.name}[{NOW}]) {self._and_member(NOW)}) > 0"
+        )
+        claims = tuple(
+            self._claim(
+                f"of {value:g} of its processes, `{_of(labels, 'what')}` cannot be read",
+                asked,
+                labels,
+                value,
+            )
+            for labels, value in self._asked(asked)
+            if labels.get("what") in UNREAD_OF_JOB
+        )
+        unknown = [UNREAD_OF_JOB[one.labels["what"]] for one in claims]
+        says = f"of processes of {self.job} that cannot be read, {', '.join(unknown)}"
+        return ProvenAnswer(claims, (f"{says}: that may explain it",) if unknown else ())
+
+    @property
+    def _no_verdict(self) -> str:
+        return f"no verdict on a GPU of {self.job} within {NOW}"
 
     def waited_for(self) -> ProvenAnswer:
         """For which GPUs and ranks the others wait, and why those do not come."""
@@ -153,7 +220,49 @@ class JobQuestions:
             )
             for labels, value in self._asked(asked)
         ]
-        return self._or_not_known(claims, f"no GPU or rank is named for which {self.job} waits")
+        return ProvenAnswer(tuple(claims[:MOST])) if claims else self._nobody_named()
+
+    def _nobody_named(self) -> ProvenAnswer:
+        """Whether any of its GPUs waits, and which others have no work meanwhile."""
+        waits = "|".join(one.name for one in CAUSES.values() if one.waits_for_peers)
+        waiting = (
+            f'last_over_time(gpunode_gpu_bottleneck{{cause=~"{waits}"}}[{NOW}]) '
+            f"{self._and_member(NOW)}"
+        )
+        count = f"sum({waiting})"
+        for labels, value in self._asked(count):
+            if not value:
+                says = f"no GPU of {self.job} waits in a collective"
+                return ProvenAnswer((self._claim(says, count, labels, value),))
+        by = "by (cluster, instance, gpu, uuid)"
+        asked = f"sum by (cluster, instance, gpu, uuid, cause) ({waiting}) == 1"
+        late = [
+            self._claim(
+                f"{_gpu(labels)} waits in a collective ({_of(labels, 'cause')})",
+                asked,
+                labels,
+                value,
+            )
+            for labels, value in self._asked(asked)
+        ]
+        if not late:
+            return ProvenAnswer((), (self._no_verdict,))
+        spent = f"increase({SECONDS.name}[{NOW}]) {self._and_member(NOW)}"
+        without = f'increase({SECONDS.name}{{state=~"starved|idle"}}[{NOW}])'
+        rest = f"sum {by} ({without} {self._and_member(NOW)}) / sum {by} ({spent}) >= {LOST}"
+        waits_itself = {one.labels.get("uuid") for one in late}
+        others = [
+            self._claim(
+                f"{_gpu(labels)}, of the same job, had no work for {percent(value)} of {NOW}",
+                rest,
+                labels,
+                value,
+            )
+            for labels, value in self._asked(rest)
+            if labels.get("uuid") not in waits_itself
+        ]
+        who = f"for which GPU waits: {', '.join(_gpu(one.labels) for one in late[:MOST_NAMED])}"
+        return ProvenAnswer((*late, *others)[:MOST], (who,))
 
     def incidents(self) -> ProvenAnswer:
         """Which incidents there were on its GPUs within a day, and which node began."""
@@ -163,7 +272,12 @@ class JobQuestions:
                 (), (f"no incident on the GPUs of {self.job} is kept within a day",)
             )
         first = began(found, proofs, self.as_it_began(found).waited_for())
-        return ProvenAnswer((*tuple(proofs.values())[:MOST], *first.claims), first.not_known)
+        unknown = ["where in the code: not in Prometheus; its node may tell, see `node_incident`"]
+        if any(one.where for one in found) or not {"stall", "slow"} & {one.kind for one in found}:
+            unknown = []
+        return ProvenAnswer(
+            (*tuple(proofs.values())[:MOST], *first.claims), (*unknown, *first.not_known)
+        )
 
     def kept(self) -> tuple[tuple[JobIncident, ...], dict[tuple[str, str], ProvenClaim]]:
         """The incidents of a day, the earliest first, and a claim for each by node and ID."""
@@ -193,7 +307,7 @@ class JobQuestions:
         return JobQuestions(self.server, self.job, moment)
 
     def changed(self) -> ProvenAnswer:
-        """What is not as it was a day ago: versions, errors of GPUs, the time of a step."""
+        """What is not as it was: versions and XIDs within a day, the time of a step in an hour."""
         nodes = frozenset(
             labels["instance"]
             for labels, _ in self._asked(f"group by (instance) ({self._member(NOW)})")
@@ -240,22 +354,21 @@ class JobQuestions:
         return ProvenAnswer((self._claim(says, count, labels, value),))
 
     def _errors(self, on: str) -> ProvenAnswer:
-        asked = (
-            "sum by (instance, gpu, xid) "
-            f"(increase(gpunode_gpu_xid_errors_total{{{on}}}[{LOOKS_BACK}s])) > 0"
-        )
-        return ProvenAnswer(
-            tuple(
-                self._claim(
-                    f"XID {_of(labels, 'xid')} on GPU {_of(labels, 'gpu')} of "
-                    f"{_of(labels, 'instance')}, within a day",
-                    asked,
-                    labels,
-                    value,
-                )
-                for labels, value in self._asked(asked)
+        asked = f"sum by (instance, gpu, xid) (increase({XIDS.name}{{{on}}}[{LOOKS_BACK}s])) > 0"
+        claims = tuple(
+            self._claim(
+                f"XID {_of(labels, 'xid')} on {_gpu(labels)}, within a day", asked, labels, value
             )
+            for labels, value in self._asked(asked)
         )
+        if claims:
+            return ProvenAnswer(claims)
+        count = f"sum(increase({XIDS.name}{{{on}}}[{LOOKS_BACK}s]))"
+        none = tuple(
+            self._claim("no XID on its nodes within a day", count, labels, value)
+            for labels, value in self._asked(count)
+        )
+        return ProvenAnswer(none, () if none else ("XIDs: not recorded",))
 
     def _pace(self) -> ProvenAnswer:
         step = f"max(job:gpunode_training_step:median{{{self.job.selector}}}"
@@ -270,10 +383,10 @@ class JobQuestions:
         says = f"a step takes {longer} than an hour ago: {value:.2f} times as long"
         return ProvenAnswer((self._claim(says, asked, labels, value),))
 
-    def _since(self, cause: str) -> ProvenClaim | None:
+    def _since(self, cause: Cause) -> ProvenClaim | None:
         """When the last time began in which a cause is named all the time."""
         asked = (
-            f'avg by (cause) (last_over_time(gpunode_gpu_bottleneck{{cause="{cause}"}}[1m]) '
+            f'avg by (cause) (last_over_time(gpunode_gpu_bottleneck{{cause="{cause.name}"}}[1m]) '
             f"{self._and_member('5m')}) >= {CLEARLY}"
         )
         moments = Moments(self.moment - SINCE_AT_MOST, self.moment, STEP)
@@ -286,9 +399,23 @@ class JobQuestions:
         if first is None:
             return None
         at, value, labels = first
-        before = at <= self.moment - SINCE_AT_MOST
-        says = f"{cause}: {'for longer than' if before else 'since'} {clock(at)} UTC"
+        if at <= self.moment - SINCE_AT_MOST:
+            says = f"{cause.name}: since before {moment_of(at)}"
+        elif cause is STALLED_COLLECTIVE and (began := self._hangs_since(at)):
+            return began
+        else:
+            says = f"{cause.name}: since {moment_of(at)} or up to {STEP} s before"
         return ProvenClaim(says, asked, at, dict(labels), value)
+
+    def _hangs_since(self, seen: int) -> ProvenClaim | None:
+        """When the incident of a hang began, which is known to the second."""
+        found, proofs = self.kept()
+        hangs = [one for one in found if one.kind == "stall" and 0 <= seen - one.began <= SEEN_IN]
+        if not hangs:
+            return None
+        first = hangs[-1]
+        says = f"{STALLED_COLLECTIVE.name}: since {moment_of(first.began)}, as {first.id} tells"
+        return replace(proofs[first.instance, first.id], says=says)
 
     def _over(self, asked: str, moments: Moments) -> Iterator[tuple[Labels, int, float]]:
         return self.server.over(asked, moments, lambda _: None)
@@ -299,9 +426,6 @@ class JobQuestions:
     def _claim(self, says: str, promql: str, labels: Labels, value: float) -> ProvenClaim:
         shown = {name: printable(text, LONGEST) for name, text in labels.items()}
         return ProvenClaim(says, promql, self.moment, shown, value)
-
-    def _or_not_known(self, claims: list[ProvenClaim], otherwise: str) -> ProvenAnswer:
-        return ProvenAnswer(tuple(claims[:MOST])) if claims else ProvenAnswer((), (otherwise,))
 
     def _member(self, window: str) -> str:
         return f"last_over_time(gpu:gpunode_job:member{{{self.job.selector}}}[{window}])"
@@ -354,14 +478,19 @@ def began(
     """
     nodes = sorted({one.instance for one in found})
     if len(nodes) < 2:
-        return ProvenAnswer(())
+        proof = next(iter(proofs.values()))
+        return ProvenAnswer((replace(proof, says=f"{nodes[0]} alone has incidents"),))
     own = [one for one in found if one.kind in OF_ITS_OWN]
     first = next(iter(own or found))
     ahead = min(one.began for one in found if one.instance != first.instance) - first.began
     proof = proofs[first.instance, first.id]
     if own and ahead >= -APART:
         return ProvenAnswer((replace(proof, says=f"{first.instance} began: {KINDS[first.kind]}"),))
-    late = {one.labels["instance"]: one for one in waited_for.claims if "gpu" in one.labels}
+    late = {
+        one.labels["instance"]: one
+        for one in waited_for.claims
+        if "reason" in one.labels and "gpu" in one.labels
+    }
     if len(late) == 1:
         ((instance, claim),) = late.items()
         return ProvenAnswer((replace(claim, says=f"{instance} began: {claim.says}"),))
@@ -376,15 +505,33 @@ def began_at(incident: str) -> int:
     return calendar.timegm(time.strptime(incident.partition("-")[0], "%Y%m%dT%H%M%SZ"))
 
 
-def _by_value(one: tuple[Labels, float]) -> tuple[float, bool]:
-    """The largest first; of equals, first what does not wait for another GPU."""
-    cause = CAUSES.get(one[0].get("cause", ""))
-    return -one[1], cause is not None and cause.waits_for_peers
+def _by_urgency(one: tuple[Labels, float]) -> tuple[bool, bool, float, bool]:
+    """What hangs, what else stands still, what most GPUs have; of equals, who waits comes last."""
+    cause = CAUSES.get(one[0].get("cause", ""), NONE)  # a newer node may know others
+    hangs = cause is STALLED_COLLECTIVE
+    return not hangs, not cause.stands_still, -one[1], cause.waits_for_peers
 
 
-def _cause(labels: Labels) -> str:
-    known = CAUSES.get(labels["cause"])
-    return f"{known.meaning} ({known.name})" if known else _of(labels, "cause")
+def _costs(labels: Labels) -> str:
+    cause = CAUSES.get(labels.get("cause", ""))
+    if cause is None:
+        return _of(labels, "cause")
+    if cause is NONE:
+        return f"no cause of a loss is found ({cause.name})"
+    if not cause.costs:
+        return f"{cause.meaning} ({cause.name}); no time is known to be lost to it"
+    return f"what costs them most is: {cause.meaning} ({cause.name})"
+
+
+def _state(labels: Labels) -> str:
+    state = _of(labels, "state")
+    if state == "unknown":
+        return f"not known, {STATES[state]} ({state})"
+    return f"{STATES.get(state, '')} ({state})"
+
+
+def _gpu(labels: Labels) -> str:
+    return f"GPU {_of(labels, 'gpu')} of {_of(labels, 'instance')}"
 
 
 def _reason(labels: Labels) -> str:
@@ -396,5 +543,6 @@ def _of(labels: Labels, name: str) -> str:
     return printable(labels.get(name, "?"), 80)
 
 
-def _percent(share: float) -> str:
+def percent(share: float) -> str:
+    """A share for a reader."""
     return f"{share:.0%}".replace("%", " %")

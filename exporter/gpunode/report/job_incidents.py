@@ -45,7 +45,7 @@ def gathered(
         moment=questions.moment,
         source=questions.server.url,
         price=None,
-        finding=f"{says} {_began(began, answers)}",
+        finding=f"{says} {_began(began)}",
         sections=(
             _all(answers, began),
             _waited_for(waited_for),
@@ -58,9 +58,9 @@ def gathered(
     )
 
 
-def _began(began: ProvenAnswer, answers: Sequence[FromNode]) -> str:
+def _began(began: ProvenAnswer) -> str:
     said = [one.says for one in began.claims] + [f"Not known: {one}" for one in began.not_known]
-    return f"{said[0]}." if said else f"{answers[0].of.instance} alone has incidents."
+    return f"{said[0]}."
 
 
 def _all(answers: Sequence[FromNode], began: ProvenAnswer) -> ReportSection:
@@ -79,7 +79,7 @@ def _all(answers: Sequence[FromNode], began: ProvenAnswer) -> ReportSection:
     columns = tuple(TableColumn(title.lower(), title) for title in titles)
     promql = tuple(sorted({one.promql for one in began.claims}))
     table = Table("incidents", "Incidents, the earliest first", columns, rows, promql)
-    return ReportSection("began", "Which node began", _began(began, answers), tables=(table,))
+    return ReportSection("began", "Which node began", _began(began), tables=(table,))
 
 
 def _where(one: FromNode) -> str:

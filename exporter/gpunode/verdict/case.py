@@ -12,6 +12,15 @@ from gpunode.gpu.units import PCIE_BYTES
 from gpunode.metric import Metric
 from gpunode.verdict.facts import At, Facts, series_name
 
+RATE = "1m"
+"""Over which Prometheus is asked for an increase; a verdict covers the last seconds."""
+
+LATELY = "[30s]"
+"""The window of evidence that is the least or the most of several looks."""
+
+STANDS = "where it stands: "
+"""Begins the meaning of evidence that no series proves."""
+
 TO_HOST = 0.5
 """From this many bytes sent per byte received, copies bring results to the host."""
 
@@ -28,6 +37,14 @@ class Evidence:
     value: float
     threshold: float
     meaning: str
+    query: str = ""
+    """PromQL that gives the value, where neither the series nor its increase does."""
+
+    @property
+    def promql(self) -> str:
+        """What gives the value in Prometheus; it has the labels of the series."""
+        counter = self.series.partition("{")[0].endswith("_total")
+        return self.query or (per_second(self.series) if counter else self.series)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +117,27 @@ class Case:
         return self.shares["copy"] if sent and sent >= TO_HOST * received else 0.0
 
     def evidence(
-        self, metric: Metric, value: float, threshold: float, meaning: str, *labels: str
+        self,
+        metric: Metric,
+        value: float,
+        threshold: float,
+        meaning: str,
+        *labels: str,
+        query: str = "",
     ) -> Evidence:
         """Evidence from a series of this GPU."""
-        return Evidence(series_name(metric, (*self.at, *labels)), value, threshold, meaning)
+        return Evidence(self.series(metric, *labels), value, threshold, meaning, query)
+
+    def series(self, metric: Metric, *labels: str) -> str:
+        """A series of this GPU, as exported."""
+        return series_name(metric, (*self.at, *labels))
 
     def state(self, state: str, threshold: float) -> Evidence:
         """Evidence from the ledger."""
         meaning = f"share of time: {STATES[state]}"
         return self.evidence(SECONDS, self.shares[state], threshold, meaning, state)
+
+
+def per_second(series: str) -> str:
+    """PromQL of the increase of a counter."""
+    return f"rate({series}[{RATE}])"

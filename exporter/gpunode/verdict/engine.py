@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gpunode.metric import Metric
 from gpunode.serving.requests import INFO, KV_CACHE, REQUESTS
-from gpunode.verdict.case import Case, Evidence
+from gpunode.verdict.case import LATELY, Case, Evidence
 from gpunode.verdict.facts import series_name
 
 USES = (INFO, REQUESTS)
@@ -47,23 +47,36 @@ class ServingEngine:
         return sum(self.case.facts.rate(metric, *at, *labels) or 0.0 for at in self.servers)
 
     def evidence(
-        self, metric: Metric, value: float, threshold: float, meaning: str, *labels: str
+        self,
+        metric: Metric,
+        value: float,
+        threshold: float,
+        meaning: str,
+        *labels: str,
+        least: bool = False,
+        most: bool = False,
     ) -> Evidence:
-        """Evidence from a series of the first of its models that has it."""
+        """Evidence from a series of the first of its models that has it.
+
+        It may be the ``least`` or the ``most`` at any look of the last half minute.
+        """
         facts = self.case.facts
         told = (at for at in self.servers if facts.now(metric, *at, *labels) is not None)
         at = next(told, self.servers[0])
-        return Evidence(series_name(metric, (*at, *labels)), value, threshold, meaning)
+        series = series_name(metric, (*at, *labels))
+        over = "min" if least else "max" if most else ""
+        query = f"{over}_over_time({series}{LATELY})" if over else ""
+        return Evidence(series, value, threshold, meaning, query)
 
     def running(self) -> Evidence:
         """That requests are computed."""
         meaning = "requests that the engine computes, at each look"
-        return self.evidence(REQUESTS, self.least("running"), 1.0, meaning, "running")
+        return self.evidence(REQUESTS, self.least("running"), 1.0, meaning, "running", least=True)
 
     def waiting(self) -> Evidence:
         """That requests wait."""
         meaning = "requests that wait for their turn, at each look"
-        return self.evidence(REQUESTS, self.least("waiting"), 1.0, meaning, "waiting")
+        return self.evidence(REQUESTS, self.least("waiting"), 1.0, meaning, "waiting", least=True)
 
     def _seen(self, at: tuple[str, ...], phase: str) -> list[float]:
         return [value for value, _ in self.case.facts.readings(REQUESTS, *at, phase)]
@@ -98,4 +111,4 @@ def nobody_asks(case: Case) -> Evidence | None:
     if engine.most("waiting") > 0 or engine.most("transferring") > 0:
         return None
     meaning = "requests that the engine computes, at the look with the fewest"
-    return engine.evidence(REQUESTS, 0.0, 0.0, meaning, "running")
+    return engine.evidence(REQUESTS, 0.0, 0.0, meaning, "running", least=True)

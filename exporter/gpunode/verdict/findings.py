@@ -12,6 +12,7 @@ from gpunode.gpu.activity import GpuActivity, WindowDetail
 from gpunode.gpu.health import INFO
 from gpunode.holders.owner import Owner
 from gpunode.jobs.owners import OWNER, OWNER_LABELS, PROCESS
+from gpunode.jobs.processes import UNREADABLE
 from gpunode.loop.playing import Playing
 from gpunode.metric import Metric
 from gpunode.source import Met, Readings, Silent
@@ -228,7 +229,7 @@ class Known:
         cause = _cause(verdict)
         if cause.uncertain and self.short:
             return WHILE_SHORT
-        if cause.uncertain and self.unread:
+        if cause.uncertain and (self.unread or _unreadable(verdict)):
             return NOT_ON_TAPE if self.played else UNREAD
         if cause is not NONE:
             return cause.says(verdict.evidence)
@@ -357,6 +358,11 @@ def _described(
         at = labels["gpu"], labels["uuid"]
         if (metric, values) in now or at in lost:
             yield at, metric, labels
+
+
+def _unreadable(verdict: Judgement) -> bool:
+    """Whether processes of the job could not be read that may explain it."""
+    return any(one.series.startswith(UNREADABLE.name) for one in verdict.evidence)
 
 
 def _cause(verdict: Judgement) -> Cause:

@@ -14,17 +14,18 @@ from functools import partial
 from typing import TypeVar
 
 from gpunode.gpu.units import PCIE_BYTES
+from gpunode.jobs.processes import UNREADABLE
 from gpunode.loop import complaints
 from gpunode.loop.complaints import isolated
 from gpunode.metric import Metric, Sample
 from gpunode.verdict.case import Case, Evidence
 from gpunode.verdict.causes import CAUSES, NONE
 from gpunode.verdict.causes.cause import LOST, Bounds, Cause, Explains, Loses
-from gpunode.verdict.causes.host import UNEXPLAINED
+from gpunode.verdict.causes.host import UNEXPLAINED, unread
 
 T = TypeVar("T")
 
-USES = (PCIE_BYTES,)
+USES = (PCIE_BYTES, UNREADABLE)
 """The metrics that a verdict rests on beside those of the causes."""
 
 FAILURES = Metric(
@@ -112,7 +113,8 @@ class Judge:
         if not wanted or share < LOST:
             return None
         state = max(("starved", "idle"), key=lambda state: case.shares[state])
-        return Verdict(UNEXPLAINED, share + of_peers, (case.state(state, LOST),))
+        evidence = (case.state(state, LOST), *unread(case))
+        return Verdict(UNEXPLAINED, share + of_peers, evidence)
 
     def _found(
         self, looks: Iterable[tuple[Cause, Loses | Bounds]], case: Case

@@ -154,6 +154,12 @@ class Cause:
     """Whether nothing that the job uses on this node is at its limit, as far as was seen."""
 
     @property
+    def costs(self) -> bool:
+        """Whether time is lost to it, or would come back if it were mended."""
+        bounds = all(isinstance(look, Bounds) for look in self.looks)
+        return self.uncertain or not bounds or bool(self.remedy and self.remedy.left)
+
+    @property
     def stands_still(self) -> bool:
         """Whether nothing goes on while it lasts: it is told at once, and so is its end."""
         return self.advice.urgency == "now"

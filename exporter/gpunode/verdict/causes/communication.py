@@ -12,7 +12,7 @@ from gpunode.gpu.units import NVLINK_BYTES, PCIE_BYTES
 from gpunode.jobs.owners import NCCL_SETTING
 from gpunode.nccl.ras import AWAITED
 from gpunode.verdict.advice import Advice
-from gpunode.verdict.case import Case, Evidence
+from gpunode.verdict.case import STANDS, Case, Evidence
 from gpunode.verdict.causes.cause import LOST, Cause, Effect, Loses, Remedy, takes
 from gpunode.verdict.causes.limits import LAUNCHES
 from gpunode.verdict.engine import USES as OF_ENGINE
@@ -80,8 +80,27 @@ def _communicates(case: Case) -> Effect | None:
     found = takes("communication", COMMUNICATES).look(case)
     if found is None:
         return None
-    ways = filter(None, (_around_nvlinks(case), _p2p_off(case)))
-    return Effect(found.share, (*found.evidence, *ways))
+    off = _p2p_off(case)
+    return Effect(found.share, (*found.evidence, *_ways(case), *((off,) if off else ())))
+
+
+def _ways(case: Case) -> Iterator[Evidence]:
+    """What goes over PCI Express and over NVLinks, each beside the other."""
+    sent, received = (case.rate(PCIE_BYTES, way) for way in DIRECTIONS)
+    moved = {way: case.facts.rate(NVLINK_BYTES, *case.at, way) for way in DIRECTIONS}
+    nvlink = {way: rate for way, rate in moved.items() if rate is not None}
+    around, pcie = _around_nvlinks(case), max(sent, received)
+    if around:
+        yield around
+    elif pcie:
+        meaning, way = "bytes per second over PCI Express", DIRECTIONS[received > sent]
+        yield case.evidence(PCIE_BYTES, pcie, max(nvlink.values(), default=0.0), meaning, way)
+    if nvlink:
+        way = max(nvlink, key=lambda each: nvlink[each])
+        meaning = "bytes per second over the NVLinks"
+        if not nvlink[way]:
+            meaning += ", which move nothing"
+        yield case.evidence(NVLINK_BYTES, nvlink[way], pcie, meaning, way)
 
 
 COMMUNICATION = Cause(
@@ -180,7 +199,7 @@ def _late(case: Case) -> Iterator[Evidence]:
         meaning = f"the GPU that others wait for: {REASONS[late.reason].meaning}"
         yield Evidence(series, 1.0, 1.0, meaning)
         if late.where:
-            yield Evidence(series, 1.0, 1.0, f"where it stands: {late.where}")
+            yield Evidence(series, 1.0, 1.0, f"{STANDS}{late.where}")
     for labels in case.facts.series(AWAITED):
         yield Evidence(series_name(AWAITED, labels), 1.0, 1.0, "the rank that others wait for")
 

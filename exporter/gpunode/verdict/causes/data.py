@@ -10,7 +10,7 @@ from gpunode.host import disk, lustre, nfs, pressure
 from gpunode.jobs import processes as job
 from gpunode.jobs import steps
 from gpunode.verdict.advice import Advice
-from gpunode.verdict.case import Case, Evidence
+from gpunode.verdict.case import Case, Evidence, per_second
 from gpunode.verdict.causes.cause import (
     LOST,
     Cause,
@@ -102,7 +102,14 @@ def _cpu(case: Case) -> Iterator[Evidence]:
     if periods and throttled / periods >= QUOTA_THROTTLED:
         meaning = "share of CPU quota periods that were throttled"
         yield case.evidence(
-            job.QUOTA_THROTTLED_PERIODS, throttled / periods, QUOTA_THROTTLED, meaning
+            job.QUOTA_THROTTLED_PERIODS,
+            throttled / periods,
+            QUOTA_THROTTLED,
+            meaning,
+            query=" / ".join(
+                per_second(case.series(metric))
+                for metric in (job.QUOTA_THROTTLED_PERIODS, job.QUOTA_PERIODS)
+            ),
         )
     waits = _pressure(case.facts, case.at, "cpu")
     if waits is not None and waits[1] >= CPU_PRESSURE:
@@ -173,8 +180,9 @@ def _storage(case: Case) -> Iterator[Evidence]:
             if not waited or not done or waited < REMOTE_SHARE:
                 continue
             if waited / done >= REMOTE_LATENCY:
-                series = series_name(seconds, labels)
-                yield Evidence(series, waited / done, REMOTE_LATENCY, "seconds per request")
+                series, of = series_name(seconds, labels), series_name(requests, labels)
+                query = f"{per_second(series)} / {per_second(of)}"
+                yield Evidence(series, waited / done, REMOTE_LATENCY, "seconds per request", query)
 
 
 DATA_LOADING_STORAGE = Cause(
@@ -223,11 +231,11 @@ def _copies(case: Case) -> Effect | None:
 
 DATA_LOADING_COPY = Cause(
     name="data_loading_copy",
-    meaning="copies between host and device run while the compute engines wait; they are slow from "
-    "memory that is not pinned",
+    meaning="copies between host and device run while the compute engines wait; whether their "
+    "memory is pinned is not known",
     named_when=(
-        "copies between host and device run while the compute engines wait; such copies "
-        "take long from memory that is not pinned"
+        "copies between host and device run while the compute engines wait; whether from memory "
+        "that is pinned is not known, and such copies take long from other memory"
     ),
     looks=(Loses(_copies),),
     uses=(PCIE_BYTES, PCIE_GENERATION, PCIE_WIDTH, *CHECKPOINT.uses, *HOST_COMPUTE.uses),
@@ -248,7 +256,8 @@ def _shm(case: Case) -> Iterator[Evidence]:
         size, used = facts.now(job.SHM_SIZE, *labels), facts.now(job.SHM_USED, *labels)
         if size and used is not None and used / size >= SHM_FULL:
             series = series_name(job.SHM_USED, labels)
-            yield Evidence(series, used / size, SHM_FULL, "share of /dev/shm in use")
+            query = f"{series} / {series_name(job.SHM_SIZE, labels)}"
+            yield Evidence(series, used / size, SHM_FULL, "share of /dev/shm in use", query)
 
 
 SHM = Cause(

@@ -10,7 +10,7 @@ from gpunode.gpu.units import PCIE_BYTES
 from gpunode.jobs import processes as job
 from gpunode.jobs import steps
 from gpunode.verdict.advice import Advice
-from gpunode.verdict.case import Case, Evidence
+from gpunode.verdict.case import LATELY, Case, Evidence
 from gpunode.verdict.causes.cause import (
     LOST,
     Cause,
@@ -131,7 +131,9 @@ def _compile(case: Case) -> Iterator[Evidence]:
     if case.now(job.COMPILER_CPUS) >= COMPILES or (
         used >= COMPILES and case.without_work >= RUNS_NOTHING
     ):
-        yield case.evidence(job.COMPILER_CPUS, used, COMPILES, "CPUs used by compilers")
+        query = f"max_over_time({case.series(job.COMPILER_CPUS)}{LATELY})"
+        meaning = "CPUs used by compilers at most, within 30 s"
+        yield case.evidence(job.COMPILER_CPUS, used, COMPILES, meaning, query=query)
 
 
 def rises_and_falls(case: Case) -> tuple[int, int]:
@@ -319,9 +321,25 @@ STOPPED = Cause(
     family="host",
 )
 
+UNREAD_OF_JOB = {
+    "stat": "what they do",
+    "io": "what they read and write",
+    "shm": "what they keep in /dev/shm",
+}
+"""What may explain time without work, and is not known of processes that cannot be read."""
+
+
+def unread(case: Case) -> Iterator[Evidence]:
+    """What could not be read of the job, and may explain time without work."""
+    for what, unknown in UNREAD_OF_JOB.items():
+        if many := case.now(job.UNREADABLE, what):
+            meaning = f"processes of which `{what}` cannot be read: {unknown} is not known"
+            yield case.evidence(job.UNREADABLE, many, 1.0, meaning, what)
+
+
 UNEXPLAINED = Cause(
     name="unexplained",
-    meaning="starved, and nothing on this node explains it",
+    meaning="starved, and nothing that is read on this node explains it",
     named_when=(
         "the GPU is `starved`, and nothing on this node shows a cause; a remote service, "
         "a sleep or a lock is likely"

@@ -8,6 +8,7 @@ from gpunode.gpu.activity import (
     MEMORY_RESERVED,
     MEMORY_TOTAL,
     MEMORY_USED,
+    SECONDS,
     SM_CLOCK,
     SM_CLOCK_MAX,
 )
@@ -15,7 +16,7 @@ from gpunode.gpu.health import THROTTLED
 from gpunode.gpu.power import POWER_DEFAULT_LIMIT, POWER_LIMIT
 from gpunode.gpu.units import ACTIVE
 from gpunode.verdict.advice import Advice
-from gpunode.verdict.case import Case
+from gpunode.verdict.case import Case, Evidence, per_second
 from gpunode.verdict.causes.cause import BOUND, Bounds, Cause, Effect, Loses, Remedy, takes
 
 LAUNCHES = 0.15
@@ -107,7 +108,8 @@ def _power(case: Case) -> Effect | None:
     if capped is None or not limit or not default or limit / default >= LIMIT_LOWERED:
         return braked  # at the board's default limit, a GPU does all it can
     meaning = "enforced over default limit"
-    lowered = case.evidence(POWER_LIMIT, limit / default, LIMIT_LOWERED, meaning)
+    query = f"{case.series(POWER_LIMIT)} / {case.series(POWER_DEFAULT_LIMIT)}"
+    lowered = case.evidence(POWER_LIMIT, limit / default, LIMIT_LOWERED, meaning, query=query)
     return Effect(capped.share, (*capped.evidence, lowered))
 
 
@@ -150,11 +152,19 @@ def _precision(case: Case) -> Effect | None:
             active = f"share of the compute time with the {pipe} pipe active"
             evidence = (
                 case.state("compute", BOUND),
-                case.evidence(ACTIVE, tensor / work, TENSOR_IDLE, idle, "tensor"),
-                case.evidence(ACTIVE, busy, PIPE_BUSY, active, pipe),
+                _of_compute(case, tensor / work, TENSOR_IDLE, idle, "tensor"),
+                _of_compute(case, busy, PIPE_BUSY, active, pipe),
             )
             return Effect(work, evidence)
     return None
+
+
+def _of_compute(case: Case, share: float, least: float, meaning: str, pipe: str) -> Evidence:
+    """How long a pipe was active, as a share of the compute time."""
+    active = per_second(case.series(ACTIVE, pipe))
+    compute = per_second(case.series(SECONDS, "compute"))
+    query = f"{active} / ignoring (unit, state) group_left {compute}"
+    return case.evidence(ACTIVE, share, least, meaning, pipe, query=query)
 
 
 PRECISION = Cause(
@@ -216,7 +226,10 @@ def _memory_capacity(case: Case) -> Effect | None:
     if usable <= 0 or used / usable < MEMORY_FULL or case.shares["free"] >= BOUND:
         return None
     meaning = "share of the frame buffer in use"
-    evidence = case.evidence(MEMORY_USED, used / usable, MEMORY_FULL, meaning)
+    reserved = case.facts.now(MEMORY_RESERVED, *case.at) is not None
+    left = f" - {case.series(MEMORY_RESERVED)}" if reserved else ""
+    query = f"{case.series(MEMORY_USED)} / ({case.series(MEMORY_TOTAL)}{left})"
+    evidence = case.evidence(MEMORY_USED, used / usable, MEMORY_FULL, meaning, query=query)
     return Effect(1.0, (evidence,))
 
 

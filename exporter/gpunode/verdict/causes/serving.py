@@ -78,7 +78,7 @@ def _waits_for_cache(case: Case) -> Iterator[Evidence]:
     spent, least = engine.rate(PARTS, "transfer"), max(LOST, EXPLAINED * case.without_work)
     if (on_way := engine.least("transferring")) >= 1.0:
         meaning = "requests whose KV cache is on its way, at each look"
-        yield engine.evidence(REQUESTS, on_way, 1.0, meaning, "transferring")
+        yield engine.evidence(REQUESTS, on_way, 1.0, meaning, "transferring", least=True)
     elif engine.least("waiting") >= 1.0 and spent >= least:
         meaning = "seconds of KV cache on its way, per second"
         yield engine.evidence(PARTS, spent, least, meaning, "transfer")
@@ -134,7 +134,7 @@ def _without_room(case: Case) -> Iterator[Evidence]:
     yield engine.waiting()
     if engine.kv_cache >= full:
         meaning = "share of the KV cache in use, which has no room for another request"
-        yield engine.evidence(KV_CACHE, engine.kv_cache, full, meaning)
+        yield engine.evidence(KV_CACHE, engine.kv_cache, full, meaning, most=True)
     if preempted > 0.0:
         meaning = "requests a second that lost their place and are computed again"
         yield engine.evidence(PREEMPTIONS, preempted, 0.0, meaning)
@@ -186,7 +186,7 @@ def _waits(case: Case) -> Iterator[Evidence]:
         yield engine.waiting()
         if engine.kv_cache:
             meaning = "share of the KV cache in use, which has room"
-            yield engine.evidence(KV_CACHE, engine.kv_cache, FULL, meaning)
+            yield engine.evidence(KV_CACHE, engine.kv_cache, FULL, meaning, most=True)
 
 
 def _limited(case: Case) -> Effect | None:
@@ -324,7 +324,7 @@ def _small_batch(case: Case) -> Effect | None:
     if not 0 < engine.most("running") <= FEW:
         return None
     meaning = "requests that the engine computes at a time, at most"
-    few = engine.evidence(REQUESTS, engine.most("running"), FEW, meaning, "running")
+    few = engine.evidence(REQUESTS, engine.most("running"), FEW, meaning, "running", most=True)
     return Effect(share, (case.state("memory", BOUND), few))
 
 
