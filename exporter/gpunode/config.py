@@ -333,8 +333,8 @@ class StacksSettings(Section):
 
     look: bool = Field(
         True,
-        description="look where a process stands once others have waited for it for 10 s, as far "
-        "as the privileges allow it",
+        description="look where a process stands once others have waited for it for 10 s, or once "
+        "who has a password asks (docs/incidents.md), as far as the privileges allow it",
     )
     code: bool = Field(
         False,
@@ -540,14 +540,10 @@ class DemoSettings(Settings):
     once: bool = Field(False, description="exit after the last tape instead of starting over")
 
 
-class DaemonSettings(CommandSettings):
-    """Where a running daemon answers, and what it takes to be let in."""
+class AdmissionSettings(CommandSettings):
+    """What it takes to be let in by a daemon at an address."""
 
-    web: ListenSettings = ListenSettings()
-
-    url: Address = Field(
-        "", description="address of the daemon; by default where web.listen-address has it listen"
-    )
+    url: Address = ""
     username: str = Field("", description="user name, if the daemon asks for one")
     password_file: Path | None = Field(None, description="file with the user's password")
     ca_file: Path | None = Field(
@@ -562,6 +558,25 @@ class DaemonSettings(CommandSettings):
         if url and not re.fullmatch(r"https?://[!-.0-~]+(/[!-~]*)?", url):
             raise ValueError(f"{url!r} is not http://HOST:PORT or https://HOST:PORT")
         return url
+
+    @property
+    def address(self) -> str:
+        """Where the daemon answers."""
+        return self.url.rstrip("/")
+
+
+class DaemonSettings(AdmissionSettings):
+    """Where a running daemon answers, and what it takes to be let in."""
+
+    web: ListenSettings = ListenSettings()
+
+    url: Address = Field(
+        "", description="address of the daemon; by default where web.listen-address has it listen"
+    )
+
+    @property
+    def address(self) -> str:
+        return (self.url or self.web.here).rstrip("/")
 
 
 class TopSettings(DaemonSettings):
@@ -637,11 +652,16 @@ class McpSettings(CommandSettings):
     )
 
 
-class StacksCommandSettings(CommandSettings):
+class StacksCommandSettings(AdmissionSettings):
     """Show where the processes on the GPUs of this node stand, in Python and in the kernel."""
 
     path: PathSettings = PathSettings()
 
+    url: Annotated[Address, ASKED] = Field(
+        "",
+        description="address of a daemon that is to look at its node, to who gives a password or a "
+        "certificate; empty to look at this node",
+    )
     gpu: Annotated[str, ASKED] = Field(
         "", pattern=r"^\d{0,4}$", description="index of the GPU to look at; empty for all"
     )

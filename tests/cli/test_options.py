@@ -32,7 +32,14 @@ USES: dict[str, list[list[str]]] = {
         [f"--web.listen-address={NOBODY}"],
         [f"--url=https://{NOBODY}", "--username=ann", "--password-file={folder}/password"],
     ],
-    "stacks": [["--gpu=0"], ["--pid=1"]],
+    "stacks": [
+        ["--gpu=0"],
+        ["--pid=1"],
+        [
+            *("--gpu=0", f"--url=https://{NOBODY}", "--username=ann"),
+            "--password-file={folder}/password",
+        ],
+    ],
     "incidents": [
         [f"--web.listen-address={NOBODY}"],
         [f"--url=https://{NOBODY}", "--username=ann", "--password-file={folder}/password"],

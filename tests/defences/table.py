@@ -12,6 +12,8 @@ DOCTOR = "tests/cli/test_doctor.py"
 MOUNTS = "tests/host/test_mounts_of_users.py"
 PATIENCE = "tests/node/test_patience.py"
 BUDGET = "tests/holders/test_budget.py"
+ASKED = "tests/export/test_asked_stacks.py"
+ASKING = "tests/verdict/test_asking.py"
 INSIDE = "tests/node/test_inside.py"
 FORGED = "tests/attacks/test_forged.py"
 RAS = "tests/attacks/test_ras.py"
@@ -30,6 +32,96 @@ INCIDENT_PAGE = "tests/incidents/test_page.py"
 WEB = "export/web"
 
 DEFENCES = (
+    # Who may have the daemon look where processes stand, and how often
+    Defence(
+        "nobody has the daemon look who need not say who he is",
+        f"{WEB}/private.py",
+        "if not request.scope.get(KNOWN):",
+        "if False:",
+        ASKED,
+        "nobody_says",
+    ),
+    Defence(
+        "no code is told to who asks without stacks.code",
+        "verdict/asking.py",
+        "look.stacks if self.code else without_code(look.stacks)",
+        "look.stacks",
+        ASKED,
+        "name_of_the_program",
+    ),
+    Defence(
+        "no line is told to who asks without stacks.code",
+        "verdict/asking.py",
+        "sentence(look.stacks, self.code, look.progress)",
+        "sentence(look.stacks, True, look.progress)",
+        ASKED,
+        "name_of_the_program",
+    ),
+    Defence(
+        "a daemon that is not to look does not for who asks",
+        f"{WEB}/stacks.py",
+        "if not asking.enabled:",
+        "if False:",
+        ASKED,
+        "not_looked_at",
+    ),
+    Defence(
+        "who asks makes no place for GPUs that are not there",
+        f"{WEB}/stacks.py",
+        "if not any(one.place.gpu == gpu for one in readings.details(OwnersDetail)):",
+        "if False:",
+        ASKED,
+        "not_looked_at",
+    ),
+    Defence(
+        "a look that hangs does not keep the daemon from ending",
+        f"{WEB}/stacks.py",
+        'while (await request.receive())["type"] != "http.disconnect":',
+        "while await asyncio.sleep(1, result=True):",
+        ASKED,
+        "hangs_keeps",
+        quick=False,
+    ),
+    Defence(
+        "who asks has one look at a time",
+        "verdict/asking.py",
+        "if not self._one.acquire(blocking=False):",
+        "if False:",
+        ASKING,
+        "at_a_time",
+    ),
+    Defence(
+        "who asks leaves a GPU alone for a while",
+        "verdict/asking.py",
+        "if left > 0:",
+        "if False:",
+        ASKING,
+        "left_alone",
+    ),
+    Defence(
+        "who asks has some processes looked at",
+        "verdict/asking.py",
+        "if number >= MOST:",
+        "if False:",
+        ASKING,
+        "no_more_than",
+    ),
+    Defence(
+        "processes that take long end a look",
+        "verdict/asking.py",
+        "if self.node.clock.monotonic() > until:",
+        "if False:",
+        ASKING,
+        "took_long",
+    ),
+    Defence(
+        "who asks does not cost the daemon a look of its own",
+        "node/inside.py",
+        "if not self._one_look.acquire(timeout=LOOK_WAIT):",
+        "self._one_look = threading.Lock()\n        if not self._one_look.acquire():",
+        INSIDE,
+        "waits_for_who_looked",
+    ),
     # What is kept of incidents, and who may read it
     Defence(
         "strangers read no incident",

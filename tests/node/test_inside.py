@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +18,7 @@ import pytest
 from gpunode.nccl.log import line_of
 from gpunode.node import patience
 from gpunode.node.local import LocalNode
+from gpunode.node.privileged import Privileged
 from tests.daemon import PATIENCE
 from tests.needs import as_root
 from tests.tenant import LOG, logs_of, own, root_with_home, tenant
@@ -186,3 +189,30 @@ def test_a_path_without_end_is_given_up_and_leaves_no_descriptor(
         with pytest.raises(OSError, match=why):
             LocalNode(Path("/")).lines(f"/proc/{pid}/{start}{name}", 0, line_of(1))
         assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_who_looks_where_a_process_stands_waits_for_who_looked_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """py-spy refuses a second; the daemon's look at a stall must not fail because somebody asks."""
+    looking: list[int] = []
+    most = []
+
+    def python(_self: Privileged, pid: str) -> bytes:
+        looking.append(int(pid))
+        most.append(len(looking))
+        time.sleep(0.05)
+        looking.pop()
+        return b"[]"
+
+    monkeypatch.setattr(Privileged, "python", python)
+    node = LocalNode(Path("/"))
+    asks = [threading.Thread(target=node.stacks, args=(os.getpid(),)) for _ in range(4)]
+    with subprocess.Popen(["sleep", "60"]) as other:
+        asks += [threading.Thread(target=node.stacks, args=(other.pid,)) for _ in range(4)]
+        for one in asks:
+            one.start()
+        for one in asks:
+            one.join()
+        other.kill()
+    assert most == [1] * 8

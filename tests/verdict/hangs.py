@@ -28,6 +28,8 @@ class Hang:
     """A signal that it is sent once it runs."""
 
     own_pid_namespace: bool = False
+    before: tuple[int, int] = (4, 0)
+    """The first version of Python that lacks what it uses."""
 
 
 FILES = {
@@ -147,6 +149,75 @@ import threading, time
 threading.Thread(target=time.sleep, args=(1000,)).start()
 raise SystemExit(1)
 """
+REPR = """
+class Tensor:
+    def __repr__(self):
+        time.sleep(1000)  # here
+def train():
+    loss = Tensor()
+    raise ValueError(loss is None)
+train()
+"""
+"""Its repr waits for a GPU, as it were, and is asked for by who shows local variables."""
+
+OF_RICH = f"""
+import time
+from rich.traceback import install
+install(show_locals=True)
+{REPR}"""
+OF_CGITB = f"""
+import cgitb, time
+cgitb.enable(format="text")
+{REPR}"""
+MESSAGE = """
+import time, traceback
+class Lost(Exception):
+    def __str__(self):
+        time.sleep(1000)  # here
+try:
+    raise Lost
+except Lost:
+    traceback.print_exc()
+"""
+FINALIZER = """
+import time, weakref
+class Dataset:
+    def close():
+        time.sleep(1000)  # here
+weakref.finalize(Dataset, Dataset.close)
+"""
+LOG_AT_EXIT = """
+import logging, threading, time
+handler = logging.StreamHandler()
+def write():
+    handler.acquire()
+    held.set()
+    time.sleep(1000)
+held = threading.Event()
+threading.Thread(target=write, daemon=True).start()
+held.wait()
+"""
+POOL_OF_THREADS = """
+import concurrent.futures, time
+concurrent.futures.ThreadPoolExecutor(1).submit(time.sleep, 1000)
+"""
+POOL_OF_PROCESSES = """
+import concurrent.futures, time
+concurrent.futures.ProcessPoolExecutor(1).submit(time.sleep, 1000)
+"""
+CHILD_AT_EXIT = """
+import multiprocessing, time
+multiprocessing.get_context("fork").Process(target=time.sleep, args=(1000,)).start()
+"""
+POST_MORTEM = """
+import pdb
+def train():
+    raise ValueError
+try:
+    train()
+except ValueError:
+    pdb.post_mortem()  # here
+"""
 HANDLER = """
 import socket
 ours, theirs = socket.socketpair()
@@ -231,6 +302,15 @@ HANGS = (
     Hang("loader", "epoch", "loader", "data/dataloader.py:2 _try_get_data", LOADER),
     Hang("debugger", "train", "debugger", "main thread in", DEBUGGER),
     Hang("exception", "", "exiting", "main thread in", EXCEPTION),
+    Hang("rich", "Tensor.__repr__", "exiting", "rich/traceback.py:", OF_RICH),
+    Hang("cgitb", "Tensor.__repr__", "exiting", "/cgitb.py:", OF_CGITB, before=(3, 13)),
+    Hang("message", "Lost.__str__", "exiting", "/traceback.py:", MESSAGE),
+    Hang("finalizer", "Dataset.close", "exiting", "/weakref.py:", FINALIZER),
+    Hang("log_at_exit", "", "exiting", "logging/__init__.py:", LOG_AT_EXIT),
+    Hang("pool_of_threads", "", "exiting", "thread.py:", POOL_OF_THREADS),
+    Hang("pool_of_processes", "", "exiting", "threading.py:", POOL_OF_PROCESSES),
+    Hang("child_at_exit", "", "exiting", "multiprocessing/util.py:", CHILD_AT_EXIT),
+    Hang("post_mortem", "<module>", "debugger", "/cmd.py:", POST_MORTEM),
     Hang("handler", "train", "socket", "waiting in the kernel for a socket", HANDLER),
     Hang("gil", "kernel", "sleeping", "waiting in the kernel for a timer", GIL),
     Hang("gil_of_another", "train", "lock", "thread decoder holds the GIL", GIL_OF_ANOTHER),

@@ -355,6 +355,108 @@ def test_frames_of_modules_that_all_use_tell_the_reason(
         assert found is REASONS[reason]
 
 
+ERRORS = f"{LIBRARY}/torch/distributed/elastic/multiprocessing/errors"
+RECORDED = (
+    (  # debugpy 1.8.22: debugpy.wait_for_client()
+        "debugger",
+        (
+            ("Condition.wait", f"{STDLIB}/threading.py", 331),
+            (
+                "PyDB.block_until_configuration_done",
+                f"{LIBRARY}/debugpy/_vendored/pydevd/pydevd.py",
+                9,
+            ),
+            ("_wait_for_attach", f"{LIBRARY}/debugpy/_vendored/pydevd/pydevd.py", 3040),
+            ("wait_for_client_cls.__call__", f"{LIBRARY}/debugpy/server/api.py", 325),
+            ("<module>", "/a/train.py", 3),
+        ),
+    ),
+    (  # ipdb 0.13.13: ipdb.post_mortem()
+        "debugger",
+        (
+            ("Cmd.cmdloop", f"{STDLIB}/cmd.py", 126),
+            ("Pdb._cmdloop", f"{LIBRARY}/IPython/core/debugger.py", 557),
+            ("Pdb.interaction", f"{STDLIB}/pdb.py", 433),
+            ("post_mortem", f"{LIBRARY}/ipdb/__main__.py", 210),
+        ),
+    ),
+    (  # IPython 9.18.1: sys.excepthook = VerboseTB(), which shows local variables
+        "exiting",
+        (
+            ("Tensor.__repr__", "/a/train.py", 5),
+            ("VerboseTB.format_record", f"{LIBRARY}/IPython/core/ultratb.py", 652),
+            ("VerboseTB.__call__", f"{LIBRARY}/IPython/core/ultratb.py", 1095),
+        ),
+    ),
+    (  # better-exceptions 0.3.3
+        "exiting",
+        (
+            ("Tensor.__repr__", "/a/train.py", 4),
+            ("ExceptionFormatter.format_value", f"{LIBRARY}/better_exceptions/formatter.py", 117),
+            ("excepthook", f"{LIBRARY}/better_exceptions/__init__.py", 53),
+        ),
+    ),
+    (  # loguru 0.7.3: @logger.catch
+        "exiting",
+        (
+            ("Tensor.__repr__", "/a/train.py", 4),
+            ("ExceptionFormatter._format_value", f"{LIBRARY}/loguru/_better_exceptions.py", 340),
+            ("Logger.catch.<locals>.Catcher.__exit__", f"{LIBRARY}/loguru/_logger.py", 1261),
+            ("<module>", "/a/train.py", 9),
+        ),
+    ),
+    (  # sentry-sdk 2.75.0: what it sends at the end
+        "exiting",
+        (
+            ("Condition.wait", f"{STDLIB}/threading.py", 331),
+            ("BackgroundWorker._timed_queue_join", f"{LIBRARY}/sentry_sdk/worker.py", 80),
+            (
+                "AtexitIntegration.setup_once.<locals>._shutdown",
+                f"{LIBRARY}/sentry_sdk/integrations/atexit.py",
+                51,
+            ),
+        ),
+    ),
+    (  # the same: it shows local variables
+        "exiting",
+        (
+            ("Tensor.__repr__", "/a/train.py", 5),
+            ("safe_repr", f"{LIBRARY}/sentry_sdk/utils.py", 557),
+            (
+                "_make_excepthook.<locals>.sentry_sdk_excepthook",
+                f"{LIBRARY}/sentry_sdk/integrations/excepthook.py",
+                55,
+            ),
+        ),
+    ),
+    (  # torch: @record, with a file for errors that waits
+        "exiting",
+        (
+            ("ErrorHandler.record_exception", f"{ERRORS}/error_handler.py", 81),
+            ("record.<locals>.wrap.<locals>.wrapper", f"{ERRORS}/__init__.py", 361),
+            ("<module>", "/a/train.py", 7),
+        ),
+    ),
+    (  # torch: @record, at work
+        "sleeping",
+        (
+            ("main", "/a/train.py", 4),
+            ("record.<locals>.wrap.<locals>.wrapper", f"{ERRORS}/__init__.py", 346),
+            ("<module>", "/a/train.py", 5),
+        ),
+    ),
+)
+"""What was seen of small programs."""
+
+
+@pytest.mark.parametrize(("reason", "frames"), RECORDED)
+def test_who_handles_an_exception_or_is_debugged_is_recognised(
+    reason: str, frames: tuple[tuple[str, str, int], ...]
+) -> None:
+    found = reason_of(stacks(thread(*frames, waits_in="hrtimer_nanosleep")))
+    assert found is REASONS[reason]
+
+
 @pytest.mark.parametrize(
     ("waits_in", "reason", "words"),
     [

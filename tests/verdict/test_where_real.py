@@ -81,6 +81,8 @@ def stands(pid: int, line: int) -> ProcessStacks | None:
 def test_file_line_and_function_are_told_of_a_program_that_hangs(
     hang: Hang, tmp_path: Path, libraries: Path
 ) -> None:
+    if sys.version_info >= hang.before:
+        pytest.skip("this Python lacks what the program uses")
     file = tmp_path / f"job_{hang.name}.py"  # not the name of a module that it imports
     file.write_text(hang.program)
     lines = hang.program.splitlines()

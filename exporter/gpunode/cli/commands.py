@@ -72,6 +72,7 @@ from gpunode.node.node import Node
 from gpunode.node.tape import RecordingNode, TapeError, TapeNode, TapeWriter
 from gpunode.sources import watch
 from gpunode.text import escaped, json_for_terminal
+from gpunode.verdict.asking import Asking
 
 log = logging.getLogger(__name__)
 
@@ -178,7 +179,7 @@ def run(settings: RunSettings) -> None:
     signal.signal(signal.SIGHUP, _stay)
     web, entrance, serving = server(settings.web, lambda: loop)
     node, box = boxed(watched_node(settings.path, settings.dcgm), settings)
-    loop = watch(node, settings, *box, entrance)
+    loop = watch(node, settings, *box, entrance, Asking(node, settings))
     signal.signal(signal.SIGTERM, _end)
     _start(loop)
     log.info("gpunode %s listens on %s", __version__, web.listen_address)
@@ -301,9 +302,9 @@ def top(settings: TopSettings) -> None:
 
 def stacks(settings: StacksCommandSettings) -> None:
     """Print where the processes on the GPUs stand."""
-    from gpunode.cli.stacks import as_json, lines, look
+    from gpunode.cli.stacks import as_json, lines, shown
 
-    found = look(local_node(settings.path, patience=COLD), settings)
+    found = shown(settings, lambda: local_node(settings.path, patience=COLD))
     with streams.printing():
         if settings.json_output:
             print(json.dumps(as_json(found), indent=2))

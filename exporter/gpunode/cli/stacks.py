@@ -4,37 +4,66 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, fields, replace
 
+from gpunode.cli.top import DaemonAddress, NoDaemon, understood
 from gpunode.config import StacksCommandSettings, UsageError
 from gpunode.driver.driver import DriverError, listed
 from gpunode.node.local import LocalNode
 from gpunode.node.stacks import MOST_THREADS, ProcessStacks, ThreadStack
 from gpunode.text import printable
+from gpunode.verdict.asking import ProcessStands, StacksNow
 from gpunode.verdict.where import reason_of, sentence
+
+ANSWER_TIMEOUT = 10.0
+"""Seconds for an answer of a daemon, which hangs up after as many."""
+
+WITHOUT_CODE = "  no files, functions and lines: that daemon tells them with stacks.code alone"
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessShown:
-    """Where one process stands, or why that cannot be told."""
+class ProcessShown(ProcessStands):
+    """Where one process stands, as this command shows it."""
 
-    gpu: str
-    """The index of its GPU; empty if it was asked for by its PID."""
-
-    pid: int
-    program: str
-    sentence: str
-    reason: str
-    """A name of ``gpunode_gpu_waited_for``, empty where nothing is recognised."""
-
-    stacks: ProcessStacks | None
-    why_not: str = ""
     native: tuple[ThreadStack, ...] = ()
     """The threads with frames of other languages, if they were asked for."""
 
     without_native: str = ""
     """Why there are none."""
+
+    without_code: bool = False
+    """Whether a daemon kept frames for itself."""
+
+
+def shown(settings: StacksCommandSettings, node: Callable[[], LocalNode]) -> list[ProcessShown]:
+    """Where the processes stand that were asked for, here or where a daemon is.
+
+    Raises ``UsageError``.
+    """
+    return asked(settings) if settings.url else look(node(), settings)
+
+
+def asked(settings: StacksCommandSettings) -> list[ProcessShown]:
+    """Where the processes on a GPU stand, as the daemon says that looks. Raises ``UsageError``."""
+    if not settings.gpu or settings.pid is not None:
+        raise UsageError("--url: a daemon looks at the processes on a GPU: say which with --gpu")
+    if settings.native:
+        raise UsageError("--native: no daemon tells functions of C; run it as root on the node")
+    try:
+        answer = DaemonAddress.of(settings).get(
+            f"/api/v1/stacks?gpu={settings.gpu}", ANSWER_TIMEOUT
+        )
+        found = understood(answer, StacksNow)
+    except NoDaemon as error:
+        raise UsageError(str(error)) from error
+    if not found.processes:
+        raise UsageError(f"no process is on GPU {settings.gpu}")
+    names = [field.name for field in fields(ProcessStands)]
+    return [
+        ProcessShown(**{name: getattr(one, name) for name in names}, without_code=not found.code)
+        for one in found.processes
+    ]
 
 
 def look(node: LocalNode, settings: StacksCommandSettings) -> list[ProcessShown]:
@@ -69,25 +98,28 @@ def _one(node: LocalNode, gpu: str, pid: int, native: bool) -> ProcessShown:
         return ProcessShown(gpu, pid, "", "", "", None, why)
     reason = reason_of(stacks)
     said = sentence(stacks, code=True)
-    shown = ProcessShown(gpu, pid, program, said, reason.name if reason else "", stacks)
-    return _with_native(node, shown, not stacks.without_python) if native else shown
+    found = ProcessShown(gpu, pid, program, said, reason.name if reason else "", stacks)
+    return _with_native(node, found, not stacks.without_python) if native else found
 
 
-def _with_native(node: LocalNode, shown: ProcessShown, python: bool) -> ProcessShown:
+def _with_native(node: LocalNode, one: ProcessShown, python: bool) -> ProcessShown:
     try:
-        found = node.native_stacks(shown.pid, python)
-        return replace(shown, native=tuple(found[:MOST_THREADS]))
+        found = node.native_stacks(one.pid, python)
+        return replace(one, native=tuple(found[:MOST_THREADS]))
     except OSError as error:
-        return replace(shown, without_native=printable(error.strerror or str(error), 200))
+        return replace(one, without_native=printable(error.strerror or str(error), 200))
 
 
 def lines(found: list[ProcessShown]) -> Iterator[str]:
     """What the command prints."""
     for one in found:
         gpu = f"GPU {one.gpu}, " if one.gpu else ""
-        program = f" ({one.program})" if one.program else ""
+        whose = filter(None, (one.program, one.rank and f"rank {one.rank}", one.owner))
+        program = f" ({described})" if (described := ", ".join(whose)) else ""
         said = one.why_not or one.sentence or "nothing tells where it stands"
         yield f"{gpu}process {one.pid}{program}: {said}"
+        if one.without_code and one.stacks is not None and not one.stacks.without_python:
+            yield WITHOUT_CODE
         if one.stacks is not None:
             yield from _threads(one.stacks)
         if one.without_native:

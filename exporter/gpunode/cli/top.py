@@ -26,7 +26,7 @@ from rich.live import Live
 from rich.text import Text
 
 from gpunode.cli.table import LONGEST_TEXT, OF_A_NODE, URGENCIES, Row, fitting, row, table
-from gpunode.config import DaemonSettings, UsageError
+from gpunode.config import AdmissionSettings, UsageError
 from gpunode.export.web.node import GpuNow, NodeNow
 from gpunode.report.fetch import NoWholeAnswer, fetched
 from gpunode.source import Met
@@ -96,9 +96,9 @@ class DaemonAddress:
     tls: ssl.SSLContext = field(default_factory=lambda: ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
 
     @staticmethod
-    def of(settings: DaemonSettings) -> DaemonAddress:
+    def of(settings: AdmissionSettings) -> DaemonAddress:
         """What the settings say. Raises ``UsageError`` for a file that cannot be used."""
-        url = (settings.url or settings.web.here).rstrip("/")
+        url = settings.address
         known = None
         try:
             if settings.password_file:

@@ -20,6 +20,7 @@ import errno
 import os
 import re
 import socket
+import threading
 from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
@@ -46,6 +47,9 @@ KEPT = 4
 SOCKETS_WAIT = 1.5
 """Seconds to wait for the sockets of a process: 16,384 descriptors take 0.2 s of CPU."""
 
+LOOK_WAIT = 4 * stacks.LONGEST
+"""Seconds to wait for a look that another has asked for."""
+
 
 class Inside:
     """Reads of the processes of a node, with patience."""
@@ -61,6 +65,9 @@ class Inside:
         self._others = Patience(kept=KEPT)
         self._sockets = Patience(SOCKETS_WAIT)
         self._stacks = Patience(2 * stacks.LONGEST)
+        self._one_look = threading.Lock()
+        """Held while py-spy is asked, which refuses a second: who asks then waits."""
+
         self._kept: dict[str, int] = {}
         """By owner, the process from which py-spy has not come back."""
 
@@ -133,6 +140,14 @@ class Inside:
         process has to answer first, and before it the one from which it has not come back of the
         same owner.
         """
+        if not self._one_look.acquire(timeout=LOOK_WAIT):
+            raise OSError(errno.EBUSY, "py-spy is busy with another process")
+        try:
+            return self._python(pid)
+        finally:
+            self._one_look.release()
+
+    def _python(self, pid: int) -> bytes:
         whose, process = self._of(pid)
         tenant = whose()
         if tenant in self._kept:

@@ -102,7 +102,7 @@ class Looking:
                     one for told in readings.details(SaidByClients) for one in told.detail.processes
                 ]
                 looks = self._look(late, waiting, owners, readings.clock.time())
-                stall.looks = tuple(_with_word(look, said) for look in looks)
+                stall.looks = tuple(with_word(look, said) for look in looks)
         self._forget(now)
         samples = (Sample(LOOKED, (result,), float(n)) for result, n in self._results.items())
         looks = (look for stall in self._stalls.values() for look in stall.looks)
@@ -148,10 +148,7 @@ class Looking:
     def _stacks(self, process: Started) -> ProcessStacks | None:
         """Where a process stands; None if it has ended, and its PID may be another's."""
         try:
-            found = self.node.stacks(process.pid)
-            start = parse_stat(self.node.read_text(f"/proc/{process.pid}/stat")).start
-            if process.start not in (0.0, start):
-                raise ProcessLookupError(errno.ESRCH, "another process has its PID")
+            found = stacks_of_started(self.node, process)
         except NotRecorded:  # on a tape, nothing is missed
             return None
         except (OSError, ValueError):
@@ -161,7 +158,16 @@ class Looking:
         return found
 
 
-def _with_word(look: StackLook, said: Iterable[SaidToStand]) -> StackLook:
+def stacks_of_started(node: Node, process: Started) -> ProcessStacks:
+    """Where a process stands. Raises ``OSError``, also if its PID is another's by now."""
+    found = node.stacks(process.pid)
+    start = parse_stat(node.read_text(f"/proc/{process.pid}/stat")).start
+    if process.start not in (0.0, start):
+        raise ProcessLookupError(errno.ESRCH, "another process has its PID")
+    return found
+
+
+def with_word(look: StackLook, said: Iterable[SaidToStand]) -> StackLook:
     """The look, with what the process itself says: its frames only where py-spy saw none."""
     for one in said:
         if (one.pid, one.start) == (look.pid, look.start):

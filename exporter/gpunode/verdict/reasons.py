@@ -213,7 +213,7 @@ DEBUGGER = Reason(
 EXITING = Reason(
     "exiting",
     "its process handles an exception or exits, and does not get to its end",
-    "where its main thread stands: a traceback is made, or Python ends and waits for a thread",
+    "where its main thread stands: a traceback is made or reported, or Python ends and waits",
     Advice(
         "now",
         "whose process handles an exception or exits, and does not get to its end",

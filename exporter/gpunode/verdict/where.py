@@ -50,12 +50,22 @@ WEB = "requests|urllib3|aiohttp|httpx|httpcore|botocore|s3transfer|gcsfs|s3fs|hu
 
 KNOWN: tuple[Known, ...] = (
     _known(r"(?:pdb|bdb|cmd)\.py", r"interaction|_?cmdloop|user_\w+", DEBUGGER),
-    _known(r"(?:pydevd|_pydevd_bundle/.*)\.py", r"_?do_wait_suspend", DEBUGGER),
-    _known(r"debugpy/.*\.py", r"wait_for_client", DEBUGGER),
+    _known(r"(?:pydevd|_pydevd_bundle/.*)\.py", r"_?do_wait_suspend|_wait_for_attach", DEBUGGER),
     _known(r"threading\.py", "_shutdown", EXITING),
     _known(r"concurrent/futures/thread\.py", "_python_exit", EXITING),
     _known(r"multiprocessing/util\.py", "_exit_function", EXITING),
-    _known(r"traceback\.py", ANY, EXITING),
+    _known(r"weakref\.py", "_exitfunc", EXITING),
+    _known(r"logging/__init__\.py", "shutdown", EXITING),
+    _known(r"(?:traceback|cgitb)\.py", ANY, EXITING),  # also rich/traceback.py
+    _known(r"IPython/core/ultratb\.py", ANY, EXITING),
+    _known(r"(?:better_exceptions/\w+|loguru/_better_exceptions)\.py", ANY, EXITING),
+    _known(
+        r"sentry_sdk/integrations/(?:atexit|excepthook)\.py",
+        "_shutdown|sentry_sdk_excepthook",
+        EXITING,
+    ),
+    # Around it is the wrapper of `record`, in which the whole job runs.
+    _known(r"torch/distributed/elastic/.*/errors/\w+\.py", "record_exception", EXITING),
     _known(r"torch/distributed/checkpoint/.*\.py", ANY, CHECKPOINTING),
     _known(r"torch/serialization\.py", r"_?save|_?legacy_save", CHECKPOINTING),
     _known(r"safetensors/\w+\.py", r"save\w*", CHECKPOINTING),

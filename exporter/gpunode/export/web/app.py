@@ -1,5 +1,7 @@
 """The HTTP endpoints. A request encodes existing readings: it asks no driver and reads no file.
 
+One of them looks where processes stand, in a thread of its own.
+
 The endpoints are coroutines: one request is encoded after another. In threads, as many as come at
 once would each need the memory of an exposition, and take turns at the interpreter's lock with the
 sources.
@@ -21,10 +23,13 @@ from gpunode.export.exposition import Exposition
 from gpunode.export.web import api, page
 from gpunode.export.web.node import NodeNow, node
 from gpunode.export.web.prepared import Remembered, every_moment
-from gpunode.export.web.private import private
+from gpunode.export.web.private import known, private
+from gpunode.export.web.stacks import REFUSALS, GpuIndex
+from gpunode.export.web.stacks import stacks as looked
 from gpunode.incidents.incident import Brief, Incident
 from gpunode.loop import Loop
 from gpunode.source import Met
+from gpunode.verdict.asking import StacksNow
 from gpunode.verdict.source import JUDGED, PERIOD, Judgement
 
 T = TypeVar("T", bound=Callable[..., Any])
@@ -136,6 +141,16 @@ def create_app(loop: Callable[[], Loop]) -> FastAPI:
         name = f'attachment; filename="{incident}.jsonl.gz"'
         headers = {"content-disposition": name, "content-encoding": "identity"}
         return Response(found.tape, media_type="application/gzip", headers=headers)
+
+    # Not for HEAD: to look for nothing would be in vain.
+    @app.get("/api/v1/stacks", dependencies=[Depends(known)], responses=REFUSALS)
+    async def stacks(request: Request, response: Response, gpu: GpuIndex) -> StacksNow:
+        """Where the processes on a GPU stand now: the daemon looks, and stops none of them.
+
+        For who gave a password or a certificate.
+        """
+        response.headers["cache-control"] = "no-store"
+        return await looked(request, loop(), gpu)
 
     return app
 

@@ -24,6 +24,17 @@ WHY = (
     "(--web.config.file), or ask on the node itself, at localhost"
 )
 
+WHY_NOT_ASKED = (
+    "where processes stand is told to who says who he is: turn on passwords or client certificates "
+    "(--web.config.file), or run `gpunode stacks` as root on the node"
+)
+
+
+def known(request: Request) -> None:
+    """Let a request pass if its client had to say who it is. Raises ``HTTPException``."""
+    if not request.scope.get(KNOWN):
+        raise HTTPException(403, WHY_NOT_ASKED)
+
 
 def private(request: Request) -> None:
     """Let a request pass if it may see incidents. Raises ``HTTPException``."""
