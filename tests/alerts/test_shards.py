@@ -71,13 +71,17 @@ def test_only_what_is_asked_of_each_gpu_is_handed_on_of_each_gpu() -> None:
     assert of_each == set[str]().union(*FOR_EACH_GPU.values())
 
 
+LASTS: dict[Engine, float] = {"prometheus": 50.0, "victoriametrics": 90.0}
+"""Seconds until everybody is told: vmalert reads what it has recorded some evaluations later."""
+
+
 def paged(engine: Engine, *restarts: Restart) -> list[dict[str, str]]:
     need("prometheus")
     need("alertmanager", "prometheus-alertmanager")
     if engine == "victoriametrics":
         need("victoria-metrics")
         need("vmalert")
-    lasts = 60.0 if restarts or engine == "victoriametrics" else 50.0
+    lasts = LASTS[engine] + sum(20.0 for _ in restarts)
     return [*shards.run(lasts, engine, restarts).get("pager", [])]
 
 
