@@ -52,3 +52,14 @@ WORKLESS = series("gpunode_job_workless_seconds")
 WORKLESS_B = series("gpunode_job_workless_seconds", **ON_B)
 STREAK_B = series("gpunode_gpu_blocked_streak_seconds", **ON_B)
 STREAK = series("gpunode_gpu_blocked_streak_seconds")
+STARTED = series(
+    "gpunode_gpu_process_info",
+    **dict.fromkeys(
+        ("owner_namespace", "owner_container", "slurm_job", "user", "slurm_step", "rank"), ""
+    ),
+    local_rank="",
+    world_size="",
+    owner_pod="train-0",
+    pid="417",
+)
+"""A process of that job."""

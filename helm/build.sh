@@ -26,7 +26,7 @@ go build -mod=mod -tags providerless -ldflags "$named" -o "$work/" "${packages[@
 [ ! -e server ] || mv server etcd
 mkdir -p "$folder/crds"
 crds=$(source_of "github.com/prometheus-operator/prometheus-operator@$operator")/example/prometheus-operator-crd
-for kind in podmonitors servicemonitors prometheusrules; do
+for kind in podmonitors servicemonitors prometheusrules prometheuses; do
     install -m 644 "$crds/monitoring.coreos.com_$kind.yaml" "$folder/crds/"
 done
 mv "${programs[@]}" "$folder/" # last, so that they are there only if all is

@@ -18,6 +18,7 @@ import yaml
 
 from alerts.generate import SHIPPED
 from alerts.model import Threshold
+from alerts.rule_files import handed_on
 from alerts.settings import RUNBOOKS_URL, SETTINGS
 from alerts.thresholds.table import THRESHOLDS
 from dashboards import FOLDER as DASHBOARDS
@@ -28,6 +29,7 @@ from gpunode.rules.document import Severity
 
 ROOT = Path(__file__).parents[1]
 CHART = ROOT / "helm" / "gpunode"
+EXAMPLES = ROOT / "helm" / "examples"
 
 OF_THE_CHART = {
     *(("path", "rootfs"), ("web", "listen_address"), ("client", "socket")),
@@ -329,9 +331,20 @@ def readme() -> str:
     )
 
 
+KEPT = re.compile(r"(?m)^( +regex: )up\|.*$")
+SHARDS = EXAMPLES / "shards-prometheus.yaml"
+
+
+def shards() -> str:
+    """The example of shards, with the names of what they hand on."""
+    names = "|".join(sorted(handed_on(), key=lambda name: name != "up"))
+    return KEPT.sub(rf"\g<1>{names}", SHARDS.read_text())
+
+
 def files() -> dict[Path, str]:
     """Everything that is generated, by its path."""
     return {
+        SHARDS: shards(),
         **{
             CHART / "files" / name: (ROOT / SHIPPED / name).read_text()
             for name in ("rules.yaml", "alertmanager.yaml")

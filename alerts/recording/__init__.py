@@ -20,6 +20,7 @@ from alerts.recording import (
     losses,
     memory,
     overview,
+    parts,
     places,
     ranks,
     repairs,
@@ -49,6 +50,7 @@ OF_NODES: tuple[Record, ...] = (
     *overview.OF_NODES,
     *lemons.OF_NODES,
     *bandwidth.OF_NODES,
+    *parts.OF_NODES,
 )
 """Rules that need only the series of one node; each shard of Prometheus can evaluate them."""
 

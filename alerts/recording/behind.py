@@ -16,13 +16,12 @@ import math
 from alerts.examples import HELD, OF_GPU, OF_JOB, OF_NODE, TRAIN, A, ledger, owner, series
 from alerts.model import FOR_DAYS, Given, Record, Series, minutes
 from alerts.promql import GPU, JOB, NODE, OWNER
-from alerts.recording.jobs import USEFUL
+from alerts.recording.parts import WORKS_LITTLE
 from alerts.settings import (
     BEHIND_FROM,
     BEHIND_HOURS,
     BEHIND_PEERS,
     BEHIND_WAITS,
-    BEHIND_WORKS,
 )
 
 MEAN_HOURS = 12
@@ -53,7 +52,7 @@ WEIGHT_OF_JOB, WEIGHT = "job:gpunode_behind:weight", "gpu:gpunode_behind:weight"
 RATIO, LOWER = "gpu:gpunode_behind:ratio", "gpu:gpunode_behind:lower"
 RATIO_OF_NODE, LOWER_OF_NODE = "node:gpunode_behind:ratio", "node:gpunode_behind:lower"
 
-_AT_WORK = f"{BLOCKED} and on ({GPU}) {USEFUL} > {BEHIND_WORKS}"
+_AT_WORK = f"{BLOCKED} unless on ({GPU}) {WORKS_LITTLE}"
 ONCE_AN_HOUR = f"and on () (minute() < {minutes(FOR_DAYS)})"
 
 

@@ -10,8 +10,8 @@ from alerts.examples import HALF, HELD, NODE_A, OF_GPU, OF_NODE, TRAINS, A, ledg
 from alerts.model import FOR_DAYS, FOR_HOURS, Record, minutes
 from alerts.promql import GPU, NODE, of_gpus, rate
 from alerts.recording.jobs import OWNED, SLURM
+from alerts.recording.parts import ACTIVE, BOTTLENECKS, BY_MODEL, BY_OWNER, GAINS, KINDS
 from alerts.settings import BUSY_SHARE
-from gpunode.gpu.ledger import STATES
 
 SAMPLES_AN_HOUR = 120
 """What a rule that is evaluated every 30 s records."""
@@ -29,10 +29,6 @@ MEASURED = "gpunode_nccl_bus_bandwidth_bytes_per_second"
 EXPECTED = "gpunode_nccl_expected_bus_bandwidth_bytes_per_second"
 ALL_REDUCE = {"collective": "all_reduce", "gpus": "8", "nodes": "1"}
 COLLECTIVE = f"{NODE}, collective, gpus, nodes"
-
-
-ROOFS = ("tensor", "fp32", "dram")
-"""The parts of a GPU that limit kernels, as a roofline has them."""
 
 
 def _over(
@@ -95,25 +91,6 @@ def _over(
             for days in (1, 30)
         ),
     ]
-
-
-def _by_owner(owner: str) -> str:
-    """The seconds of GPUs by state, each weighted with an owner's share of the GPU.
-
-    One side of a join may have only one series for each GPU, so each state is joined by itself.
-    """
-    states = (
-        f"label_replace(sum by (cluster, {owner}) (gpu:gpunode_gpu_owner:share "
-        f"* on ({GPU}) group_left () "
-        f'gpu:gpunode_gpu_seconds:rate5m{{state="{state}"}}), "state", "{state}", "", "")'
-        for state in STATES
-    )
-    return " or ".join(states)
-
-
-def _active(unit: str) -> str:
-    """How long a part of the GPU worked."""
-    return f'gpunode_gpu_active_seconds_total{{unit="{unit}"}}'
 
 
 OF_NODES: tuple[Record, ...] = (
@@ -225,7 +202,7 @@ OF_NODES: tuple[Record, ...] = (
     Record(
         name="node:gpunode_gpu_power:by_state",
         labels=(*OF_NODE, "state"),
-        expression=rate("gpunode_gpu_energy_joules_total", f"{NODE}, state"),
+        expression=rate("gpunode_gpu_energy_joules_total", f"{NODE}, state") + " > 0",
         purpose="What the GPUs of a node draw by state of the ledger; it sums to their power draw.",
         given={series("gpunode_gpu_energy_joules_total", state="blocked"): 100.0},
         results={(NODE_A, "blocked"): 100.0},
@@ -276,7 +253,7 @@ OF_CLUSTERS: tuple[Record, ...] = (
     Record(
         name="namespace:gpunode_gpu_seconds:rate5m",
         labels=(*OF_NAMESPACE, "state"),
-        expression=_by_owner("owner_namespace"),
+        expression=f"sum by (cluster, owner_namespace, state) ({BY_OWNER})",
         purpose="GPU seconds per second, by Kubernetes namespace and state.",
         given={**HALF, **OWNED},
         results={("research", "starved"): 0.125},
@@ -284,7 +261,7 @@ OF_CLUSTERS: tuple[Record, ...] = (
     Record(
         name="job:gpunode_gpu_seconds:rate5m",
         labels=(*OF_WORKLOAD, "state"),
-        expression=_by_owner(WORKLOAD),
+        expression=f"sum by (cluster, {WORKLOAD}, state) ({BY_OWNER})",
         purpose="GPU seconds per second, by job and state.",
         given={**HALF, **SLURM},
         results={("", "slurm-42", "kim", "starved"): 0.25},
@@ -316,14 +293,14 @@ OF_CLUSTERS: tuple[Record, ...] = (
         "cluster",
         ("cluster",),
         (),
-        hour="sum by (cluster, state) (node:gpunode_gpu_seconds:rate1h)",
-        rests_on="node:gpunode_gpu_seconds:rate1h",
+        hour=f"sum by (cluster, state) ({BY_MODEL})",
+        rests_on=BY_MODEL,
         result=0.25,
     ),
     Record(
         name="cluster:gpunode_job_kind:gpus",
         labels=("cluster", "kind"),
-        expression="count by (cluster, kind) (gpu:gpunode_job:kind)",
+        expression=f"sum by (cluster, kind) ({KINDS})",
         purpose="GPUs by the kind of work that the job on them does.",
         given=TRAINS,
         results={("training",): 1.0},
@@ -332,12 +309,7 @@ OF_CLUSTERS: tuple[Record, ...] = (
         name="job:gpunode_gpu_active:ratio",
         labels=(*OF_WORKLOAD, "unit"),
         interval=FOR_HOURS,
-        expression=" or ".join(
-            f"label_replace(avg by (cluster, {WORKLOAD}) (gpu:gpunode_job:member * on ({GPU}) "
-            f"group_left () {rate(_active(unit))}), "
-            f'"unit", "{unit}", "", "")'
-            for unit in ROOFS
-        ),
+        expression=ACTIVE.over_nodes(),
         purpose="The share of its peak that a part of the GPU reaches, in the mean over the GPUs "
         "that a job has to itself: tensor cores, FP32 pipes and HBM.",
         given={**HELD, series("gpunode_gpu_active_seconds_total", unit="dram"): 0.8},
@@ -363,10 +335,7 @@ OF_CLUSTERS: tuple[Record, ...] = (
         name="cluster:gpunode_gpu_lost:rate1h",
         labels=("cluster", "state"),
         interval=FOR_DAYS,
-        expression=(
-            "sum by (cluster, state) "
-            '(node:gpunode_gpu_seconds:rate1h{state!~"compute|memory|free"})'
-        ),
+        expression=(f'sum by (cluster, state) ({BY_MODEL}{{state!~"compute|memory|free"}})'),
         purpose="GPUs lost on average over the last hour, by state; multiply by hours for GPU "
         "hours.",
         given=HALF,
@@ -375,7 +344,7 @@ OF_CLUSTERS: tuple[Record, ...] = (
     Record(
         name="cluster:gpunode_gpu_bottleneck:count",
         labels=("cluster", "cause"),
-        expression=f"sum by (cluster, cause) (max by ({GPU}, cause) (gpunode_gpu_bottleneck))",
+        expression=f"count by (cluster, cause) ({BOTTLENECKS})",
         purpose="GPUs by what holds them back.",
         given={series("gpunode_gpu_bottleneck", cause="shm"): 1.0},
         results={("shm",): 1.0},
@@ -383,10 +352,7 @@ OF_CLUSTERS: tuple[Record, ...] = (
     Record(
         name="cluster:gpunode_gpu_verdict_gain:gpus",
         labels=("cluster", "cause", "bound"),
-        expression=(
-            "sum by (cluster, cause, bound) ("
-            f"1 - 1 / max by ({GPU}, cause, bound) (gpunode_gpu_verdict_gain_ratio > 0))"
-        ),
+        expression=(f"sum by (cluster, cause, bound) ({GAINS})"),
         purpose="GPUs whose work the others would do as well without what holds them back, as "
         "estimated and by its bounds.",
         given={

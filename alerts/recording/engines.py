@@ -9,17 +9,28 @@ from __future__ import annotations
 
 from alerts.examples import HELD, series
 from alerts.model import FOR_HOURS, Given, Record
-from alerts.promql import GPU, OWNER, of_gpus, of_jobs, rate
-from alerts.recording.jobs import BY_SERVICE, SERVICE
+from alerts.promql import GPU, OWNER, of_gpus, of_jobs
+from alerts.recording.parts import (
+    ANSWERED_OF_MODELS,
+    BY_SERVICE,
+    CAME,
+    ENDED,
+    FIRST,
+    FIRST_COUNT,
+    FIRST_SUM,
+    LLAMA,
+    MET,
+    MET_OBJECTIVE,
+    OTHERS,
+    PARTS_OF_REQUESTS,
+    POWER,
+    REQUEST_PARTS,
+    SERVED_TOKENS,
+    SERVICE,
+    TOKENS,
+)
 
 REQUESTS = "gpunode_serving_requests"
-ENDED = "gpunode_serving_requests_total"
-PARTS = "gpunode_serving_request_part_seconds_total"
-TOKENS = "gpunode_serving_tokens_total"
-FIRST = "gpunode_serving_first_token_seconds"
-OTHERS = "gpunode_serving_output_token_seconds"
-MET = "gpunode_serving_objective_met_total"
-LLAMA = {"engine": "vllm", "model": "llama"}
 
 
 def of_services(expression: str, *labels: str) -> str:
@@ -30,24 +41,12 @@ def of_services(expression: str, *labels: str) -> str:
     )
 
 
-def _of_models(counter: str) -> str:
-    """What a counter of engines gains a second, by service and model."""
-    return of_services(rate(counter, f"{GPU}, model"), "model")
-
-
 def _missed(window: str) -> str:
     """The share of the first tokens, and of the others, that came later than they should."""
-    first = rate(f"{FIRST}_count", GPU, window)
-    others = rate(f"{OTHERS}_count", GPU, window)
-    came = (
-        f'label_replace({first} > 0, "objective", "first_token", "", "") '
-        f'or label_replace({others} > 0, "objective", "output_token", "", "")'
-    )
-    met = of_services(rate(MET, f"{GPU}, objective", window), "objective")
-    return f"clamp_min(1 - {met} / {of_services(came, 'objective')}, 0)"
+    met, came = MET_OBJECTIVE[window].over_nodes(), CAME[window].over_nodes()
+    return f"clamp_min(1 - {met} / ({came} > 0), 0)"
 
 
-ANSWERED = _of_models(f'{ENDED}{{result="finished"}}')
 GENERATED = 'job:gpunode_serving_tokens:rate5m{kind="generated"}'
 
 OBJECTIVES: Given = {
@@ -106,7 +105,7 @@ OF_ENGINES: tuple[Record, ...] = (
     Record(
         name="job:gpunode_serving_tokens:rate5m",
         labels=(*SERVICE, "model", "kind"),
-        expression=of_services(rate(TOKENS, f"{GPU}, model, kind"), "model", "kind"),
+        expression=SERVED_TOKENS.over_nodes(),
         purpose="Tokens a second of a service, by model and kind.",
         given={**HELD, series(TOKENS, **LLAMA, kind="generated"): 200.0},
         results={(*OF_LLAMA, "generated"): 200.0},
@@ -115,10 +114,9 @@ OF_ENGINES: tuple[Record, ...] = (
         name="job:gpunode_serving_request:part5m",
         labels=(*SERVICE, "model", "part"),
         expression=(
-            f"{of_services(rate(PARTS, f'{GPU}, model, part'), 'model', 'part')} "
-            f"/ on ({BY_SERVICE}, model) group_left () ({ANSWERED} > 0) "
-            f"or label_replace({_of_models(f'{FIRST}_sum')} "
-            f"/ ({_of_models(f'{FIRST}_count')} > 0), "
+            f"{PARTS_OF_REQUESTS.over_nodes()} "
+            f"/ on ({BY_SERVICE}, model) group_left () ({ANSWERED_OF_MODELS.over_nodes()} > 0) "
+            f"or label_replace({FIRST_SUM.over_nodes()} / ({FIRST_COUNT.over_nodes()} > 0), "
             '"part", "first_token", "", "")'
         ),
         purpose="Mean seconds of a request to a service by model and part: to its first token, and "
@@ -126,7 +124,7 @@ OF_ENGINES: tuple[Record, ...] = (
         given={
             **HELD,
             series(ENDED, **LLAMA, result="finished"): 2.0,
-            series(PARTS, **LLAMA, part="queue"): 1.0,
+            series(REQUEST_PARTS, **LLAMA, part="queue"): 1.0,
             series(f"{FIRST}_sum", **LLAMA): 3.0,
             series(f"{FIRST}_count", **LLAMA): 2.0,
         },
@@ -166,8 +164,7 @@ OF_ENGINES: tuple[Record, ...] = (
         labels=SERVICE,
         interval=FOR_HOURS,
         expression=(
-            f"sum by ({BY_SERVICE}) ({of_jobs(rate('gpunode_gpu_energy_joules_total'), 'sum')}) "
-            f"/ on ({BY_SERVICE}) (sum by ({BY_SERVICE}) ({GENERATED}) > 0)"
+            f"{POWER.over_nodes()} / on ({BY_SERVICE}) (sum by ({BY_SERVICE}) ({GENERATED}) > 0)"
         ),
         purpose="Energy of the GPUs of a service for each token that it generates.",
         given={

@@ -282,6 +282,7 @@ disk has a fault of its own."""
 _FAILED_YESTERDAY = f"unless on ({NODE}, mountpoint) node:gpunode_filesystem:failing offset 1d"
 HEAT = 'gpunode_gpu_throttled_seconds_total{reason=~"sw_thermal|hw_thermal"}'
 BRAKE = 'gpunode_gpu_throttled_seconds_total{reason="hw_power_brake"}'
+MOST_THROTTLED = "node:gpunode_gpu_throttled:max"
 THERMAL_SLOWDOWN = series("gpunode_gpu_throttled_seconds_total", reason="sw_thermal")
 NODE_FAULTS = (
     _fault(PAGES, "node:gpunode_down:harmed", "exporter", by=OF_A_NODE),
@@ -315,7 +316,7 @@ NODE_FAULTS = (
     _fault(TELLS, _PORT_DOWN, "network", by=OF_A_NODE),
     _fault(PAGES, f"{_DISK_GONE} and on ({NODE}) node:gpunode_job:gpus", "disk", by=OF_A_NODE),
     _fault(TELLS, _DISK_GONE, "disk", by=OF_A_NODE),
-    _fault(PAGES, f"gpu:gpunode_gpu_throttled:ratio > {THROTTLED}", "$1", "fault", by=OF_A_NODE),
+    _fault(PAGES, f"{MOST_THROTTLED} > {THROTTLED}", "$1", "fault", by=OF_A_NODE),
     _fault(
         PAGES,
         _new("node:gpunode_filesystem:failing_in_use > 0", _FAILED_YESTERDAY, "filesystem"),

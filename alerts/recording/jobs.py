@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from alerts.examples import (
     HELD,
     HELD_B,
@@ -12,6 +10,7 @@ from alerts.examples import (
     OF_JOB,
     OF_NODE,
     ON_B,
+    STARTED,
     STREAK,
     STREAK_B,
     TRAIN,
@@ -26,8 +25,10 @@ from alerts.examples import (
     series,
 )
 from alerts.model import AT_ONCE, FOR_DAYS, FOR_HOURS, Given, Record, Series
-from alerts.promql import GPU, JOB, NODE, OWNER, of_gpus, of_jobs, rate, state
+from alerts.promql import GPU, JOB, NODE, OWNER, of_gpus, of_jobs
+from alerts.recording import parts
 from alerts.recording.faults import CORDONED, TARGETS
+from alerts.recording.parts import BY_SERVICE, REQUESTS, SERVICE, causes
 from alerts.settings import (
     BLOCKED_FROM,
     BLOCKED_SHARE,
@@ -49,9 +50,6 @@ from alerts.settings import (
     TOGETHER_WITHIN,
     UNINTERRUPTIBLE_AT_MOST,
 )
-from gpunode.gpu.ledger import STATES
-from gpunode.verdict.causes import CAUSES
-from gpunode.verdict.causes.cause import Cause
 from gpunode.verdict.reasons import (
     AT_WORK,
     CPU_BOUND,
@@ -112,20 +110,8 @@ EXCUSES = "|".join(AT_WORK)
 OF_SERVERS = "serving|interactive"
 
 
-def _causes(counts: Callable[[Cause], bool]) -> str:
-    """A regular expression for the causes that count, in the order of the time that they take."""
-    states = list(STATES)
-    found = filter(counts, CAUSES.values())
-    ordered = sorted(found, key=lambda cause: [*map(states.index, cause.gives_back)])
-    return "|".join(cause.name for cause in ordered)
-
-
-NO_STARVATION = _causes(lambda cause: cause.ends_by_itself)
+NO_STARVATION = causes(lambda cause: cause.ends_by_itself)
 """What a verdict says of a GPU that has nothing to run for a reason that ends by itself."""
-
-OWN_CAUSES = _causes(lambda cause: cause.slows_its_gpu)
-"""What a GPU's verdict says if the GPU itself or its host is slow, rather than its share of the
-model larger."""
 
 OWN_REASONS = "|".join(
     reason.name
@@ -145,10 +131,7 @@ for a server's answer is harmed at once."""
 
 LAST_STEP = of_gpus("gpunode_training_last_step_timestamp_seconds")
 TELLS_STEPS = "gpu:gpunode_training_last_step:told"
-PAUSES = (
-    f"{of_gpus('gpunode_training_step_median_seconds')} and on ({GPU}) {TELLS_STEPS} "
-    f"unless on ({GPU}) {LAST_STEP}"
-)
+PAUSES = f"{TELLS_STEPS} unless on ({GPU}) {LAST_STEP}"
 """GPUs whose training tells when its last step ended, and says that none is due now. A client that
 never tells says nothing by that."""
 
@@ -157,14 +140,11 @@ STREAK_OF_GPU = of_gpus("gpunode_gpu_blocked_streak_seconds")
 WORKLESS_OF_GPU = of_gpus("gpunode_job_workless_seconds", "min")
 BLOCKED_GPU = (
     f"({STREAK_OF_GPU} > {BLOCKED_FROM} or on ({GPU}) ("
-    f'max by ({GPU}) (gpu:gpunode_gpu_seconds:rate5m{{state="blocked"}}) > {BLOCKED_SHARE} '
+    f"max by ({GPU}) ({parts.BLOCKED}) > {BLOCKED_SHARE} "
     f"and on ({GPU}) {WORKLESS_OF_GPU} > {STILL_FROM}))"
 )
 """GPUs that do nothing but wait in a collective: for long on end or, where tiny kernels break each
 wait, by the ledger. A scrape may come just after such a kernel each time."""
-
-WORKING = f'sum by ({GPU}) (gpu:gpunode_gpu_seconds:rate5m{{state=~"compute|memory"}})'
-USEFUL = f'sum by ({GPU}) (gpu:gpunode_gpu_seconds:rate1h{{state=~"compute|memory"}})'
 
 
 def _named(metric: str, over: str = "") -> str:
@@ -201,7 +181,10 @@ def _of_scripts(figure: str) -> str:
 
 
 SLOW_ITSELF = "gpu:gpunode_straggler:own_cause"
-STARVES = f"{state('starved')} unless on ({GPU}) min_over_time({SLOW_ITSELF}[5m]) == 1"
+STARVES = (
+    f"max by ({JOB}) ({parts.STARVED} "
+    f"or {parts.STARVED_ITSELF} unless on ({GPU}) min_over_time({SLOW_ITSELF}[5m]) == 1)"
+)
 """What a GPU has nothing to run, but for one that is slow itself: its peers wait for it, and have
 data. A verdict that changes every few minutes is no such word."""
 
@@ -275,17 +258,6 @@ STALLED_ON_B = series("job:gpunode_stalled:seconds", workload="kim@node-b", user
 STARTING = series("gpunode_serving_starting_seconds")
 ENDED_SOON = "gpu:gpunode_gpu_process:ended_soon_1h"
 _SERVED = 'max_over_time(gpunode_gpu_workload{kind="serving"}[1h])'
-STARTED = series(
-    "gpunode_gpu_process_info",
-    **dict.fromkeys(
-        ("owner_namespace", "owner_container", "slurm_job", "user", "slurm_step", "rank"), ""
-    ),
-    local_rank="",
-    world_size="",
-    owner_pod="train-0",
-    pid="417",
-)
-
 OF_NODES: tuple[Record, ...] = (
     Record(
         name="gpu:gpunode_gpu_owner:workload",
@@ -406,17 +378,6 @@ OF_NODES: tuple[Record, ...] = (
 
 OF_CLUSTERS: tuple[Record, ...] = (
     Record(
-        name="gpu:gpunode_job:kind",
-        labels=(*OF_GPU, *OF_JOB[1:], "kind"),
-        expression=(
-            f"max by ({GPU}, kind) (gpunode_gpu_workload == 1) "
-            f"* on ({GPU}) group_left ({OWNER}) gpu:gpunode_job:member"
-        ),
-        purpose="The kind of work that a job does on a GPU.",
-        given=TRAINS,
-        results={(*A, *TRAIN, "training"): 1.0},
-    ),
-    Record(
         name="job:gpunode_job:gpus",
         labels=OF_JOB,
         expression=f"count by ({JOB}) (gpu:gpunode_job:member)",
@@ -467,7 +428,7 @@ OF_CLUSTERS: tuple[Record, ...] = (
             f"({SIZE} > 1 or on ({JOB}) count by ({JOB}) ("
             + _held(f"max by ({GPU}) (gpunode_nccl_communicator_info)")
             + f")) unless on ({JOB}) count by ({JOB}) "
-            f'(gpu:gpunode_job:kind{{kind=~"{OF_SERVERS}"}})'
+            f'({parts.KINDS}{{kind=~"{OF_SERVERS}"}})'
         ),
         purpose="Jobs that can stand still in a collective: with several GPUs, here or in a run of "
         "which they are a part, or a communicator, and no servers or notebooks, whose GPUs may "
@@ -478,7 +439,7 @@ OF_CLUSTERS: tuple[Record, ...] = (
     Record(
         name="job:gpunode_training:gpus",
         labels=OF_JOB,
-        expression=f'count by ({JOB}) (gpu:gpunode_job:kind{{kind="training"}})',
+        expression=f'sum by ({JOB}) ({parts.KINDS}{{kind="training"}})',
         purpose="GPUs of a job that train; alerts on training depend on it.",
         given={**TRAINS, **TRAINS_B},
         results={TRAIN: 2.0},
@@ -487,7 +448,7 @@ OF_CLUSTERS: tuple[Record, ...] = (
         name="job:gpunode_gpu_bottleneck:count",
         labels=(*OF_JOB, "cause"),
         expression=(
-            f"count by ({JOB}, cause) (max by ({GPU}, cause) (gpunode_gpu_bottleneck == 1) "
+            f"count by ({JOB}, cause) (max by ({GPU}, cause) ({parts.BOTTLENECKS}) "
             f"* on ({GPU}) group_left ({OWNER}) gpu:gpunode_job:member)"
         ),
         purpose="GPUs of a job by what holds them back.",
@@ -497,7 +458,7 @@ OF_CLUSTERS: tuple[Record, ...] = (
     Record(
         name="job:gpunode_training_pause:rate5m",
         labels=OF_JOB,
-        expression=of_jobs("gpu:gpunode_training_pause:rate5m"),
+        expression=parts.PAUSE.over_nodes(),
         purpose="Share of the time in which some rank of a job says that no step is due.",
         given={
             **HELD,
@@ -509,16 +470,11 @@ OF_CLUSTERS: tuple[Record, ...] = (
 )
 """Rules that add up or compare nodes, for the Prometheus that sees them all."""
 
-SERVICE = tuple(label for label in OF_JOB if label != "replica")
-BY_SERVICE = ", ".join(SERVICE)
-REQUESTS = "gpunode_serving_request_seconds"
-ENGINE = 'gpunode_serving_requests_total{result="finished"}'
-ANSWERED = f"{rate(f'{REQUESTS}_count')} or on ({GPU}) {rate(ENGINE)}"
 ASKED = "job:gpunode_serving_requests:asked_1d"
 SILENT = "job:gpunode_serving:silent"
 PROCESSES = series("gpunode_gpu_processes", engine="compute")
 _ANSWERS_NOBODY = (
-    f"{of_jobs(of_gpus(PROCESSES.metric))} == 0 or on ({JOB}) {of_jobs(of_gpus(STARTING.metric))}"
+    f"{parts.PROCESSES_HELD.over_nodes()} == 0 or on ({JOB}) {of_jobs(of_gpus(STARTING.metric))}"
 )
 """Replicas without a process, or with one that has yet to answer."""
 
@@ -527,7 +483,7 @@ OF_SERVICES: tuple[Record, ...] = (
     Record(
         name="job:gpunode_serving_requests:rate5m",
         labels=SERVICE,
-        expression=f"sum by ({BY_SERVICE}) ({of_jobs(ANSWERED, 'sum')})",
+        expression=parts.ANSWERED.over_nodes(),
         purpose="Requests a second that all replicas of a service answer, by the client in the "
         "server or else by its engine.",
         given={**HELD, series(f"{REQUESTS}_count"): 5.0},
@@ -568,11 +524,7 @@ OF_SERVICES: tuple[Record, ...] = (
     Record(
         name="job:gpunode_serving_request:p99",
         labels=SERVICE,
-        expression=(
-            f"histogram_quantile(0.99, sum by ({BY_SERVICE}, le) (gpu:gpunode_job:member "
-            f"* on ({GPU}) group_right ({OWNER}) "
-            f"{rate(f'{REQUESTS}_bucket', f'{GPU}, le')})) > 0"
-        ),
+        expression=(f"histogram_quantile(0.99, {parts.REQUEST_TIMES.over_nodes()}) > 0"),
         purpose="How long the slowest 1% of the requests to a service take; absent while there are "
         "none.",
         given={
@@ -586,7 +538,7 @@ OF_SERVICES: tuple[Record, ...] = (
     Record(
         name="job:gpunode_training_loss:not_finite",
         labels=OF_JOB,
-        expression=of_jobs(f"1 - {of_gpus('gpunode_training_loss_finite', 'min')}", "sum"),
+        expression=parts.NOT_FINITE.over_nodes(),
         purpose="Ranks of a job whose last reported loss is NaN or infinite.",
         given={**HELD, series("gpunode_training_loss_finite"): 0.0},
         results={TRAIN: 1.0},
@@ -596,9 +548,9 @@ OF_SERVICES: tuple[Record, ...] = (
         labels=OF_JOB,
         interval=FOR_HOURS,
         expression=(
-            f"max by ({JOB}) (gpu:gpunode_gpu_process:count_1h) "
+            f"{parts.STARTS.over_nodes()} "
             f"and on ({JOB}) {TRAINED_LATELY} "
-            f"and on ({JOB}) {of_jobs(USEFUL, 'avg')} < {RESTARTED_USEFUL}"
+            f"and on ({JOB}) {parts.USEFUL_1H.over_nodes()} < {RESTARTED_USEFUL}"
         ),
         purpose="Processes of a job that had the same GPU within an hour, if the GPU did little "
         "meanwhile.",
@@ -659,8 +611,9 @@ OF_STALLS: tuple[Record, ...] = (
         expression=(
             f"job:gpunode_workless:seconds < {PAUSED_AT_MOST} "
             f"and on ({JOB}) (count by ({JOB}) ({_held(f'({PAUSES})')}) "
-            f'or on ({JOB}) job:gpunode_gpu_bottleneck:count{{cause="compile"}} '
             f"or on ({JOB}) count by ({JOB}) ("
+            + _held(f'{parts.BOTTLENECKS}{{cause="compile"}}')
+            + f") or on ({JOB}) count by ({JOB}) ("
             + _held(of_gpus(f'gpunode_gpu_waited_for{{reason=~"{EXCUSES}"}}') + " == 1")
             + ")) "
             f"or on ({JOB}) (job:gpunode_workless:seconds < {UNINTERRUPTIBLE_AT_MOST} "
@@ -778,9 +731,7 @@ OF_STALLS: tuple[Record, ...] = (
         labels=OF_JOB,
         interval=AT_ONCE,
         expression=(
-            f"count by ({JOB}) ("
-            + _held(of_gpus('gpunode_gpu_ledger_sensor{sensor=~"gpm|dcgm"}') + " == 0")
-            + f" and on ({GPU}) {BLOCKED_GPU}) "
+            f"count by ({JOB}) (" + _held(parts.UNCOUNTED) + f" and on ({GPU}) {BLOCKED_GPU}) "
             f"and on ({JOB}) job:gpunode_stalled:seconds > {STALLED_FROM}"
         ),
         purpose="GPUs of a job that stands still of which no counter shows whether something is "
@@ -998,17 +949,6 @@ OF_STALLS: tuple[Record, ...] = (
 
 OF_PACE: tuple[Record, ...] = (
     Record(
-        name="gpu:gpunode_gpu_blocked:by_job",
-        labels=(*OF_GPU, *OF_JOB[1:]),
-        expression=(
-            f"gpu:gpunode_job:member * on ({GPU}) group_left () "
-            f'max by ({GPU}) (gpu:gpunode_gpu_seconds:rate5m{{state="blocked"}})'
-        ),
-        purpose="Share of its time in which a GPU waits for peers, with the job it belongs to.",
-        given={**ledger(blocked=0.25), **HELD},
-        results={(*A, *TRAIN): 0.25},
-    ),
-    Record(
         name="gpu:gpunode_gpu_blocked:gap_to_job",
         labels=(*OF_GPU, *OF_JOB[1:]),
         expression=(
@@ -1024,7 +964,8 @@ OF_PACE: tuple[Record, ...] = (
         name=SLOW_ITSELF,
         labels=OF_GPU,
         expression=(
-            f'max by ({GPU}) (gpunode_gpu_bottleneck{{cause=~"{OWN_CAUSES}"}}) '
+            f"(1 + 0 * max by ({GPU}) ({parts.OWN_CAUSE}) "
+            f"or on ({GPU}) 0 * max by ({GPU}) ({parts.BOTTLENECKS})) "
             f"and on ({GPU}) gpu:gpunode_gpu_blocked:gap_to_job > {STRAGGLER_FROM}"
         ),
         purpose="Whether the verdict of a GPU for which others of its job wait names a cause of "
@@ -1048,7 +989,8 @@ OF_PACE: tuple[Record, ...] = (
         name="job:gpunode_gpu_blocked:gap_at_work",
         labels=OF_JOB,
         expression=(
-            f"job:gpunode_gpu_blocked:gap and on ({JOB}) {of_jobs(WORKING)} > {BUSY_SHARE}"
+            "job:gpunode_gpu_blocked:gap "
+            f"and on ({JOB}) {parts.AT_WORK.over_nodes()} > {BUSY_SHARE}"
         ),
         purpose="The same while a GPU of the job computes: before, while it loads, no GPU waits, "
         "and what comes then is no change.",
@@ -1059,7 +1001,7 @@ OF_PACE: tuple[Record, ...] = (
         name="job:gpunode_starved:ratio",
         labels=OF_JOB,
         expression=(
-            f"clamp_min({of_jobs(STARVES)} - on ({JOB}) "
+            f"clamp_min({STARVES} - on ({JOB}) "
             f"(job:gpunode_training_pause:rate5m or on ({JOB}) 0 * job:gpunode_job:gpus), 0) "
             f"and on ({JOB}) job:gpunode_training:gpus "
             f'unless on ({JOB}) job:gpunode_gpu_bottleneck:count{{cause=~"{NO_STARVATION}"}} '
@@ -1081,7 +1023,7 @@ OF_PACE: tuple[Record, ...] = (
     Record(
         name="job:gpunode_training_step:slowdown",
         labels=OF_JOB,
-        expression=of_jobs("gpu:gpunode_training_step_median_seconds:ratio_to_baseline"),
+        expression=parts.SLOWDOWN.over_nodes(),
         purpose="Time of a job's step over the best pace of the same run.",
         given={
             **HELD,
@@ -1093,7 +1035,7 @@ OF_PACE: tuple[Record, ...] = (
     Record(
         name="job:gpunode_training_step:median",
         labels=OF_JOB,
-        expression=of_jobs(of_gpus("gpunode_training_step_median_seconds")),
+        expression=parts.STEP_MOST.over_nodes(),
         purpose="Time of a job's step, to compare runs by.",
         given={**HELD, series("gpunode_training_step_median_seconds"): 3.0},
         results={TRAIN: 3.0},

@@ -16,7 +16,7 @@ from alerts.recording.capacity import (
     SAMPLES_AN_HOUR,
     TESTED_AT,
 )
-from alerts.recording.ranks import BOTTLENECKS
+from alerts.recording.parts import BOTTLENECKS, KINDS, LEDGERS
 from alerts.recording.review import HOUR, TESTED
 from alerts.settings import STEP_UP
 
@@ -92,7 +92,7 @@ OF_NAMESPACES: tuple[Record, ...] = (
     Record(
         name="cluster:gpunode_gpu:count",
         labels=("cluster",),
-        expression='count by (cluster) (gpu:gpunode_gpu_seconds:rate5m{state="free"})',
+        expression=f"sum by (cluster) ({LEDGERS})",
         purpose="GPUs that have a ledger.",
         given=ledger(free=0.25),
         results={(): 1.0},
@@ -124,7 +124,7 @@ OF_NAMESPACES: tuple[Record, ...] = (
     Record(
         name="namespace:gpunode_job_kind:gpus",
         labels=(*OF_NAMESPACE, "kind"),
-        expression=f"count by ({NAMESPACE}, kind) (gpu:gpunode_job:kind)",
+        expression=f"sum by ({NAMESPACE}, kind) ({KINDS})",
         purpose="GPUs by the kind of work that the job on them does, for each namespace.",
         given=TRAINS,
         results={("", "training"): 1.0},

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from alerts.examples import HELD, NODE_A, OF_JOB, OF_NODE, TRAIN, series
 from alerts.model import Record
-from alerts.promql import GPU, NODE, of_gpus, of_jobs
+from alerts.promql import NODE
+from alerts.recording.parts import HOST_MEMORY
 from alerts.settings import MEMORY_FULL_WITHIN
 
 SHARE = "job:gpunode_memory_limit:share"
@@ -47,11 +48,7 @@ OF_CLUSTERS: tuple[Record, ...] = (
     Record(
         name=SHARE,
         labels=OF_JOB,
-        expression=of_jobs(
-            f"({of_gpus('gpunode_job_memory_bytes')} "
-            f"+ on ({GPU}) {of_gpus('gpunode_job_memory_shmem_bytes')}) "
-            f"/ on ({GPU}) ({of_gpus('gpunode_job_memory_limit_bytes')} > 0)"
-        ),
+        expression=HOST_MEMORY.over_nodes(),
         purpose="Share of its memory limit that a job uses, without caches, where it uses most.",
         given={
             **HELD,

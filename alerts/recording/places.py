@@ -6,7 +6,7 @@ from alerts.examples import HELD, NODE_A, OF_NODE, series
 from alerts.model import FOR_HOURS, Record
 from alerts.promql import NODE
 from alerts.recording.faults import INFO, UP
-from alerts.recording.ranks import BOTTLENECKS
+from alerts.recording.parts import BOTTLENECKS
 from alerts.settings import SCRAPE_JOBS
 
 PLACE = "node:gpunode_place:info"

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from alerts.examples import HELD, HELD_B, OF_GPU, OF_JOB, TRAIN, A, B, series
+from alerts.examples import HELD, HELD_B, OF_GPU, OF_JOB, STARTED, TRAIN, A, B, series
 from alerts.model import Given, Record
-from alerts.promql import GPU, JOB, OWNER, gained, of_gpus, of_jobs, rate
+from alerts.promql import GPU, JOB, OWNER, of_gpus
+from alerts.recording import parts
 from alerts.recording.faults import INFO
-from alerts.recording.jobs import STARTED
+from alerts.recording.parts import BOTTLENECKS, LOSS, MFU, STEP
 from gpunode.verdict.causes import CAUSES
 from gpunode.verdict.reasons import REASONS
 
@@ -28,7 +29,6 @@ WAITING = ("straggler", "stalled_collective")
 OF_RANK = (*OF_GPU, *OF_JOB[1:], "rank")
 RANK = ", ".join(OF_RANK)
 PROCESSES = "gpunode_gpu_process_info"
-BOTTLENECKS = "gpu:gpunode_gpu_bottleneck:number"
 
 _TOLD = f'max by ({GPU}, rank) ({PROCESSES}{{rank!=""}})'
 RANKED = f"({_TOLD} and on ({GPU}) count by ({GPU}) ({_TOLD}) == 1)"
@@ -212,118 +212,68 @@ OF_RANKS: tuple[Record, ...] = (
 """The odd ones out."""
 
 
-def _middle(expression: str) -> str:
-    return (
-        f"quantile by ({JOB}) (0.5, gpu:gpunode_job:member * on ({GPU}) group_left () "
-        f"({expression}))"
-    )
-
-
-_PHASES = "gpu:gpunode_training_seconds:rate5m"
-_SIZE = of_gpus("gpunode_gpu_memory_size_bytes")
-OF_LINES = {
-    "data_wait": f'{_PHASES}{{phase="data"}} / on ({GPU}) (sum by ({GPU}) ({_PHASES}) > 0)',
-    "gpu_memory_used": of_gpus("gpunode_gpu_memory_used_bytes")
-    + f" / on ({GPU}) ({_SIZE} - on ({GPU}) {of_gpus('gpunode_gpu_memory_reserved_bytes')} > 0)",
-    "torch_reserved": of_gpus("gpunode_torch_memory_reserved_bytes")
-    + f" / on ({GPU}) ({_SIZE} > 0)",
-    "torch_recompiled": of_gpus("increase(gpunode_torch_compiled_graphs_total[15m])"),
-    "torch_alloc_retries": gained("gpunode_torch_alloc_retries_total"),
-}
-"""What lines of the threshold table look at, which a test compares: rules do not import them."""
-
-
-def _most(line: str, given: Given, result: float, purpose: str) -> Record:
+def _most(line: str, purpose: str) -> Record:
     """What a line of the threshold table looks at, of the rank of a job that has most."""
+    part = parts.MOST[line]
     return Record(
         name=f"job:gpunode_{line}:max",
         labels=OF_JOB,
-        expression=of_jobs(OF_LINES[line]),
+        expression=part.over_nodes(),
         purpose=purpose,
-        given={**HELD, **given},
-        results={TRAIN: result},
+        given={**HELD, **part.given},
+        results={TRAIN: part.value},
     )
 
 
-def _figure(metric: str, what: str, expression: str, purpose: str) -> Record:
+def _figure(metric: str, what: str, part: parts.Part, purpose: str) -> Record:
     """A figure over all ranks of a job, of a gauge of each."""
     return Record(
         name=f"job:{metric}:{what}",
         labels=OF_JOB,
-        expression=expression,
+        expression=part.over_nodes(),
         purpose=purpose,
         given={**HELD, series(metric): 2.0},
         results={TRAIN: 2.0},
     )
 
 
-STEP = "gpunode_training_step_median_seconds"
 BASELINE = "gpunode_training_step_baseline_seconds"
-MFU = "gpunode_training_mfu_ratio"
-LOSS = "gpunode_training_loss"
 THREAD = "gpunode_job_busiest_thread_ratio"
 WORKERS = "gpunode_job_loader_workers"
 
 OF_FIGURES: tuple[Record, ...] = (
-    _figure(STEP, "middle", _middle(of_gpus(STEP)), "Time of a step of a job's median rank."),
-    _figure(BASELINE, "middle", _middle(of_gpus(BASELINE)), "The best pace of its median rank."),
-    _figure(MFU, "middle", _middle(of_gpus(MFU)), "MFU of a job's median rank."),
-    _figure(MFU, "min", of_jobs(of_gpus(MFU), "min"), "MFU of the rank whose MFU is lowest."),
-    _figure(LOSS, "avg", of_jobs(of_gpus(LOSS), "avg"), "The mean of the losses of all ranks."),
-    _figure(
-        f"{LOSS}_best",
-        "min",
-        of_jobs(of_gpus(f"{LOSS}_best"), "min"),
-        "The best loss of any rank.",
-    ),
-    _figure(THREAD, "max", of_jobs(of_gpus(THREAD)), "CPUs of the busiest thread of any rank."),
-    _figure(
-        WORKERS, "min", of_jobs(of_gpus(WORKERS), "min"), "Loader workers of the rank with fewest."
-    ),
+    _figure(STEP, "middle", parts.STEP_MIDDLE, "Time of a step of a job's median rank."),
+    _figure(BASELINE, "middle", parts.BASELINE_MIDDLE, "The best pace of its median rank."),
+    _figure(MFU, "middle", parts.MFU_MIDDLE, "MFU of a job's median rank."),
+    _figure(MFU, "min", parts.MFU_LEAST, "MFU of the rank whose MFU is lowest."),
+    _figure(LOSS, "avg", parts.LOSS_MEAN, "The mean of the losses of all ranks."),
+    _figure(f"{LOSS}_best", "min", parts.LOSS_BEST, "The best loss of any rank."),
+    _figure(THREAD, "max", parts.THREAD_MOST, "CPUs of the busiest thread of any rank."),
+    _figure(WORKERS, "min", parts.WORKERS_FEWEST, "Loader workers of the rank with fewest."),
     _most(
         "data_wait",
-        {
-            series("gpunode_training_seconds_total", phase="step"): 0.75,
-            series("gpunode_training_seconds_total", phase="data"): 0.25,
-        },
-        0.25,
         "Share of its time for which the rank of a job that waits most for data does.",
     ),
     _most(
         "gpu_memory_used",
-        {
-            series("gpunode_gpu_memory_used_bytes"): 30.0,
-            series("gpunode_gpu_memory_size_bytes"): 50.0,
-            series("gpunode_gpu_memory_reserved_bytes"): 10.0,
-        },
-        0.75,
         "Share of the memory of the GPU of a job whose memory is fullest.",
     ),
     _most(
         "torch_reserved",
-        {
-            series("gpunode_torch_memory_reserved_bytes"): 30.0,
-            series("gpunode_gpu_memory_size_bytes"): 40.0,
-        },
-        0.75,
         "Share of the memory of a job's GPU that PyTorch reserves, where that is most.",
     ),
     _most(
         "torch_recompiled",
-        {series("gpunode_torch_compiled_graphs_total"): 1.0},
-        900.0,
         "Graphs that a rank of a job compiled in the last minutes, at most.",
     ),
     _most(
         "torch_alloc_retries",
-        {series("gpunode_torch_alloc_retries_total"): 1.0},
-        900.0,
         "Allocations for which PyTorch flushed the cache of a rank in the last minutes, at most.",
     ),
     Record(
         name="job:gpunode_training_tokens:rate5m",
         labels=OF_JOB,
-        expression=of_jobs(rate("gpunode_training_tokens_total"), "sum"),
+        expression=parts.TRAINED_TOKENS.over_nodes(),
         purpose="Tokens a second on which all ranks of a job train.",
         given={**HELD, series("gpunode_training_tokens_total"): 50.0},
         results={TRAIN: 50.0},

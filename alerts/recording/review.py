@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from alerts.examples import HALF, HELD, NODE_A, OF_JOB, OF_NODE, TRAINS, ledger, series
 from alerts.model import FOR_DAYS, Record, minutes
-from alerts.promql import GPU, NODE, OWNER, of_gpus, of_jobs, rate
+from alerts.promql import GPU, JOB, NODE, OWNER
+from alerts.recording import parts
 from alerts.recording.behind import BLOCKED
 from alerts.recording.capacity import OF_WORKLOAD, SAMPLES_AN_HOUR, TRAINING_STEPS
-from alerts.recording.engines import ENDED, LLAMA, REQUESTS, TOKENS, of_services
+from alerts.recording.engines import REQUESTS
 from alerts.recording.faults import INFO
+from alerts.recording.parts import ENDED, LLAMA, MFU, TOKENS
 
 HOUR = "[59m59s]"
 """Prometheus 2 counts the samples at both ends of a window."""
@@ -22,8 +24,6 @@ OF_TRAIN = ("", "train", "")
 
 TESTED = 60 / SAMPLES_AN_HOUR
 """The share of an hour's samples that the tests have, which is one a minute."""
-
-MFU = "gpunode_training_mfu_ratio"
 
 CACHE_ASKED_FOR = 0.8
 """The share of its KV cache that a replica may have in use before another is needed, as in the
@@ -45,10 +45,7 @@ REVIEWED: tuple[Record, ...] = (
         name="model:gpunode_gpu_seconds:rate1h_hourly",
         labels=("cluster", "name", "state"),
         interval=FOR_DAYS,
-        expression=_hourly(
-            "sum by (cluster, name, state) (gpu:gpunode_gpu_seconds:rate1h "
-            f"* on ({GPU}) group_left (name) max by ({GPU}, name) (gpunode_gpu_info))"
-        ),
+        expression=_hourly(f'sum by (cluster, name, state) ({parts.BY_MODEL}{{name!=""}})'),
         purpose="GPU seconds per second, by model of GPU and state, once an hour.",
         given={**HALF, INFO: 1.0},
         results={("NVIDIA H200", "starved"): 0.25},
@@ -69,10 +66,7 @@ REVIEWED: tuple[Record, ...] = (
         name="job:gpunode_gpu_owner:by_model_hourly",
         labels=(*OF_WORKLOAD, "name"),
         interval=FOR_DAYS,
-        expression=_hourly(
-            f"sum by ({WORKLOAD}, name) (gpu:gpunode_gpu_owner:share "
-            f"* on ({GPU}) group_left (name) max by ({GPU}, name) (gpunode_gpu_info))"
-        ),
+        expression=_hourly(f"sum by ({WORKLOAD}, name) ({parts.OWNERS_MODELS})"),
         purpose="GPUs of a job by their model, once an hour.",
         given={**HELD, INFO: 1.0},
         results={(*OF_TRAIN, "NVIDIA H200"): 1.0},
@@ -81,7 +75,7 @@ REVIEWED: tuple[Record, ...] = (
         name="job:gpunode_job_kind:gpus_hourly",
         labels=(*OF_WORKLOAD, "kind"),
         interval=FOR_DAYS,
-        expression=_hourly(f"count by ({WORKLOAD}, kind) (gpu:gpunode_job:kind)"),
+        expression=_hourly(f"sum by ({WORKLOAD}, kind) ({parts.KINDS})"),
         purpose="GPUs of a job by the kind of work that it does on them, once an hour.",
         given=TRAINS,
         results={(*OF_TRAIN, "training"): 1.0},
@@ -89,10 +83,7 @@ REVIEWED: tuple[Record, ...] = (
     Record(
         name="job:gpunode_training_seconds:rate5m",
         labels=(*OF_WORKLOAD, "phase"),
-        expression=(
-            f"sum by ({WORKLOAD}, phase) (gpu:gpunode_job:member * on ({GPU}) "
-            f"group_right ({OWNER}) gpu:gpunode_training_seconds:rate5m)"
-        ),
+        expression=parts.TRAINING_PHASES.over_nodes(),
         purpose="GPUs of a job by what its training says it does.",
         given={**HELD, TRAINING_STEPS: 0.5},
         results={(*OF_TRAIN, "step"): 0.5},
@@ -113,7 +104,9 @@ REVIEWED: tuple[Record, ...] = (
         labels=OF_WORKLOAD,
         interval=FOR_DAYS,
         expression=_hourly(
-            f"avg by ({WORKLOAD}) (" + of_jobs(of_gpus(f"avg_over_time({MFU}[1h])"), "avg") + ")"
+            f"avg by ({WORKLOAD}) (sum by ({JOB}) (sum_over_time({parts.MFU_MEAN.record('sum')}"
+            f"{HOUR})) / (sum by ({JOB}) (sum_over_time({parts.MFU_MEAN.record('count')}{HOUR})) "
+            "> 0))"
         ),
         purpose="Model FLOPs utilisation of a job over an hour, once an hour.",
         given={**HELD, series(MFU): 0.5},
@@ -134,19 +127,21 @@ REVIEWED: tuple[Record, ...] = (
         name="job:gpunode_serving_tokens:rate1h_hourly",
         labels=OF_WORKLOAD,
         interval=FOR_DAYS,
-        expression=_hourly(of_services(rate(f'{TOKENS}{{kind="generated"}}', GPU, "1h"))),
+        expression=_hourly(
+            f"sum by ({WORKLOAD}) (sum_over_time("
+            f'{parts.SERVED_TOKENS.record("sum")}{{kind="generated"}}{HOUR})) / {SAMPLES_AN_HOUR}'
+        ),
         purpose="Tokens a second that a service generates, averaged over an hour, once an hour.",
         given={**HELD, series(TOKENS, **LLAMA, kind="generated"): 200.0},
-        results={OF_TRAIN: 200.0},
+        results={OF_TRAIN: 200.0 * TESTED},
     ),
     Record(
         name="job:gpunode_serving_power:watts_hourly",
         labels=OF_WORKLOAD,
         interval=FOR_DAYS,
         expression=_hourly(
-            f"sum by ({WORKLOAD}) "
-            f"({of_jobs(rate('gpunode_gpu_energy_joules_total', GPU, '1h'), 'sum')}) "
-            f"and on ({WORKLOAD}) (count by ({WORKLOAD}) ({REPLICAS}))"
+            f"sum by ({WORKLOAD}) (sum_over_time({parts.POWER.record('sum')}{HOUR})) "
+            f"/ {SAMPLES_AN_HOUR} and on ({WORKLOAD}) (count by ({WORKLOAD}) ({REPLICAS}))"
         ),
         purpose="What the GPUs of a service draw whose engine is known, averaged over an hour, "
         "once an hour.",
@@ -155,7 +150,7 @@ REVIEWED: tuple[Record, ...] = (
             series(REQUESTS, **LLAMA, phase="running"): 0.0,
             series("gpunode_gpu_energy_joules_total", state="memory"): 500.0,
         },
-        results={OF_TRAIN: 500.0},
+        results={OF_TRAIN: 500.0 * TESTED},
     ),
     Record(
         name="job:gpunode_serving_replicas:count_hourly",

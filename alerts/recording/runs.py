@@ -9,7 +9,8 @@ from __future__ import annotations
 from alerts.examples import HELD, OF_JOB, ledger, owner, series
 from alerts.model import FOR_DAYS, FOR_HOURS, Given, Record
 from alerts.recording.capacity import OF_WORKLOAD, TESTED_AT
-from alerts.recording.review import MFU, OF_TRAIN, WORKLOAD
+from alerts.recording.parts import MFU
+from alerts.recording.review import OF_TRAIN, WORKLOAD
 
 OF_RUN = (*OF_WORKLOAD, "began")
 APART = "15m"

@@ -33,6 +33,7 @@ from alerts.examples import (
 from alerts.model import AT_ONCE, FOR_DAYS, FOR_HOURS, Given, Record
 from alerts.promql import DAY, GPU, JOB, NODE, OWNER, of_gpus, of_jobs
 from alerts.recording.jobs import STREAK_OF_GPU, WORKLESS_OF_GPU
+from alerts.recording.parts import RESTS, SERVERS
 from alerts.settings import (
     BLOCKED_FROM,
     SERVER_RESTED,
@@ -59,8 +60,7 @@ TELLING = "|".join(one.name for one in (GONE, STOPPED, UNINTERRUPTIBLE))
 PROCESS = "gpunode_gpu_process_info"
 
 INDEX = " or ".join(
-    f'0 * max by ({GPU}, {OWNER}) (gpu:gpunode_job:kind{{kind="serving",gpu="{gpu}"}}) + {gpu}'
-    for gpu in range(MOST_GPUS)
+    f'0 * max by ({GPU}, {OWNER}) ({SERVERS}{{gpu="{gpu}"}}) + {gpu}' for gpu in range(MOST_GPUS)
 )
 
 SERVED: Given = {**HELD, series("gpunode_gpu_workload", kind="serving"): 1.0}
@@ -150,8 +150,7 @@ OF_GROUPS: tuple[Record, ...] = (
         labels=OF_GROUP,
         expression=(
             f"min by ({GROUP}) (0 * gpu:gpunode_server:index + on ({GPU}) group_left () "
-            f'(sum by ({GPU}) (gpu:gpunode_gpu_seconds:rate5m{{state=~"starved|idle"}}) '
-            f"and on ({GPU}) {WORKLESS_OF_GPU}))"
+            f"({RESTS} and on ({GPU}) {WORKLESS_OF_GPU}))"
         ),
         purpose="Share of its time for which the GPU of a server that rests least on a node has "
         "nothing to run.",

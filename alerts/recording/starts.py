@@ -9,6 +9,7 @@ from __future__ import annotations
 from alerts.examples import (
     HELD,
     OF_JOB,
+    STARTED,
     STREAK,
     TRAIN,
     TRAINS,
@@ -20,14 +21,13 @@ from alerts.examples import (
 from alerts.model import FOR_HOURS, Record
 from alerts.promql import GPU, JOB, NODE, of_gpus, of_jobs
 from alerts.recording.jobs import (
-    BY_SERVICE,
     ENDED_SOON,
     SEVERAL,
     SIZE,
-    STARTED,
     STARTING,
     TRAINED_LATELY,
 )
+from alerts.recording.parts import BY_SERVICE, STARTS
 from alerts.settings import (
     BLOCKED_FROM,
     ENGINE_RESTS,
@@ -204,7 +204,7 @@ OF_STARTS: tuple[Record, ...] = (
             f"and on ({JOB}) job:gpunode_job:gpus "
             f"and on ({JOB}) {TRAINED_LATELY}, "
             '"within", "6h", "", "") '
-            f"or label_replace(max by ({JOB}) (gpu:gpunode_gpu_process:count_1h "
+            f"or label_replace(max by ({JOB}) ({STARTS.record('max')} "
             f"and on ({JOB}) job:gpunode_start:since "
             f"and on ({BY_SERVICE}) job:gpunode_serving_requests:rate5m), "
             '"within", "1h, in a service", "", "") '

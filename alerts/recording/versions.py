@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from alerts.examples import HELD, NODE_A, OF_JOB, OF_NODE, TRAIN, series
 from alerts.model import FOR_DAYS, FOR_HOURS, Record, minutes
-from alerts.promql import GPU, JOB, NODE
+from alerts.promql import GPU, JOB, NODE, OWNER
 from alerts.settings import BEST_PACE, FEW_NODES
 
 OF_THE_NODE = ("driver", "cuda", "kernel", "os", "rdma", "lustre")
@@ -17,6 +17,7 @@ OF_THE_MODEL = ("vbios", "inforom", "gsp")
 OF_THE_PROCESS = ("torch", "nccl", "cuda", "image", "digest")
 """Labels of the exporter's series that are versions."""
 
+OF_PROCESSES = "node:gpunode_job_version:info"
 BY_VERSION = f"{JOB}, what, version"
 STEP = series("gpunode_training_step_median_seconds")
 NODE_INFO = series(
@@ -70,20 +71,29 @@ def _alone(expression: str, by: str) -> str:
     return f"({expression} and on ({by}) count by ({by}) ({expression}) == 1)"
 
 
+def _of_processes() -> str:
+    """The versions that the processes of a job have on a node."""
+    told = (_named(f'gpunode_job_version_info{{{one}!=""}}', one, one) for one in OF_THE_PROCESS)
+    return " or ".join(
+        f"max by ({NODE}, {OWNER}, what, version) (gpu:gpunode_job:member * on ({GPU}) "
+        f"group_left (what, version) {_alone(f'max by ({GPU}, what, version) ({one})', GPU)})"
+        for one in told
+    )
+
+
 def _of_jobs() -> str:
     """The versions that a job runs with: those of its nodes and those of its processes."""
     of_nodes = (
-        (NODE, f'max by ({NODE}, what, version) (node:gpunode_version:info{{what="{one}"}})')
+        f"max by ({BY_VERSION}) (max by ({NODE}, {OWNER}) (gpu:gpunode_job:member) * on ({NODE}) "
+        f"group_left (what, version) {_alone(_of_a_node(one), NODE)})"
         for one in OF_THE_NODE
         if one != "cuda"  # which a job has of its own
     )
-    told = (_named(f'gpunode_job_version_info{{{one}!=""}}', one, one) for one in OF_THE_PROCESS)
-    of_processes = ((GPU, f"max by ({GPU}, what, version) ({one})") for one in told)
-    return " or ".join(
-        f"max by ({BY_VERSION}) (gpu:gpunode_job:member * on ({by}) group_left (what, version) "
-        f"{_alone(told, by)})"
-        for by, told in (*of_nodes, *of_processes)
-    )
+    return " or ".join((*of_nodes, f"max by ({BY_VERSION}) ({OF_PROCESSES})"))
+
+
+def _of_a_node(what: str) -> str:
+    return f'max by ({NODE}, what, version) (node:gpunode_version:info{{what="{what}"}})'
 
 
 WEEK = "min_over_time(job:gpunode_training_step:by_version_hourly[7d])"
@@ -97,6 +107,15 @@ OF_NODES: tuple[Record, ...] = (
         purpose="Versions of a node: of `what`, and for firmware of which model, product or board.",
         given={NODE_INFO: 1.0},
         results={(NODE_A, "driver", "570.133.20"): 1.0},
+    ),
+    Record(
+        name=OF_PROCESSES,
+        labels=(*OF_NODE, *OF_JOB[1:], "what", "version"),
+        interval=FOR_HOURS,
+        expression=_of_processes(),
+        purpose="Versions of the processes that a job has on a node.",
+        given={**HELD, JOB_INFO: 1.0},
+        results={(NODE_A, *TRAIN, "torch", "2.9.1+cu128"): 1.0},
     ),
 )
 """Rules that need only the series of one node; each shard of Prometheus can evaluate them."""

@@ -15,10 +15,18 @@ from alerts.examples import (
     series,
 )
 from alerts.model import Example, Series, Threshold, Tier
-from alerts.promql import GPU, JOB, NODE, gained, of_gpus, of_jobs, rate, state
+from alerts.promql import GPU, JOB, NODE, gained, of_gpus
 from alerts.recording.capacity import ALL_REDUCE, EXPECTED, MEASURED
 from alerts.recording.faults import INFO, LINK_LOST, PEER_LOST, XIDS
-from alerts.recording.jobs import OWN_CAUSES
+from alerts.recording.parts import (
+    COMMUNICATES,
+    CONGESTED,
+    DISABLED,
+    OWN_CAUSE,
+    SHARED_MEMORY,
+    SOCKETS,
+    Part,
+)
 from alerts.settings import (
     CONGESTED_FROM,
     NVLINK_ERRORS,
@@ -42,19 +50,12 @@ RECOVERY = {"kind": "recovery_successful"}
 LINK_RECOVERY = series("gpunode_gpu_nvlink_link_errors_total", link="3", **RECOVERY)
 INFO_B = Series(INFO.metric, (*INFO.labels, *ON_B.items()))
 PEER = series(XIDS, xid=str(PEER_LOST), **ON_B)
-CONGESTION = rate("gpunode_infiniband_congestion_events_total", f"{NODE}, device, port")
 P2P_DISABLED = series("gpunode_nccl_setting_info", name="NCCL_P2P_DISABLE", value="1")
-SETTINGS_OFF = (
-    'gpunode_nccl_setting_info{name=~"NCCL_P2P_DISABLE|NCCL_IB_DISABLE|NCCL_SHM_DISABLE",'
-    'value!~"0|"}'
-)
-SOCKETS = 'gpunode_nccl_channels{transport="NET/Socket"}'
-SHARED_MEMORY = 'gpunode_nccl_channels{transport="SHM"}'
 
 
-def _over(expression: str, transport: str) -> str:
+def _over(part: Part, transport: str) -> str:
     """A transport by job, for GPUs on which it should not be in use."""
-    return f'label_replace({of_jobs(expression, "sum")}, "transport", "{transport}", "", "")'
+    return f'label_replace({part.over_nodes()}, "transport", "{transport}", "", "")'
 
 
 COMMUNICATION = (
@@ -126,7 +127,7 @@ COMMUNICATION = (
         record="job:gpunode_straggler:gap",
         signal=(
             f"(max by ({JOB}) (gpu:gpunode_gpu_blocked:gap_to_job and on ({GPU}) "
-            f'(max by ({GPU}) (gpunode_gpu_bottleneck{{cause=~"{OWN_CAUSES}"}}) == 1 '
+            f"({OWN_CAUSE} "
             f"or on ({GPU}) gpu:gpunode_gpu_pace:ratio_to_others < {SLOW_GPU})) "
             f"or on ({JOB}) (job:gpunode_gpu_blocked:gap - on ({JOB}) "
             "(quantile_over_time(0.25, job:gpunode_gpu_blocked:gap_at_work[6h:5m]) and on "
@@ -162,9 +163,7 @@ COMMUNICATION = (
         remedy="Overlap communication, use larger buckets, or change the parallel layout.",
         source=LEDGER,
         record="job:gpunode_communication:ratio",
-        signal=(
-            of_jobs(state("communication"), "avg") + f" and on ({JOB}) job:gpunode_training:gpus"
-        ),
+        signal=(COMMUNICATES.over_nodes() + f" and on ({JOB}) job:gpunode_training:gpus"),
         unit="percent",
         tiers=(
             Tier(
@@ -196,8 +195,8 @@ COMMUNICATION = (
         source="https://docs.nvidia.com/networking/display/nvidia5ttlkernel/counters",
         record="job:gpunode_communication:congested",
         signal=(
-            f"{of_jobs(state('communication'), 'avg')} and on ({JOB}) job:gpunode_training:gpus "
-            f"and on ({JOB}) (gpu:gpunode_job:member and on ({NODE}) {CONGESTION} > "
+            f"{COMMUNICATES.over_nodes()} and on ({JOB}) job:gpunode_training:gpus "
+            f"and on ({JOB}) (gpu:gpunode_job:member and on ({NODE}) {CONGESTED} > "
             f"{CONGESTED_FROM})"
         ),
         unit="percent",
@@ -230,19 +229,11 @@ COMMUNICATION = (
         source=NCCL_ENV,
         record="job:gpunode_nccl_transport:count",
         signal=(
-            _over(f"count by ({GPU}) ({SETTINGS_OFF})", "a transport disabled")
+            _over(DISABLED, "a transport disabled")
             + " or "
-            + _over(
-                f"sum by ({GPU}) (max by ({GPU}, communicator) ({SOCKETS})) "
-                f"and on ({NODE}) max by ({NODE}) (gpunode_infiniband_active) > 0",
-                "sockets instead of InfiniBand",
-            )
+            + _over(SOCKETS, "sockets instead of InfiniBand")
             + " or "
-            + _over(
-                f"sum by ({GPU}) (max by ({GPU}, communicator) ({SHARED_MEMORY})) "
-                f"and on ({GPU}) {of_gpus('gpunode_gpu_nvlink_up')} > 0",
-                "shared memory instead of NVLink",
-            )
+            + _over(SHARED_MEMORY, "shared memory instead of NVLink")
         ),
         window="0s",
         unit="count",

@@ -4,29 +4,21 @@ from __future__ import annotations
 
 from alerts.examples import HELD, TRAINS, ledger, series
 from alerts.model import Example, Threshold, Tier
-from alerts.promql import FILESYSTEM, JOB, NODE, of_jobs, rate, state
-from alerts.settings import REMOTE_REQUESTS, STARVED_FROM
+from alerts.promql import FILESYSTEM, JOB, NODE, rate, state
+from alerts.recording.overview import STORAGE_REQUESTS, STORAGE_SECONDS
+from alerts.recording.parts import COPIES
+from alerts.settings import STARVED_FROM
 from alerts.thresholds.references import LEDGER, LUSTRE, PSI
 from gpunode.verdict.causes.cause import LOST
 from gpunode.verdict.causes.data import REMOTE_LATENCY
 
-MOUNT = f"{NODE}, mountpoint"
-LATELY = f"and on ({NODE}) node:gpunode_gpu_running:max_1h"
-
-
-def _mean(seconds: str, requests: str, by: str) -> str:
-    """The mean time of a request over all nodes that have enough of them to suffer."""
-    place = by.rpartition(", ")[2]
-
-    def summed(counter: str) -> str:
-        suffers = (
-            f"{rate(counter, by)} and on ({by}) {rate(seconds, by)} > {REMOTE_REQUESTS} {LATELY}"
-        )
-        named = f'label_replace({suffers}, "filesystem", "$1", "{place}", "(.+)")'
-        return f"sum by ({FILESYSTEM}) ({named})"
-
-    return f"{summed(seconds)} / on ({FILESYSTEM}) ({summed(requests)} > 0)"
-
+STORAGE = " / ".join(
+    (
+        f"sum by ({FILESYSTEM}) ({STORAGE_SECONDS})",
+        f"(sum by ({FILESYSTEM}) ({STORAGE_REQUESTS}) > 0)",
+    )
+)
+"""The mean time of a request over all nodes that have enough of them to suffer."""
 
 SLOWED = {
     series("gpunode_training_step_median_seconds"): 3.0,
@@ -86,7 +78,7 @@ DATA_INGESTION = (
         remedy="Use pinned memory with non_blocking=True, a copy stream, and fewer .item() calls.",
         source=LEDGER,
         record="job:gpunode_copies:ratio",
-        signal=of_jobs(state("copy")) + f" and on ({JOB}) job:gpunode_training:gpus",
+        signal=COPIES.over_nodes() + f" and on ({JOB}) job:gpunode_training:gpus",
         unit="percent",
         tiers=(Tier(severity="ticket", threshold=LOST, after="15m"),),
         scope="job",
@@ -158,13 +150,7 @@ DATA_INGESTION = (
         remedy="Restripe hot files, spread small files, cache, or move the data to local disks.",
         source=LUSTRE,
         record="filesystem:gpunode_storage:latency",
-        signal=_mean(
-            "gpunode_lustre_rpc_seconds_total",
-            "gpunode_lustre_rpcs_total",
-            f"{NODE}, filesystem",
-        )
-        + " or "
-        + _mean("gpunode_nfs_rtt_seconds_total", "gpunode_nfs_requests_total", MOUNT),
+        signal=STORAGE,
         unit="seconds",
         tiers=(Tier(severity="ticket", threshold=REMOTE_LATENCY, after="10m"),),
         scope="filesystem",

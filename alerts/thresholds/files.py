@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from alerts.examples import HELD, series
 from alerts.model import Example, Threshold, Tier
-from alerts.promql import NODE, of_gpus, of_jobs
+from alerts.promql import NODE
+from alerts.recording.parts import OPEN_FILES
 
 OPEN = series("gpunode_job_open_files_ratio")
 ALLOCATED = series("gpunode_filefd_allocated")
@@ -21,7 +22,7 @@ FILES = (
         remedy="Raise the limit (ulimit -n), or find what opens files and leaves them open.",
         source="https://man7.org/linux/man-pages/man2/getrlimit.2.html",
         record="job:gpunode_open_files:ratio",
-        signal=of_jobs(of_gpus("gpunode_job_open_files_ratio")),
+        signal=OPEN_FILES.over_nodes(),
         window="0s",
         unit="percent",
         tiers=(Tier(severity="ticket", threshold=0.9, after="5m"),),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from alerts.examples import TRAINS, ledger
 from alerts.model import Example, Threshold, Tier
-from alerts.promql import GPU, JOB, of_jobs, state
-from alerts.recording.jobs import BY_SERVICE
+from alerts.promql import JOB
+from alerts.recording.parts import BY_SERVICE, SERVERS
+from alerts.recording.parts import LAUNCHES as LAUNCHED
 from alerts.settings import SERVER_LAUNCHES
 from alerts.thresholds.references import LEDGER
 from gpunode.verdict.causes.limits import LAUNCHES
@@ -24,10 +25,9 @@ KERNELS = (
         source=LEDGER,
         record="job:gpunode_launch:ratio",
         signal=(
-            f"{of_jobs(state('launch'), 'avg')} and on ({JOB}) job:gpunode_training:gpus "
-            f"or on ({BY_SERVICE}) (avg by ({BY_SERVICE}) "
-            f'(gpu:gpunode_job:kind{{kind="serving"}} '
-            f"* on ({GPU}) group_left () ({state('launch')})) > {SERVER_LAUNCHES})"
+            f"{LAUNCHED.over_nodes()} and on ({JOB}) job:gpunode_training:gpus "
+            f"or on ({BY_SERVICE}) ({LAUNCHED.over_nodes(BY_SERVICE)} > {SERVER_LAUNCHES} "
+            f"and on ({BY_SERVICE}) {SERVERS})"
         ),
         unit="percent",
         tiers=(Tier(severity="ticket", threshold=LAUNCHES, after="30m"),),

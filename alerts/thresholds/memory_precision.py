@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from alerts.examples import TRAINS, series
 from alerts.model import FOR_DAYS, Example, Threshold, Tier
-from alerts.promql import GPU, JOB, gained, of_gpus, of_jobs
+from alerts.promql import JOB
+from alerts.recording.parts import CHECKPOINTS, LOSS_TO_BEST, MEMORY_FAILURES
 from alerts.thresholds.references import DCGM, TORCH_MEMORY
 
-PHASES = "gpu:gpunode_training_seconds:rate5m"
 STEPS = series("gpunode_training_step_median_seconds")
 
 MEMORY_PRECISION = (
@@ -22,11 +22,7 @@ MEMORY_PRECISION = (
         remedy="Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, or use less memory per step.",
         source=TORCH_MEMORY,
         record="job:gpunode_torch_memory:failures",
-        signal=of_jobs(
-            f"{gained('gpunode_torch_alloc_retries_total')} + on ({GPU}) "
-            f"{gained('gpunode_torch_ooms_total')}",
-            "sum",
-        ),
+        signal=MEMORY_FAILURES.over_nodes(),
         window="15m",
         unit="count",
         tiers=(Tier(severity="ticket", threshold=1.0, after="1m"),),
@@ -74,11 +70,7 @@ MEMORY_PRECISION = (
         remedy="Write asynchronous or sharded checkpoints, to local disks first, or write fewer.",
         source="https://pytorch.org/docs/stable/distributed.checkpoint.html",
         record="job:gpunode_checkpoints:ratio",
-        signal=of_jobs(
-            f'sum_over_time({PHASES}{{phase="checkpoint"}}[1h]) '
-            f"/ on ({GPU}) (sum by ({GPU}) (sum_over_time({PHASES}[1h])) > 0) "
-            f"and on ({GPU}) {of_gpus('gpunode_training_step_median_seconds')}"
-        )
+        signal=CHECKPOINTS.over_nodes()
         + f" unless on ({JOB}) last_over_time(job:gpunode_event:gpus[1h])",
         window="1h",
         unit="percent",
@@ -110,10 +102,7 @@ MEMORY_PRECISION = (
         remedy="Go back to a checkpoint, then lower the learning rate or check that rank's GPU.",
         source="https://pytorch.org/docs/stable/amp.html",
         record="job:gpunode_training_loss:ratio_to_best",
-        signal=of_jobs(
-            f"{of_gpus('gpunode_training_loss')} / on ({GPU}) "
-            f"({of_gpus('gpunode_training_loss_best')} > 0)"
-        ),
+        signal=LOSS_TO_BEST.over_nodes(),
         window="0s",
         unit="number",
         tiers=(

@@ -5,8 +5,9 @@ from __future__ import annotations
 from alerts.examples import HELD, series
 from alerts.model import Example, Threshold, Tier
 from alerts.promql import JOB
-from alerts.recording.engines import LLAMA, MET, OBJECTIVES
+from alerts.recording.engines import OBJECTIVES
 from alerts.recording.jobs import SILENT
+from alerts.recording.parts import LLAMA, MET
 from alerts.settings import ASKED_SHARE, KV_CACHE_FULL, SERVING_SLOWDOWN, SERVING_TARGET
 
 BUCKET = "gpunode_serving_request_seconds_bucket"

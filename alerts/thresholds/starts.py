@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from alerts.examples import HELD, WORKLESS
+from alerts.examples import HELD, STARTED, WORKLESS
 from alerts.model import FOR_HOURS, Example, Threshold, Tier
 from alerts.promql import JOB
-from alerts.recording.jobs import STARTED
 from alerts.recording.starts import OF_PROGRAMS, PROCESSES_STAY, STARTING_FOR, TOOK, USUAL
 from alerts.settings import ENGINE_STARTS, STARTS_FOR, STARTS_LONGER
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from alerts.examples import HELD, HELD_B, TRAINS, WORKLESS, ledger, owner, series
 from alerts.model import Example, Threshold, Tier
-from alerts.promql import FILESYSTEM, GPU, JOB, NODE, gained, happened, of_jobs, rate
+from alerts.promql import FILESYSTEM, JOB, NODE, gained, happened, rate
 from alerts.recording.memory import LEFT, SHARE, runs_out
+from alerts.recording.parts import IDLE_1H
 from alerts.settings import (
     FILLS_WITHIN,
     LOOPS_ABOVE,
@@ -59,9 +60,7 @@ SYSTEM = (
         "that hangs.",
         source=LEDGER,
         record="job:gpunode_idle:ratio",
-        signal=of_jobs(
-            f'sum by ({GPU}) (gpu:gpunode_gpu_seconds:rate1h{{state=~"free|idle"}})', "avg"
-        ),
+        signal=IDLE_1H.over_nodes(),
         window="1h",
         unit="percent",
         tiers=(

@@ -1,28 +1,33 @@
-"""A fleet before two shards of Prometheus and one that sees both: a job over both stands still.
+"""A fleet before two shards of Prometheus and an engine above: a job over both stands still.
 
 The shards scrape half of the nodes each, evaluate the rules for nodes and write what the rules over
-all nodes ask for to the third, which evaluates those. All three alert to one Alertmanager with the
-shipped routes. The durations of the rules are shortened.
+all nodes ask for to the engine above, which evaluates those: a third Prometheus, or VictoriaMetrics
+with vmalert. All alert to one Alertmanager with the shipped routes. The durations of the rules are
+shortened.
 
-python -m tests.bench.shards
+python -m tests.bench.shards [prometheus|victoriametrics]
 """
 
 from __future__ import annotations
 
 import json
+import re
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlparse
 
 import yaml
 
-from alerts.rule_files import handed_on
-from tests.bench.incidents import ALERTMANAGER, RULES, prometheus_command, shortened
-from tests.bench.programs import alertmanager, exporter, program
+from helm.generate import EXAMPLES
+from tests.bench.incidents import ALERTMANAGER, RULES, Engine, prometheus_command, shortened
+from tests.bench.programs import Command, alertmanager, exporter, need
 from tests.daemon import free_ports
 
 OF_THE_JOB = range(8)
@@ -35,6 +40,14 @@ GPUS = 2
 
 WORKS = 15.0
 """Seconds after which the job stands still, and nodes are down."""
+
+ABOVE = "above"
+"""The folder of the engine above."""
+
+STATUS = "status"
+"""What is noted beside the labels of an alert: whether it fires."""
+
+VICTORIA = "shards-victoriametrics.yaml"
 
 Notified = dict[str, list[dict[str, str]]]
 """The labels of every alert that was told, by receiver."""
@@ -81,8 +94,29 @@ def _rules(folder: Path, of: Callable[[str], bool]) -> str:
             text = shortened(path.read_text())
             for window in ("[2m]", "[4m]"):
                 text = text.replace(window, "[12s]")
+            # A job counts as still after a minute, which is not shortened; till then it is known.
+            text = text.replace("gpu:gpunode_job:member[30s]", "gpu:gpunode_job:member[2m]")
             (folder / path.name).write_text(text)
     return f"{folder}/*.yaml"
+
+
+def example(name: str, kind: str) -> dict[str, Any]:
+    """What the first object of a kind in an example of the chart says."""
+    for one in yaml.safe_load_all((EXAMPLES / name).read_text()):
+        if one["kind"] == kind:
+            return dict(one.get("spec") or one["data"])
+    raise KeyError(kind)
+
+
+def _as_configured(name: str) -> str:
+    """The name in Prometheus' configuration of what the operator calls ``sourceLabels``."""
+    return re.sub("[A-Z]", lambda at: f"_{at[0].lower()}", name)
+
+
+def options(kind: str, **others: str) -> list[str]:
+    """The options that the example gives a program of VictoriaMetrics."""
+    given = {**example(VICTORIA, kind)["extraArgs"], **others}
+    return [f"-{name}={value}" for name, value in given.items()]
 
 
 def _alerting(manager: str) -> dict[str, Any]:
@@ -101,7 +135,14 @@ def _shard(number: int, nodes: int, receiver: int, manager: str, folder: Path) -
         }
         for node in NODES[number::2]
     ]
-    keep = {"source_labels": ["__name__"], "regex": "|".join(handed_on()), "action": "keep"}
+    (written,) = example("shards-prometheus.yaml", "Prometheus")["remoteWrite"]
+    keep = [
+        {
+            re.sub("[A-Z]", lambda at: f"_{at[0].lower()}", name): value
+            for name, value in one.items()
+        }
+        for one in written["writeRelabelConfigs"]
+    ]
     return {
         "global": {"scrape_interval": "2s", "external_labels": {"shard": str(number)}},
         "scrape_configs": [{"job_name": "gpunode", "static_configs": targets}],
@@ -109,7 +150,7 @@ def _shard(number: int, nodes: int, receiver: int, manager: str, folder: Path) -
         "remote_write": [
             {
                 "url": f"http://127.0.0.1:{receiver}/api/v1/write",
-                "write_relabel_configs": [keep],
+                "write_relabel_configs": keep,
                 "queue_config": {"batch_send_deadline": "1s"},
             }
         ],
@@ -117,39 +158,117 @@ def _shard(number: int, nodes: int, receiver: int, manager: str, folder: Path) -
     }
 
 
-def run(lasts: float) -> Notified:
+def _above(engine: Engine, port: int, manager: str, folder: Path) -> list[Command]:
+    """The programs of the engine above, to which shards write at a port."""
+    rules = _rules(folder / "rules", lambda name: name.startswith("cluster_"))
+    if engine == "prometheus":
+        config = {"rule_files": [rules], "alerting": _alerting(manager)}
+        (folder / "prometheus.yml").write_text(json.dumps(config))
+        return [prometheus_command(folder, port, "--web.enable-remote-write-receiver")]
+    store, (alerts,) = f"http://127.0.0.1:{port}", free_ports(1)
+    (folder / "relabel.yaml").write_text(example(VICTORIA, "ConfigMap")["relabel.yaml"])
+    return [
+        [
+            need("victoria-metrics"),
+            f"-storageDataPath={folder}/vm",
+            f"-httpListenAddr=127.0.0.1:{port}",
+            *options("VMSingle", relabelConfig=f"{folder}/relabel.yaml"),
+        ],
+        [
+            need("vmalert"),
+            f"-rule={rules}",
+            f"-datasource.url={store}",
+            f"-remoteRead.url={store}",
+            f"-remoteWrite.url={store}",
+            *options("VMAlert"),
+            f"-notifier.url=http://{manager}",
+            f"-httpListenAddr=127.0.0.1:{alerts}",
+        ],
+    ]
+
+
+class Running:
+    """Programs that can be killed and started again."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._commands: dict[str, list[tuple[Command, Path]]] = {}
+        self._children: dict[str, list[subprocess.Popen[bytes]]] = {}
+        stack.callback(self._end)
+
+    def start(self, name: str, commands: Sequence[Command] = (), log: Path | None = None) -> None:
+        """Start programs, or those of a name again."""
+        if log:
+            self._commands[name] = [
+                (command, log.with_name(f"{log.name}{number}"))
+                for number, command in enumerate(commands)
+            ]
+        started = []
+        for command, path in self._commands[name]:
+            with path.open("ab") as output:
+                started.append(subprocess.Popen(command, stdout=output, stderr=output))
+        self._children[name] = started
+
+    def _end(self) -> None:
+        for name in self._children:
+            self.kill(name)
+
+    def kill(self, name: str) -> None:
+        """End them at once."""
+        for child in self._children[name]:
+            child.kill()
+            child.wait()
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """Something that is killed, and is away for a while."""
+
+    name: str
+    at: float
+    away: float
+
+
+def run(lasts: float, engine: Engine = "prometheus", restarts: Sequence[Restart] = ()) -> Notified:
     """Let the job stand still and see who is notified of what within so many seconds."""
     notified: Notified = {}
 
     def note(receiver: str, body: dict[str, Any]) -> None:
         known = notified.setdefault(receiver, [])
-        known += [alert["labels"] for alert in body["alerts"] if alert["labels"] not in known]
+        told = [{**alert["labels"], STATUS: alert["status"]} for alert in body["alerts"]]
+        known += [labels for labels in told if labels not in known]
 
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         routes = yaml.safe_load(ALERTMANAGER.read_text())
         manager = stack.enter_context(alertmanager(Path(name), routes, note))
         nodes = stack.enter_context(fleet())
         receiver, *ports = free_ports(3)
-        over_all = Path(name, "all")
+        running = Running(stack)
+        over_all = Path(name, ABOVE)
         over_all.mkdir()
-        config = {
-            "rule_files": [_rules(over_all / "rules", lambda name: name.startswith("cluster_"))],
-            "alerting": _alerting(manager),
-        }
-        servers = [(over_all, receiver, config, ["--web.enable-remote-write-receiver"])]
+        running.start(ABOVE, _above(engine, receiver, manager, over_all), over_all / "log")
         for number, port in enumerate(ports):
             folder = Path(name, f"shard{number}")
             folder.mkdir()
-            servers.append((folder, port, _shard(number, nodes, receiver, manager, folder), []))
-        for folder, port, config, options in servers:
+            config = _shard(number, nodes, receiver, manager, folder)
             (folder / "prometheus.yml").write_text(json.dumps(config))
-            command = prometheus_command(folder, port, *options)
-            stack.enter_context(program(command, folder / "log"))
-        time.sleep(lasts)
+            running.start(folder.name, [prometheus_command(folder, port)], folder / "log")
+        begin = time.monotonic()
+        for one in restarts:
+            time.sleep(max(0.0, begin + one.at - time.monotonic()))
+            running.kill(one.name)
+            time.sleep(one.away)
+            running.start(one.name)
+        time.sleep(max(0.0, begin + lasts - time.monotonic()))
     return notified
 
 
-if __name__ == "__main__":
-    for told, alerts in run(50.0).items():
+def main() -> None:
+    """Print who is notified of what."""
+    engine: Engine = "victoriametrics" if "victoriametrics" in sys.argv[1:] else "prometheus"
+    for told, alerts in run(50.0, engine).items():
         for labels in alerts:
             print(told, " ".join(f"{name}={value}" for name, value in sorted(labels.items())))
+
+
+if __name__ == "__main__":
+    main()

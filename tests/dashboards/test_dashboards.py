@@ -17,7 +17,7 @@ import yaml
 
 from alerts.model import Threshold
 from alerts.promql import DECLARED, NO_NAMESPACE
-from alerts.rule_files import dashboard_of, document
+from alerts.rule_files import ASKED, dashboard_of, document, handed_on, rule_files
 from alerts.settings import RUNBOOKS_URL
 from alerts.thresholds.table import THRESHOLDS
 from dashboards import FOLDER, runbooks
@@ -501,6 +501,28 @@ def test_what_is_handed_on_to_a_job_narrows_no_part_of_its_dashboard() -> None:
     assert hidden == {"hosts", "user"}
     for uid, content in LOADED.items():
         assert uid == "gpunode-job" or not hidden & set(variables(content))
+
+
+LACKING_ABOVE = {
+    "gpunode-fleet": set[str](),
+    "gpunode-capacity": {"GPUs by useful share, whole fleet"},
+}
+"""Panels of what shows a whole fleet that the engine above all shards cannot fill."""
+
+
+@pytest.mark.parametrize("uid", LACKING_ABOVE)
+def test_what_shows_a_whole_fleet_asks_only_what_shards_hand_on(uid: str) -> None:
+    has = set(handed_on())
+    for name, file in rule_files().items():
+        if name.startswith("cluster_"):
+            has |= {rule.get("record", "") for group in file["groups"] for rule in group["rules"]}
+    asked = [
+        (one["title"], target["expr"]) for one in panels(LOADED[uid]) for target in one["targets"]
+    ]
+    for variable in variables(LOADED[uid]).values():
+        asked += [(variable["name"], variable["definition"])] if variable["type"] == "query" else []
+    lacking = {title for title, text in asked if set(ASKED.findall(text)) - has}
+    assert lacking == LACKING_ABOVE[uid]
 
 
 @each

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from alerts.promql import NO_NAMESPACE
-from alerts.recording.ranks import OF_LINES
+from alerts.recording.parts import OF_LINES
 from alerts.thresholds.lines import LINES
 from dashboards import FOLDER
 from dashboards.panels import ABSENT, OR_NONE
