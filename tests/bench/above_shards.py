@@ -471,7 +471,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.above_shards", description=__doc__)
     parser.add_argument("nodes", nargs="*", type=int, default=[10_000])
     parser.add_argument("--engine", choices=get_args(Engine), default="prometheus")
-    parser.add_argument("--seconds", type=float, default=150.0, help="at rest, and in trouble")
+    parser.add_argument("--seconds", type=float, default=120.0, help="at rest, and in trouble")
     parser.add_argument("--print", action="store_true", help="do not write the figures")
     arguments = parser.parse_args()
     found = report(arguments.engine, arguments.nodes, arguments.seconds)

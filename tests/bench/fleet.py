@@ -71,6 +71,7 @@ TROUBLED = [name for name, raises in TWO_GPUS.items() if raises]
 """What nodes in trouble live through."""
 
 
+@cache
 def expositions(tape: str, seconds: int = KEPT * SCRAPE, every: int = SCRAPE) -> list[str]:
     """What a node that lives through a tape over and over shows, every so many seconds."""
     node = TapeNode(TAPES / f"{tape}.jsonl.gz")

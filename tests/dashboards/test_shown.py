@@ -35,8 +35,9 @@ RULES = [
 ]
 ASKED = SHOWN + "".join(rule["expr"] for rule in RULES)
 RECORDED = "".join(rule["expr"] for rule in RULES if rule.get("record", " ") in SHOWN)
+RECORDED += "".join(rule["expr"] for rule in RULES if rule.get("record", " ") in RECORDED)
 DRAWN = SHOWN + RECORDED.replace("[5m]", f"[{WINDOW}]")
-"""With what is recorded of it."""
+"""With what is recorded of it, and of its parts on each node."""
 
 NAMED = {re.sub("_(bucket|count|sum)$", "", found[1]) for found in METRIC.finditer(ASKED)}
 
