@@ -38,7 +38,7 @@ from gpunode.node.node import SteppedClock
 from gpunode.source import Meets
 from gpunode.sources import KINDS, METRICS
 from gpunode.unread import Unknown
-from gpunode.verdict.asking import Asking
+from gpunode.verdict.asking import LooksOnDemand
 from gpunode.verdict.causes import CAUSES, NONE
 from gpunode.verdict.reasons import REASONS
 
@@ -76,7 +76,11 @@ def unread() -> str:
             if isinstance(source, Meets)
             for kind in source.unknowns
         }
-        | {(kind.name, one) for kind in (Entrance, BlackBox, Asking) for one in kind.unknowns},
+        | {
+            (kind.name, one)
+            for kind in (Entrance, BlackBox, LooksOnDemand)
+            for one in kind.unknowns
+        },
         key=lambda row: (row[0], row[1].what),
     )
     left_out = [(f"`{name}`", kind) for name, kind in kinds if kind.bound]

@@ -62,7 +62,7 @@ from gpunode.nccl.log import transport
 from gpunode.rules.render import dump, with_values
 from gpunode.serving.requests import COUNTERS
 from gpunode.source import Meets
-from gpunode.verdict.asking import Asking
+from gpunode.verdict.asking import LooksOnDemand
 from gpunode.verdict.causes import CAUSES
 from gpunode.verdict.gain import BOUNDS
 from gpunode.verdict.overdue import STALLS
@@ -509,7 +509,7 @@ def _known_values() -> dict[tuple[str, str], set[str]]:
             counter = "gpunode_refused_total" if unknown.bound else "gpunode_unread_total"
             known.setdefault((counter, "source"), set()).add(kind.name)
             known.setdefault((counter, "what"), set()).add(unknown.what)
-    for kept in (Entrance, BlackBox, Asking):
+    for kept in (Entrance, BlackBox, LooksOnDemand):
         known["gpunode_refused_total", "source"].add(kept.name)
         known["gpunode_refused_total", "what"] |= {one.what for one in kept.unknowns}
     for at, values in CONSTANTS.items():

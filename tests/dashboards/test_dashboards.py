@@ -687,7 +687,6 @@ TOLD_IN_WORDS = {
     "GpuLemon": "the dashboard of the GPU has its faults and its owners; Health compares GPUs",
     "GpunodeAbsent": "nothing is there to be drawn",
     "GpunodeCertificateExpires": "the alert says the day",
-    "JobCrashLoops": "the dashboard of the job lists its runs",
     "JobTensorCoresIdle": "a verdict, as the dashboard of the job counts them by rank",
     "SharedFilesystemNearlyFull": "of no node; Fleet lists whom it harms",
     "StorageDown": "of no node; Fleet lists whom it harms",

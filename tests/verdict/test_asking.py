@@ -13,7 +13,7 @@ from gpunode.jobs.owners import OwnersDetail
 from gpunode.node.node import Node, SteppedClock
 from gpunode.node.stacks import ProcessStacks, ThreadStack
 from gpunode.source import Place, Readings, Reported
-from gpunode.verdict.asking import MOST, SPACING, WITHIN, AskedTooSoon, Asking, ProcessStands
+from gpunode.verdict.asking import MOST, SPACING, WITHIN, AskedTooSoon, LooksOnDemand, ProcessStands
 
 D = TypeVar("D")
 
@@ -43,8 +43,8 @@ class Machine:
         return f"{number} (train) S {'0 ' * 18}{self.start:.0f} {'0 ' * 30}"
 
 
-def asking(machine: Machine) -> Asking:
-    return Asking(cast(Node, machine), Settings(stacks=StacksSettings(code=True)))
+def asking(machine: Machine) -> LooksOnDemand:
+    return LooksOnDemand(cast(Node, machine), Settings(stacks=StacksSettings(code=True)))
 
 
 def look(machine: Machine, gpu: str = "0") -> list[ProcessStands]:

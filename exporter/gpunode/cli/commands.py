@@ -72,7 +72,7 @@ from gpunode.node.node import Node
 from gpunode.node.tape import RecordingNode, TapeError, TapeNode, TapeWriter
 from gpunode.sources import watch
 from gpunode.text import escaped, json_for_terminal
-from gpunode.verdict.asking import Asking
+from gpunode.verdict.asking import LooksOnDemand
 
 log = logging.getLogger(__name__)
 
@@ -179,7 +179,7 @@ def run(settings: RunSettings) -> None:
     signal.signal(signal.SIGHUP, _stay)
     web, entrance, serving = server(settings.web, lambda: loop)
     node, box = boxed(watched_node(settings.path, settings.dcgm), settings)
-    loop = watch(node, settings, *box, entrance, Asking(node, settings))
+    loop = watch(node, settings, *box, entrance, LooksOnDemand(node, settings))
     signal.signal(signal.SIGTERM, _end)
     _start(loop)
     log.info("gpunode %s listens on %s", __version__, web.listen_address)

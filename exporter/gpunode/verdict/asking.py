@@ -87,7 +87,7 @@ class AskedTooSoon(Exception):
         """Seconds until it may be asked again."""
 
 
-class Asking:
+class LooksOnDemand:
     """Looks for who asks: one look at a time, and one at each GPU in ``SPACING`` seconds."""
 
     name = "asked"

@@ -12,7 +12,7 @@ from fastapi import HTTPException, Query, Request
 
 from gpunode.jobs.owners import OwnersDetail
 from gpunode.source import Readings
-from gpunode.verdict.asking import AskedTooSoon, Asking, ProcessStands, StacksNow
+from gpunode.verdict.asking import AskedTooSoon, LooksOnDemand, ProcessStands, StacksNow
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
 
 async def stacks(request: Request, readings: Readings, gpu: str) -> StacksNow:
     """Where they stand. Raises ``HTTPException``."""
-    asking = next((one.detail for one in readings.details(Asking)), None)
+    asking = next((one.detail for one in readings.details(LooksOnDemand)), None)
     if asking is None:
         raise HTTPException(404, "no node is looked at here, or not yet")
     if not asking.enabled:
