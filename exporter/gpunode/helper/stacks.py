@@ -59,6 +59,9 @@ left: set[int] = set()
 MOST_LEFT = 4
 """The most of them, each of 15 MB: the daemon asks for no process of whoever has left one."""
 
+DIES_WITHIN = 0.5
+"""Seconds that a killed program is given to end; on a busy node that is no moment."""
+
 LONGEST_STOP = 10.0
 """Seconds to wait for native frames; a process is stopped meanwhile, and goes on when that ends."""
 
@@ -136,9 +139,12 @@ def _ended(child: int, until: float) -> int | None:
             return status
         time.sleep(0.002)
     os.kill(child, signal.SIGKILL)
-    time.sleep(0.05)
-    if not os.waitpid(child, os.WNOHANG)[0]:
-        left.add(child)
+    killed = time.monotonic()
+    while not os.waitpid(child, os.WNOHANG)[0]:
+        if time.monotonic() > killed + DIES_WITHIN:
+            left.add(child)
+            break
+        time.sleep(0.01)
     return None
 
 
