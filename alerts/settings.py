@@ -98,6 +98,13 @@ TOGETHER_WITHIN = Setting(
     "Seconds within which jobs come to stand still together.",
     "seconds",
 )
+EXPLAINS_BEFORE = Setting(
+    "explains_before",
+    900,
+    "Seconds for which a job may have stood still when a fault of many nodes or of a filesystem is "
+    "seen, and still stand for it: some faults are seen ten minutes late.",
+    "seconds",
+)
 INCIDENT_BEGINS = Setting(
     "incident_begins",
     600,

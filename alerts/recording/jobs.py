@@ -92,6 +92,8 @@ SLURM_IN_A_POD: Given = {
 
 STILL = f"job:gpunode_workless:seconds > {STILL_FROM}"
 
+STOOD = "job:gpunode_workless:since"
+
 STALLED_LATELY = f"(job:gpunode_stalled:seconds > {BLOCKED_FROM} < {TOGETHER_WITHIN})"
 """Jobs that have just come to stand still."""
 
@@ -567,14 +569,25 @@ OF_STILL: tuple[Record, ...] = (
         interval=AT_ONCE,
         expression=(
             of_jobs(WORKLESS_OF_GPU, "min")
-            + f" or on ({JOB}) (last_over_time(job:gpunode_workless:seconds[5m]) "
+            + f" or on ({JOB}) ((time() - last_over_time({STOOD}[{REMEMBERED}]) and on ({JOB}) "
+            f"last_over_time(job:gpunode_workless:seconds[{REMEMBERED}]) > {STILL_FROM} "
+            f"or on ({JOB}) last_over_time(job:gpunode_workless:seconds[5m])) "
             f"and on ({JOB}) job:gpunode_gpu_blocked:count)"
         ),
         purpose="Seconds since any GPU of a job last worked; absent for a job that has yet to "
         "begin. An exporter that restarts forgets; so, while the job waits, the rule reads its own "
-        "past.",
+        f"past, and since when the job stood still up to {REMEMBERED} before.",
         given={**HELD, **HELD_B, WORKLESS: 7320.0, WORKLESS_B: 7320.0},
         results={TRAIN: 7320.0},
+    ),
+    Record(
+        name=STOOD,
+        labels=OF_JOB,
+        interval=AT_ONCE,
+        expression=f"time() - ({STILL})",
+        purpose="When a job that does nothing last worked, as Unix time.",
+        given={**HELD, WORKLESS: 7320.0},
+        results={TRAIN: 0.0},
     ),
     Record(
         name="gpu:gpunode_job:member_lately",
