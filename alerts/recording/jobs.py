@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from alerts.examples import (
     HELD,
     HELD_B,
@@ -475,6 +477,10 @@ OF_CLUSTERS: tuple[Record, ...] = (
 ASKED = "job:gpunode_serving_requests:asked_1d"
 SILENT = "job:gpunode_serving:silent"
 PROCESSES = series("gpunode_gpu_processes", engine="compute")
+NOT_FINITE = "job:gpunode_training_loss:not_finite"
+RATIO_TO_BEST = "job:gpunode_training_loss:ratio_to_best"
+DIVERGED_FOR = "25m"
+"""A loss that is finite may come back within as long."""
 _ANSWERS_NOBODY = (
     f"{parts.PROCESSES_HELD.over_nodes()} == 0 or on ({JOB}) {of_jobs(of_gpus(STARTING.metric))}"
 )
@@ -538,12 +544,33 @@ OF_SERVICES: tuple[Record, ...] = (
         results={("", "train", ""): 1.99},
     ),
     Record(
-        name="job:gpunode_training_loss:not_finite",
+        name=NOT_FINITE,
         labels=OF_JOB,
         expression=parts.NOT_FINITE.over_nodes(),
         purpose="Ranks of a job whose last reported loss is NaN or infinite.",
         given={**HELD, series("gpunode_training_loss_finite"): 0.0},
         results={TRAIN: 1.0},
+    ),
+    Record(
+        name="job:gpunode_training_loss:to_page",
+        labels=OF_JOB,
+        expression=f"{NOT_FINITE} and on ({JOB}) {SIZE} >= {PAGED_GPUS}",
+        purpose="The same, of a job with as many GPUs as somebody is woken for.",
+        given={**HELD, **HELD_B, series("gpunode_training_loss_finite"): 0.0},
+        results={TRAIN: 1.0},
+    ),
+    Record(
+        name="job:gpunode_training_loss:diverged",
+        labels=OF_JOB,
+        expression=(
+            f"max by ({JOB}) (label_replace(min_over_time({RATIO_TO_BEST}[{DIVERGED_FOR}]) "
+            f'and on ({JOB}) {RATIO_TO_BEST} offset {DIVERGED_FOR}, "loss", "finite", "", "") '
+            f'or label_replace(({NOT_FINITE} > 0) * Inf, "loss", "not finite", "", ""))'
+        ),
+        purpose=f"Loss of a job over its best, the least of {DIVERGED_FOR}; infinite where the "
+        "last reported loss of a rank is NaN or infinite.",
+        given={**HELD, series("gpunode_training_loss_finite"): 0.0},
+        results={TRAIN: math.inf},
     ),
     Record(
         name="job:gpunode_starts:count_1h",
