@@ -393,6 +393,14 @@ ASKED_SHARE = Setting(
     "always asked.",
     "percent",
 )
+FADED_BELOW = Setting(
+    "faded_below",
+    0.05,
+    "A service that had less than this share of its usual requests for half an hour, and more at "
+    "the same time yesterday, wakes nobody when the last of them ends.",
+    "percent",
+)
+
 # Collectives that are slow
 
 COLLECTIVES_FROM = Setting(

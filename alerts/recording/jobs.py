@@ -38,6 +38,7 @@ from alerts.settings import (
     COMES_BACK_AGAIN,
     COMES_BACK_WITHIN,
     ENDS_SOON,
+    FADED_BELOW,
     FLEET_JOBS,
     FOUND_WAITING_FROM,
     PAGED_FROM,
@@ -481,6 +482,13 @@ NOT_FINITE = "job:gpunode_training_loss:not_finite"
 RATIO_TO_BEST = "job:gpunode_training_loss:ratio_to_best"
 DIVERGED_FOR = "25m"
 """A loss that is finite may come back within as long."""
+FADED = "job:gpunode_serving_requests:faded"
+_NOW, _YESTERDAY = (
+    f"quantile_over_time(0.5, job:gpunode_serving_requests:rate5m[30m]{then})"
+    for then in ("", " offset 1d")
+)
+_USUAL = "avg_over_time(job:gpunode_serving_requests:rate5m[1d:15m])"
+
 _ANSWERS_NOBODY = (
     f"{parts.PROCESSES_HELD.over_nodes()} == 0 or on ({JOB}) {of_jobs(of_gpus(STARTING.metric))}"
 )
@@ -528,6 +536,22 @@ OF_SERVICES: tuple[Record, ...] = (
         "comes, the rule reads its own past.",
         given={**HELD, **ledger(), series(f"{REQUESTS}_count"): 5.0},
         results={("", "train", ""): 1.0},
+    ),
+    Record(
+        name=FADED,
+        labels=SERVICE,
+        interval=FOR_DAYS,
+        expression=(
+            f"last_over_time({FADED}[{REMEMBERED}]) and on ({BY_SERVICE}) {SILENT} "
+            f"or on ({BY_SERVICE}) ({_NOW} < {FADED_BELOW} * {_USUAL} "
+            f"unless on ({BY_SERVICE}) {_YESTERDAY} < {FADED_BELOW} * {_USUAL} "
+            f"unless on ({BY_SERVICE}) {SILENT})"
+        ),
+        purpose="Requests a second to a service that has had next to none of its usual ones for "
+        "half an hour, and had more at this time yesterday: its users have gone elsewhere. While "
+        "no request comes at all, the rule reads its own past.",
+        given={**HELD, series(f"{REQUESTS}_count"): 5.0},
+        results={},
     ),
     Record(
         name="job:gpunode_serving_request:p99",
