@@ -24,6 +24,7 @@ FAULTS = (
     "network",
     "gpu",
     "gpu_missing",
+    "nvlink",
     "power_brake",
     "thermal",
     "filesystem",
