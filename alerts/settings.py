@@ -335,6 +335,20 @@ STARTS_LONGER = Setting(
     "number",
 )
 
+FIRST_STARTS = Setting(
+    "first_starts",
+    1200,
+    "Seconds that the first start of a job commonly takes, as far as nothing is known of others, "
+    "if it has `first_starts_gpus`; with fewer GPUs it is given longer, by as much as they cost "
+    "less.",
+    "seconds",
+)
+FIRST_STARTS_GPUS = Setting(
+    "first_starts_gpus",
+    8,
+    "From this many GPUs on, the first start of a job is given no longer than `first_starts` says.",
+    "count",
+)
 ENGINE_RESTS = Setting(
     "engine_rests",
     600,
