@@ -215,13 +215,20 @@ GPU_FAULTS = (
     ),
     _fault(
         PAGES,
-        f'max by ({GPU}, action) (gpunode_gpu_recovery_action{{action!="none"}}) '
+        f'max by ({GPU}, action) (gpunode_gpu_recovery_action{{action!~"none|drain_p2p"}}) '
         f"unless on ({GPU}, action) ({_RESET_FOR_A_ROW})",
         "driver advises $1",
         "action",
         OF_A_GPU,
     ),
-    _fault(TELLS, _RESET_FOR_A_ROW, "driver advises $1", "action", OF_A_GPU),
+    _fault(
+        TELLS,
+        f"{_RESET_FOR_A_ROW} or max by ({GPU}, action) "
+        '(gpunode_gpu_recovery_action{action="drain_p2p"})',
+        "driver advises $1",
+        "action",
+        OF_A_GPU,
+    ),
     _fault(
         PAGES,
         f"max by ({GPU}, part) (max_over_time(gpunode_gpu_fabric_healthy[5m:1m])) == 0",
