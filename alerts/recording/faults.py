@@ -279,6 +279,7 @@ WITH_LINKS_DOWN = "gpu:gpunode_nvlink:down"
 HAS_LINKS = "gpu:gpunode_nvlink:had"
 LINKS_DOWN = "node:gpunode_nvlink:down"
 LINKS_LOST_IN_USE = "node:gpunode_nvlink:lost_in_use"
+COMPLAINS_OF_STORAGE = "node:gpunode_remote_filesystem:complains"
 _DISKS_MISSING = 'node:gpunode_hardware:missing{part="nvme"}'
 _DISK_GONE = (
     _new(
@@ -336,6 +337,13 @@ NODE_FAULTS = (
     _fault(TELLS, _DISK_GONE, "disk", by=OF_A_NODE),
     _fault(PAGES, f"{_LINKS_LOST} and on ({NODE}) {LINKS_LOST_IN_USE}", "nvlink", by=OF_A_NODE),
     _fault(TELLS, _LINKS_LOST, "nvlink", by=OF_A_NODE),
+    _fault(
+        TELLS,
+        f"{COMPLAINS_OF_STORAGE} and on ({NODE}) (gpu:gpunode_job:member "
+        f"and on ({JOB}) job:gpunode_workless:seconds > {STILL_FROM})",
+        "remote_filesystem",
+        by=OF_A_NODE,
+    ),
     _fault(PAGES, f"{MOST_THROTTLED} > {THROTTLED}", "$1", "fault", by=OF_A_NODE),
     _fault(
         PAGES,
@@ -625,6 +633,15 @@ OF_NODES: tuple[Record, ...] = (
             series("gpunode_gpu_nvlink_up", link="1"): 0.0,
         },
         results={(NODE_A,): 1.0},
+    ),
+    Record(
+        name=COMPLAINS_OF_STORAGE,
+        labels=OF_NODE,
+        expression=happened('gpunode_kernel_log_events_total{kind="remote_filesystem"}', NODE),
+        purpose="Kernel log lines of Ceph, GPFS or CIFS in 15 minutes. Nothing counts the requests "
+        "of these filesystems.",
+        given={series("gpunode_kernel_log_events_total", kind="remote_filesystem"): 0.01},
+        results={(NODE_A,): 9.0},
     ),
     Record(
         name="gpu:gpunode_nvlink_domain:member",
