@@ -98,6 +98,13 @@ TOGETHER_WITHIN = Setting(
     "Seconds within which jobs come to stand still together.",
     "seconds",
 )
+EXPLAINS_BEFORE = Setting(
+    "explains_before",
+    900,
+    "Seconds for which a job may have stood still when a fault of many nodes or of a filesystem is "
+    "seen, and still stand for it: some faults are seen ten minutes late.",
+    "seconds",
+)
 INCIDENT_BEGINS = Setting(
     "incident_begins",
     600,
@@ -328,6 +335,20 @@ STARTS_LONGER = Setting(
     "number",
 )
 
+FIRST_STARTS = Setting(
+    "first_starts",
+    1200,
+    "Seconds that the first start of a job commonly takes, as far as nothing is known of others, "
+    "if it has `first_starts_gpus`; with fewer GPUs it is given longer, by as much as they cost "
+    "less.",
+    "seconds",
+)
+FIRST_STARTS_GPUS = Setting(
+    "first_starts_gpus",
+    8,
+    "From this many GPUs on, the first start of a job is given no longer than `first_starts` says.",
+    "count",
+)
 ENGINE_RESTS = Setting(
     "engine_rests",
     600,
@@ -386,6 +407,14 @@ ASKED_SHARE = Setting(
     "always asked.",
     "percent",
 )
+FADED_BELOW = Setting(
+    "faded_below",
+    0.05,
+    "A service that had less than this share of its usual requests for half an hour, and more at "
+    "the same time yesterday, wakes nobody when the last of them ends.",
+    "percent",
+)
+
 # Collectives that are slow
 
 COLLECTIVES_FROM = Setting(

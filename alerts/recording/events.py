@@ -7,7 +7,13 @@ from alerts.model import AT_ONCE, Given, Record
 from alerts.promql import FILESYSTEM, GPU, JOB, NODE, by_node
 from alerts.recording.faults import CORDONED, PORT_ACTIVE, TARGETS, UP, of_fleet
 from alerts.recording.jobs import REMEMBERED, TOGETHER
-from alerts.settings import BLOCKED_FROM, FLEET_LEAST, RANKS_LEAVE_WITHIN, STILL_FROM
+from alerts.settings import (
+    BLOCKED_FROM,
+    EXPLAINS_BEFORE,
+    FLEET_LEAST,
+    RANKS_LEAVE_WITHIN,
+    STILL_FROM,
+)
 
 FAULT = "cluster, fault"
 LATELY = "4m"
@@ -18,6 +24,7 @@ FAULTS = (
     "network",
     "gpu",
     "gpu_missing",
+    "nvlink",
     "power_brake",
     "thermal",
     "filesystem",
@@ -121,7 +128,7 @@ OF_EVENTS: tuple[Record, ...] = (
         expression=(
             f"count by ({JOB}, fault, filesystem) (gpu:gpunode_job:member_lately "
             f"* on ({NODE}) group_left (fault, filesystem) node:gpunode_event:cause) "
-            f"and on ({JOB}) job:gpunode_workless:seconds > {BLOCKED_FROM} "
+            f"and on ({JOB}) job:gpunode_workless:seconds > {BLOCKED_FROM} < {EXPLAINS_BEFORE} "
             f"or on ({JOB}) (last_over_time(job:gpunode_event:gpus[{REMEMBERED}]) "
             f"and on ({JOB}) {_STANDS} and on (cluster, fault, filesystem) "
             f"(last_over_time(cluster:gpunode_event:nodes[{REMEMBERED}]) or "
@@ -129,9 +136,10 @@ OF_EVENTS: tuple[Record, ...] = (
             f"or on ({JOB}) label_replace(job:gpunode_job:gpus and on ({JOB}) "
             f'job:gpunode_stalled:together, "fault", "{TOGETHER}", "", "")'
         ),
-        purpose="Jobs that an event holds up, with their GPUs on its nodes. The rule reads its own "
-        "past until the job works again or ends: that the fault is repaired does not mend the job.",
-        given=ON_SCRATCH,
+        purpose="Jobs that an event holds up, with their GPUs on its nodes; a job that stood still "
+        "long before stands for something else. The rule reads its own past until the job works "
+        "again or ends: that the fault is repaired does not mend the job.",
+        given={**ON_SCRATCH, WORKLESS: 600.0},
         results={(*TRAIN, "", "scratch"): 1.0},
     ),
     Record(

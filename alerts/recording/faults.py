@@ -13,6 +13,7 @@ from alerts.settings import (
     FLEET_NODES,
     FLEET_SHARE,
     INODES_FREE,
+    NVLINK_PEERS,
     PORT_DOWN,
     ROOT_FREE,
     SCRAPE_JOBS,
@@ -214,13 +215,20 @@ GPU_FAULTS = (
     ),
     _fault(
         PAGES,
-        f'max by ({GPU}, action) (gpunode_gpu_recovery_action{{action!="none"}}) '
+        f'max by ({GPU}, action) (gpunode_gpu_recovery_action{{action!~"none|drain_p2p"}}) '
         f"unless on ({GPU}, action) ({_RESET_FOR_A_ROW})",
         "driver advises $1",
         "action",
         OF_A_GPU,
     ),
-    _fault(TELLS, _RESET_FOR_A_ROW, "driver advises $1", "action", OF_A_GPU),
+    _fault(
+        TELLS,
+        f"{_RESET_FOR_A_ROW} or max by ({GPU}, action) "
+        '(gpunode_gpu_recovery_action{action="drain_p2p"})',
+        "driver advises $1",
+        "action",
+        OF_A_GPU,
+    ),
     _fault(
         PAGES,
         f"max by ({GPU}, part) (max_over_time(gpunode_gpu_fabric_healthy[5m:1m])) == 0",
@@ -266,6 +274,12 @@ _PORT_DOWN = _new(
     f"unless on ({PORT}) node:gpunode_port:up offset 1d < {PORT_DOWN}",
     "network",
 )
+LINK_UP = of_gpus("gpunode_gpu_nvlink_up")
+WITH_LINKS_DOWN = "gpu:gpunode_nvlink:down"
+HAS_LINKS = "gpu:gpunode_nvlink:had"
+LINKS_DOWN = "node:gpunode_nvlink:down"
+LINKS_LOST_IN_USE = "node:gpunode_nvlink:lost_in_use"
+COMPLAINS_OF_STORAGE = "node:gpunode_remote_filesystem:complains"
 _DISKS_MISSING = 'node:gpunode_hardware:missing{part="nvme"}'
 _DISK_GONE = (
     _new(
@@ -279,6 +293,11 @@ _DISK_GONE = (
 the next nodes follow: it is said before the tickets about each. A filesystem that fails with its
 disk has a fault of its own."""
 
+_LINKS_LOST = _new(
+    LINKS_DOWN,
+    f"unless on ({NODE}) {LINKS_DOWN} offset 1d",
+    "nvlink",
+)
 _FAILED_YESTERDAY = f"unless on ({NODE}, mountpoint) node:gpunode_filesystem:failing offset 1d"
 HEAT = 'gpunode_gpu_throttled_seconds_total{reason=~"sw_thermal|hw_thermal"}'
 BRAKE = 'gpunode_gpu_throttled_seconds_total{reason="hw_power_brake"}'
@@ -316,6 +335,15 @@ NODE_FAULTS = (
     _fault(TELLS, _PORT_DOWN, "network", by=OF_A_NODE),
     _fault(PAGES, f"{_DISK_GONE} and on ({NODE}) node:gpunode_job:gpus", "disk", by=OF_A_NODE),
     _fault(TELLS, _DISK_GONE, "disk", by=OF_A_NODE),
+    _fault(PAGES, f"{_LINKS_LOST} and on ({NODE}) {LINKS_LOST_IN_USE}", "nvlink", by=OF_A_NODE),
+    _fault(TELLS, _LINKS_LOST, "nvlink", by=OF_A_NODE),
+    _fault(
+        TELLS,
+        f"{COMPLAINS_OF_STORAGE} and on ({NODE}) (gpu:gpunode_job:member "
+        f"and on ({JOB}) job:gpunode_workless:seconds > {STILL_FROM})",
+        "remote_filesystem",
+        by=OF_A_NODE,
+    ),
     _fault(PAGES, f"{MOST_THROTTLED} > {THROTTLED}", "$1", "fault", by=OF_A_NODE),
     _fault(
         PAGES,
@@ -549,6 +577,71 @@ OF_NODES: tuple[Record, ...] = (
             ): 0.001,
         },
         results={(*A, "3"): 4.0},
+    ),
+    Record(
+        name=HAS_LINKS,
+        labels=OF_GPU,
+        expression=(
+            f"{LINK_UP} > 0 or on ({GPU}) ({LINK_UP} == 0 and on ({GPU}) "
+            f"last_over_time({HAS_LINKS}[1h])) or on ({GPU}) ({LINK_UP} == 0 "
+            f"and on ({NODE}) count by ({NODE}) ({LINK_UP} == 0) == 1 "
+            f"and on ({NODE}) count by ({NODE}) ({LINK_UP} > 0) > 1)"
+        ),
+        purpose="GPUs that have NVLinks: one is up, or was; or all are down, and it is the only "
+        "one of its node of which that is so. The rule reads its own past.",
+        given={series("gpunode_gpu_nvlink_up", link="0"): 1.0},
+        results={A: 1.0},
+    ),
+    Record(
+        name=WITH_LINKS_DOWN,
+        labels=OF_GPU,
+        expression=(
+            f"count by ({GPU}) (max by ({GPU}, link) (gpunode_gpu_nvlink_up) == 0) "
+            f"and on ({GPU}) {HAS_LINKS}"
+        ),
+        purpose="NVLinks of a GPU that are down.",
+        given={
+            series("gpunode_gpu_nvlink_up", link="0"): 1.0,
+            series("gpunode_gpu_nvlink_up", link="1"): 0.0,
+        },
+        results={A: 1.0},
+    ),
+    Record(
+        name=LINKS_DOWN,
+        labels=OF_NODE,
+        expression=f"count by ({NODE}) ({WITH_LINKS_DOWN})",
+        purpose="GPUs of a node that have NVLinks which are down.",
+        given={
+            series("gpunode_gpu_nvlink_up", link="0"): 1.0,
+            series("gpunode_gpu_nvlink_up", link="1"): 0.0,
+        },
+        results={(NODE_A,): 1.0},
+    ),
+    Record(
+        name=LINKS_LOST_IN_USE,
+        labels=OF_NODE,
+        expression=(
+            f"{LINKS_DOWN} >= on ({NODE}) {NVLINK_PEERS} * count by ({NODE}) ({LINK_UP}) "
+            f"and on ({NODE}) (last_over_time(node:gpunode_job:gpus[{_USED_LATELY}]) "
+            f"or on ({NODE}) last_over_time({LINKS_LOST_IN_USE}[{_USED_LATELY}]))"
+        ),
+        purpose="The same, where these are much of the node and somebody held GPUs of it when they "
+        "lost their links, or has since. The rule reads its own past.",
+        given={
+            **HELD,
+            series("gpunode_gpu_nvlink_up", link="0"): 1.0,
+            series("gpunode_gpu_nvlink_up", link="1"): 0.0,
+        },
+        results={(NODE_A,): 1.0},
+    ),
+    Record(
+        name=COMPLAINS_OF_STORAGE,
+        labels=OF_NODE,
+        expression=happened('gpunode_kernel_log_events_total{kind="remote_filesystem"}', NODE),
+        purpose="Kernel log lines of Ceph, GPFS or CIFS in 15 minutes. Nothing counts the requests "
+        "of these filesystems.",
+        given={series("gpunode_kernel_log_events_total", kind="remote_filesystem"): 0.01},
+        results={(NODE_A,): 9.0},
     ),
     Record(
         name="gpu:gpunode_nvlink_domain:member",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from alerts.examples import (
     HELD,
     HELD_B,
@@ -36,6 +38,7 @@ from alerts.settings import (
     COMES_BACK_AGAIN,
     COMES_BACK_WITHIN,
     ENDS_SOON,
+    FADED_BELOW,
     FLEET_JOBS,
     FOUND_WAITING_FROM,
     PAGED_FROM,
@@ -91,6 +94,8 @@ SLURM_IN_A_POD: Given = {
 }
 
 STILL = f"job:gpunode_workless:seconds > {STILL_FROM}"
+
+STOOD = "job:gpunode_workless:since"
 
 STALLED_LATELY = f"(job:gpunode_stalled:seconds > {BLOCKED_FROM} < {TOGETHER_WITHIN})"
 """Jobs that have just come to stand still."""
@@ -473,6 +478,17 @@ OF_CLUSTERS: tuple[Record, ...] = (
 ASKED = "job:gpunode_serving_requests:asked_1d"
 SILENT = "job:gpunode_serving:silent"
 PROCESSES = series("gpunode_gpu_processes", engine="compute")
+NOT_FINITE = "job:gpunode_training_loss:not_finite"
+RATIO_TO_BEST = "job:gpunode_training_loss:ratio_to_best"
+DIVERGED_FOR = "25m"
+"""A loss that is finite may come back within as long."""
+FADED = "job:gpunode_serving_requests:faded"
+_NOW, _YESTERDAY = (
+    f"quantile_over_time(0.5, job:gpunode_serving_requests:rate5m[30m]{then})"
+    for then in ("", " offset 1d")
+)
+_USUAL = "avg_over_time(job:gpunode_serving_requests:rate5m[1d:15m])"
+
 _ANSWERS_NOBODY = (
     f"{parts.PROCESSES_HELD.over_nodes()} == 0 or on ({JOB}) {of_jobs(of_gpus(STARTING.metric))}"
 )
@@ -522,6 +538,22 @@ OF_SERVICES: tuple[Record, ...] = (
         results={("", "train", ""): 1.0},
     ),
     Record(
+        name=FADED,
+        labels=SERVICE,
+        interval=FOR_DAYS,
+        expression=(
+            f"last_over_time({FADED}[{REMEMBERED}]) and on ({BY_SERVICE}) {SILENT} "
+            f"or on ({BY_SERVICE}) ({_NOW} < {FADED_BELOW} * {_USUAL} "
+            f"unless on ({BY_SERVICE}) {_YESTERDAY} < {FADED_BELOW} * {_USUAL} "
+            f"unless on ({BY_SERVICE}) {SILENT})"
+        ),
+        purpose="Requests a second to a service that has had next to none of its usual ones for "
+        "half an hour, and had more at this time yesterday: its users have gone elsewhere. While "
+        "no request comes at all, the rule reads its own past.",
+        given={**HELD, series(f"{REQUESTS}_count"): 5.0},
+        results={},
+    ),
+    Record(
         name="job:gpunode_serving_request:p99",
         labels=SERVICE,
         expression=(f"histogram_quantile(0.99, {parts.REQUEST_TIMES.over_nodes()}) > 0"),
@@ -536,12 +568,33 @@ OF_SERVICES: tuple[Record, ...] = (
         results={("", "train", ""): 1.99},
     ),
     Record(
-        name="job:gpunode_training_loss:not_finite",
+        name=NOT_FINITE,
         labels=OF_JOB,
         expression=parts.NOT_FINITE.over_nodes(),
         purpose="Ranks of a job whose last reported loss is NaN or infinite.",
         given={**HELD, series("gpunode_training_loss_finite"): 0.0},
         results={TRAIN: 1.0},
+    ),
+    Record(
+        name="job:gpunode_training_loss:to_page",
+        labels=OF_JOB,
+        expression=f"{NOT_FINITE} and on ({JOB}) {SIZE} >= {PAGED_GPUS}",
+        purpose="The same, of a job with as many GPUs as somebody is woken for.",
+        given={**HELD, **HELD_B, series("gpunode_training_loss_finite"): 0.0},
+        results={TRAIN: 1.0},
+    ),
+    Record(
+        name="job:gpunode_training_loss:diverged",
+        labels=OF_JOB,
+        expression=(
+            f"max by ({JOB}) (label_replace(min_over_time({RATIO_TO_BEST}[{DIVERGED_FOR}]) "
+            f'and on ({JOB}) {RATIO_TO_BEST} offset {DIVERGED_FOR}, "loss", "finite", "", "") '
+            f'or label_replace(({NOT_FINITE} > 0) * Inf, "loss", "not finite", "", ""))'
+        ),
+        purpose=f"Loss of a job over its best, the least of {DIVERGED_FOR}; infinite where the "
+        "last reported loss of a rank is NaN or infinite.",
+        given={**HELD, series("gpunode_training_loss_finite"): 0.0},
+        results={TRAIN: math.inf},
     ),
     Record(
         name="job:gpunode_starts:count_1h",
@@ -567,14 +620,25 @@ OF_STILL: tuple[Record, ...] = (
         interval=AT_ONCE,
         expression=(
             of_jobs(WORKLESS_OF_GPU, "min")
-            + f" or on ({JOB}) (last_over_time(job:gpunode_workless:seconds[5m]) "
+            + f" or on ({JOB}) ((time() - last_over_time({STOOD}[{REMEMBERED}]) and on ({JOB}) "
+            f"last_over_time(job:gpunode_workless:seconds[{REMEMBERED}]) > {STILL_FROM} "
+            f"or on ({JOB}) last_over_time(job:gpunode_workless:seconds[5m])) "
             f"and on ({JOB}) job:gpunode_gpu_blocked:count)"
         ),
         purpose="Seconds since any GPU of a job last worked; absent for a job that has yet to "
         "begin. An exporter that restarts forgets; so, while the job waits, the rule reads its own "
-        "past.",
+        f"past, and since when the job stood still up to {REMEMBERED} before.",
         given={**HELD, **HELD_B, WORKLESS: 7320.0, WORKLESS_B: 7320.0},
         results={TRAIN: 7320.0},
+    ),
+    Record(
+        name=STOOD,
+        labels=OF_JOB,
+        interval=AT_ONCE,
+        expression=f"time() - ({STILL})",
+        purpose="When a job that does nothing last worked, as Unix time.",
+        given={**HELD, WORKLESS: 7320.0},
+        results={TRAIN: 0.0},
     ),
     Record(
         name="gpu:gpunode_job:member_lately",

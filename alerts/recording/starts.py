@@ -53,6 +53,12 @@ PROCESSES_STAY = (
 """Jobs with a process that was there minutes ago. An exporter that restarts has yet to see it
 work."""
 
+RANKS_STAY = (
+    f"count by ({JOB}) (gpu:gpunode_job:member and on ({GPU}) "
+    f"({PROCESSES}{{{SEVERAL}}} and on ({_OWN}) {PROCESSES} {_BEFORE}))"
+)
+"""The same of a rank of several."""
+
 _RANKS_BEFORE = (
     f"count by ({JOB}) (gpu:gpunode_job:member and on ({GPU}) gpunode_gpu_owner_info "
     f"and on ({GPU}) {PROCESSES}{{{SEVERAL}}} {_BEFORE})"

@@ -17,7 +17,7 @@ from alerts.examples import (
 from alerts.model import Example, Series, Threshold, Tier
 from alerts.promql import GPU, JOB, NODE, gained, of_gpus
 from alerts.recording.capacity import ALL_REDUCE, EXPECTED, MEASURED
-from alerts.recording.faults import INFO, LINK_LOST, PEER_LOST, XIDS
+from alerts.recording.faults import INFO, LINK_LOST, LINK_UP, PEER_LOST, WITH_LINKS_DOWN, XIDS
 from alerts.recording.parts import (
     COMMUNICATES,
     CONGESTED,
@@ -307,16 +307,18 @@ COMMUNICATION = (
         summary="An NVLink of a GPU is down or reports errors",
         summary_ko="NVLink가 끊어졌거나 오류가 발생했습니다",
         says="{kind}: {value}",
-        when="a link is down while others are up, or there were {nvlink_errors} errors of a kind "
+        when="a link is down while others are up, or all are that were up before or that no other "
+        "GPU of the node lacks, or there were {nvlink_errors} errors of a kind "
         "in 15 minutes",
         meaning="A GPU has lost some of its NVLinks, or retransmits on them.",
         remedy="Reset the GPU; if that does not help, have the baseboard or bridge replaced.",
         source=NVML,
         record="gpu:gpunode_nvlink_fault:count",
         signal=(
-            f"label_replace(count by ({GPU}) (max by ({GPU}, link) (gpunode_gpu_nvlink_up) == 0) "
-            f"and on ({GPU}) {of_gpus('gpunode_gpu_nvlink_up')} > 0, "
+            f"label_replace({WITH_LINKS_DOWN} and on ({GPU}) {LINK_UP} > 0, "
             '"kind", "links down while others are up", "", "") '
+            f"or label_replace({WITH_LINKS_DOWN} and on ({GPU}) {LINK_UP} == 0, "
+            '"kind", "links down, all that it has", "", "") '
             f"or label_replace({gained('gpunode_gpu_nvlink_errors_total', f'{GPU}, kind')} > "
             f'{NVLINK_ERRORS}, "kind", "$1 errors in 15 minutes", "kind", "(.+)")'
         ),
@@ -325,6 +327,7 @@ COMMUNICATION = (
         tiers=(Tier(severity="ticket", threshold=0.0, after="5m"),),
         scope="gpu",
         labels=("kind",),
+        fault="nvlink",
         every="1m",
         example=Example(
             fires={

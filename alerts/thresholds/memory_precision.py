@@ -97,7 +97,8 @@ MEMORY_PRECISION = (
         group="memory_precision",
         summary="The loss of a job diverges",
         summary_ko="작업의 손실(loss)이 발산하고 있습니다",
-        says="the loss is {value} times as high as at its best",
+        says="the loss has been {value} times as high as at its best for half an hour, or is NaN "
+        "or infinite",
         meaning="The optimizer no longer learns, or already computes with NaN.",
         remedy="Go back to a checkpoint, then lower the learning rate or check that rank's GPU.",
         source="https://pytorch.org/docs/stable/amp.html",
@@ -106,13 +107,19 @@ MEMORY_PRECISION = (
         window="0s",
         unit="number",
         tiers=(
-            Tier(severity="ticket", threshold=2.0, after="30m"),
+            Tier(
+                severity="ticket",
+                threshold=2.0,
+                after="5m",
+                record="job:gpunode_training_loss:diverged",
+            ),
             Tier(
                 severity="page",
                 threshold=0.0,
                 after="5m",
-                record="job:gpunode_training_loss:not_finite",
-                says="ranks whose last reported loss is NaN or infinite: {value}",
+                record="job:gpunode_training_loss:to_page",
+                says="ranks whose last reported loss is NaN or infinite, of a job with "
+                "{paged_gpus} GPUs: {value}",
                 unit="count",
             ),
         ),

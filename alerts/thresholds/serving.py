@@ -6,7 +6,7 @@ from alerts.examples import HELD, series
 from alerts.model import Example, Threshold, Tier
 from alerts.promql import JOB
 from alerts.recording.engines import OBJECTIVES
-from alerts.recording.jobs import SILENT
+from alerts.recording.jobs import FADED, SILENT
 from alerts.recording.parts import LLAMA, MET
 from alerts.settings import ASKED_SHARE, KV_CACHE_FULL, SERVING_SLOWDOWN, SERVING_TARGET
 
@@ -56,7 +56,8 @@ SERVING = (
         when="no request comes, or every engine of the service ended or has yet to answer, where "
         "{value} a second came before, if the service had requests "
         "for {asked_share} of the last day, as far as its cluster was seen, or at this time "
-        "yesterday and for hours after, and unless it stands still in a collective",
+        "yesterday and for hours after, and unless it stands still in a collective or its requests "
+        "had faded to {faded_below} of the usual for half an hour before",
         meaning="What sends work to the servers no longer does, or none of them answers.",
         remedy="Read the log of a server that starts again; else check the gateway or load "
         "balancer, the service's endpoints, and the network.",
@@ -72,7 +73,7 @@ SERVING = (
             f"and on ({SERVICE}) (job:gpunode_serving_requests:asked_1d > {ASKED_SHARE} "
             f"or on ({SERVICE}) "
             f"min_over_time(job:gpunode_serving_requests:rate5m[3h] offset 21h) > 0) "
-            f"unless on ({SERVICE}) job:gpunode_stalled:seconds"
+            f"unless on ({SERVICE}) job:gpunode_stalled:seconds unless on ({SERVICE}) {FADED}"
         ),
         window="10m",
         unit="number",

@@ -5,8 +5,23 @@ from __future__ import annotations
 from alerts.examples import HELD, STARTED, WORKLESS
 from alerts.model import FOR_HOURS, Example, Threshold, Tier
 from alerts.promql import JOB
-from alerts.recording.starts import OF_PROGRAMS, PROCESSES_STAY, STARTING_FOR, TOOK, USUAL
-from alerts.settings import ENGINE_STARTS, STARTS_FOR, STARTS_LONGER
+from alerts.recording.jobs import SIZE
+from alerts.recording.starts import (
+    OF_PROGRAMS,
+    PROCESSES_STAY,
+    RANKS_STAY,
+    STARTING_FOR,
+    TOOK,
+    USUAL,
+)
+from alerts.settings import (
+    ENGINE_STARTS,
+    FIRST_STARTS,
+    FIRST_STARTS_GPUS,
+    STARTS_FOR,
+    STARTS_LONGER,
+    STILL_FROM,
+)
 
 STARTS = (
     Threshold(
@@ -14,10 +29,13 @@ STARTS = (
         group="system",
         summary="A job takes far longer to start than it did before",
         summary_ko="작업 시작이 이전보다 훨씬 오래 걸리고 있습니다",
-        says="has held its GPUs without any work for {value} times what its starts of a week took, "
-        "or has an inference engine that has answered nobody for {value} times {engine_starts}",
+        says="has held its GPUs without any work for {value} times what its starts of a week took "
+        "or, where none is known, what a first start commonly takes, or has an inference engine "
+        "that has answered nobody for {value} times {engine_starts}",
         when="the job has held its GPUs without any work for {value} times the median of what its "
-        "starts of a week took, and for {starts_for}; or an inference engine on its GPUs has "
+        "starts of a week took, and for {starts_for}; or, where none is known, it has had ranks "
+        "and no work for {value} times {first_starts}, or longer with fewer than "
+        "{first_starts_gpus} GPUs; or an inference engine on its GPUs has "
         "answered nobody since it began, for {value} times {engine_starts}, and they do nothing",
         meaning="The job loads its image, its code, its data or its checkpoint, or waits for a "
         "rank; its GPUs have done nothing since it began.",
@@ -31,6 +49,13 @@ STARTS = (
             f"and on ({JOB}) {PROCESSES_STAY} "
             f'unless on ({JOB}) job:gpunode_gpu_bottleneck:count{{cause="compile"}}, '
             '"of", "its past", "", "") '
+            f"or label_replace((time() - job:gpunode_start:since) / {FIRST_STARTS} "
+            f"* on ({JOB}) clamp_max({SIZE} / {FIRST_STARTS_GPUS}, 1) "
+            f"and on ({JOB}) {RANKS_STAY} and on ({JOB}) job:gpunode_job:collective "
+            f"unless on ({JOB}) {USUAL} "
+            f"unless on ({JOB}) job:gpunode_waiting:seconds > {STILL_FROM} "
+            f'unless on ({JOB}) job:gpunode_gpu_bottleneck:count{{cause="compile"}}, '
+            '"of", "first", "", "") '
             f'or label_replace({STARTING_FOR} / {ENGINE_STARTS}, "of", "engines", "", ""))'
         ),
         window="20m",
