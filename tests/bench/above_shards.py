@@ -461,8 +461,8 @@ PROGRAMS: Mapping[Engine, str] = {
     "victoriametrics": "VictoriaMetrics and vmalert",
 }
 RESULT: Mapping[Engine, str] = {
-    "prometheus": "33-above-shards",
-    "victoriametrics": "34-above-shards-victoriametrics",
+    "prometheus": "34-above-shards",
+    "victoriametrics": "35-above-shards-victoriametrics",
 }
 
 
