@@ -640,8 +640,8 @@ OF_NODES: tuple[Record, ...] = (
         expression=happened('gpunode_kernel_log_events_total{kind="remote_filesystem"}', NODE),
         purpose="Kernel log lines of Ceph, GPFS or CIFS in 15 minutes. Nothing counts the requests "
         "of these filesystems.",
-        given={series("gpunode_kernel_log_events_total", kind="remote_filesystem"): 0.01},
-        results={(NODE_A,): 9.0},
+        given={series("gpunode_kernel_log_events_total", kind="remote_filesystem"): 0.0625},
+        results={(NODE_A,): 56.25},
     ),
     Record(
         name="gpu:gpunode_nvlink_domain:member",

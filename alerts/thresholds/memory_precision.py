@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from alerts.examples import TRAINS, series
+from alerts.examples import HELD_B, TRAINS, series
 from alerts.model import FOR_DAYS, Example, Threshold, Tier
 from alerts.promql import JOB
 from alerts.recording.parts import CHECKPOINTS, LOSS_TO_BEST, MEMORY_FAILURES
@@ -128,6 +128,7 @@ MEMORY_PRECISION = (
         example=Example(
             fires={
                 **TRAINS,
+                **HELD_B,
                 series("gpunode_training_loss"): 9.0,
                 series("gpunode_training_loss_best"): 3.0,
                 series("gpunode_training_loss_finite"): 0.0,

@@ -20,7 +20,6 @@ from alerts.settings import (
     FIRST_STARTS_GPUS,
     STARTS_FOR,
     STARTS_LONGER,
-    STILL_FROM,
 )
 
 STARTS = (
@@ -53,7 +52,7 @@ STARTS = (
             f"* on ({JOB}) clamp_max({SIZE} / {FIRST_STARTS_GPUS}, 1) "
             f"and on ({JOB}) {RANKS_STAY} and on ({JOB}) job:gpunode_job:collective "
             f"unless on ({JOB}) {USUAL} "
-            f"unless on ({JOB}) job:gpunode_waiting:seconds > {STILL_FROM} "
+            f"unless on ({JOB}) job:gpunode_gpu_blocked:count "
             f'unless on ({JOB}) job:gpunode_gpu_bottleneck:count{{cause="compile"}}, '
             '"of", "first", "", "") '
             f'or label_replace({STARTING_FOR} / {ENGINE_STARTS}, "of", "engines", "", ""))'
