@@ -46,6 +46,7 @@ OTHERS = {
     "up": set[str](),
     "kube_node_spec_unschedulable": {"node"},
     "kube_node_status_allocatable": {"node", "resource", "unit"},
+    "kube_pod_container_status_restarts_total": {"namespace", "pod", "container"},
 }
 """What does not come from the exporter, and its labels."""
 
