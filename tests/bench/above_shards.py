@@ -23,6 +23,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from textwrap import indent
 from typing import Any, get_args
 from urllib.error import URLError
 from urllib.parse import parse_qs, urlencode, urlparse
@@ -412,6 +413,7 @@ def report(engine: Engine, sizes: Sequence[int], lasts: float) -> Report:
     )
 
 
+INDENT = "  "
 BEGIN, END = "<!-- by python -m tests.bench.above_shards -->", "<!-- end -->"
 
 
@@ -453,7 +455,7 @@ def written(text: str, folder: Path = DOCS / "performance") -> str:
     """A document with the table of what was measured."""
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
-    return f"{before}{begin}\n\n{table(folder)}\n\n{end}{after}"
+    return f"{before}{begin}\n\n{indent(table(folder), INDENT)}\n\n{INDENT}{end}{after}"
 
 
 PROGRAMS: Mapping[Engine, str] = {
