@@ -279,6 +279,10 @@ WITH_LINKS_DOWN = "gpu:gpunode_nvlink:down"
 HAS_LINKS = "gpu:gpunode_nvlink:had"
 LINKS_DOWN = "node:gpunode_nvlink:down"
 LINKS_LOST_IN_USE = "node:gpunode_nvlink:lost_in_use"
+ONE_OF_TWO_DOWN: Given = {
+    series("gpunode_gpu_nvlink_up", link="0"): 1.0,
+    series("gpunode_gpu_nvlink_up", link="1"): 0.0,
+}
 COMPLAINS_OF_STORAGE = "node:gpunode_remote_filesystem:complains"
 _DISKS_MISSING = 'node:gpunode_hardware:missing{part="nvme"}'
 _DISK_GONE = (
@@ -600,10 +604,7 @@ OF_NODES: tuple[Record, ...] = (
             f"and on ({GPU}) {HAS_LINKS}"
         ),
         purpose="NVLinks of a GPU that are down.",
-        given={
-            series("gpunode_gpu_nvlink_up", link="0"): 1.0,
-            series("gpunode_gpu_nvlink_up", link="1"): 0.0,
-        },
+        given=ONE_OF_TWO_DOWN,
         results={A: 1.0},
     ),
     Record(
@@ -611,10 +612,7 @@ OF_NODES: tuple[Record, ...] = (
         labels=OF_NODE,
         expression=f"count by ({NODE}) ({WITH_LINKS_DOWN})",
         purpose="GPUs of a node that have NVLinks which are down.",
-        given={
-            series("gpunode_gpu_nvlink_up", link="0"): 1.0,
-            series("gpunode_gpu_nvlink_up", link="1"): 0.0,
-        },
+        given=ONE_OF_TWO_DOWN,
         results={(NODE_A,): 1.0},
     ),
     Record(
@@ -627,11 +625,7 @@ OF_NODES: tuple[Record, ...] = (
         ),
         purpose="The same, where these are much of the node and somebody held GPUs of it when they "
         "lost their links, or has since. The rule reads its own past.",
-        given={
-            **HELD,
-            series("gpunode_gpu_nvlink_up", link="0"): 1.0,
-            series("gpunode_gpu_nvlink_up", link="1"): 0.0,
-        },
+        given={**HELD, **ONE_OF_TWO_DOWN},
         results={(NODE_A,): 1.0},
     ),
     Record(

@@ -11,7 +11,7 @@ records it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 from alerts.examples import (
@@ -138,14 +138,14 @@ def _over(operation: str, by: str) -> str:
     return f"quantile by ({by}) (0.5, " if operation == "middle" else f"{operation} by ({by}) ("
 
 
-def _gauge(metric: str, operation: Operation, purpose: str) -> Part:
-    """A gauge of each rank."""
+def _gauge(metric: str, operation: Operation, purpose: str, **labels: str) -> Part:
+    """A gauge of each rank; the labels are those of its series in the test."""
     return Part(
         name=metric,
         operation=operation,
         expression=of_gpus(metric),
         purpose=purpose,
-        given={series(metric): 2.0},
+        given={series(metric, **labels): 2.0},
         value=2.0,
     )
 
@@ -187,10 +187,7 @@ PAUSE = Part(
     },
     value=0.5,
 )
-PROCESSES_HELD = _gauge("gpunode_gpu_processes", "max", "Processes on a GPU")
-PROCESSES_HELD = replace(
-    PROCESSES_HELD, given={series("gpunode_gpu_processes", engine="compute"): 2.0}
-)
+PROCESSES_HELD = _gauge("gpunode_gpu_processes", "max", "Processes on a GPU", engine="compute")
 STARTS = Part(
     name="gpunode_gpu_process_1h",
     operation="max",
@@ -287,8 +284,7 @@ MEMORY_FAILURES = Part(
     name="gpunode_torch_memory_failures",
     operation="sum",
     expression=(
-        f"{gained('gpunode_torch_alloc_retries_total')} + on ({GPU}) "
-        f"{gained('gpunode_torch_ooms_total')}"
+        f"{OF_LINES['torch_alloc_retries']} + on ({GPU}) {gained('gpunode_torch_ooms_total')}"
     ),
     purpose="Allocations of a rank that failed or flushed PyTorch's cache in 15 minutes",
     given={

@@ -16,6 +16,7 @@ from typing import Any
 
 from tests.bench.report import Report, Result
 from tests.bench.truth.expected import expected
+from tests.bench.truth.kept import worst_of
 from tests.windows.fit import TARGETS, Score
 from tests.windows.programs import Program, recorded
 from tests.windows.recorded import FOLDER
@@ -115,10 +116,7 @@ def _details(programs: list[Program], verdicts: list[Verdict]) -> Iterator[str]:
     width = max(len(program.name) for program in programs)
     yield f"{'program':{width}} largest error"
     for program in programs:
-        errors = program.errors()
-        state = max(errors, key=lambda each: abs(errors[each]))
-        truth = program.truth.get(state, 0.0)
-        yield f"{program.name:{width}} {state} {truth:.2f} told {truth + errors[state]:.2f}"
+        yield f"{program.name:{width}} {worst_of(program).text}"
     yield ""
     for verdict in verdicts:
         if not verdict.is_right:

@@ -79,11 +79,15 @@ class Worst:
 
 
 def worst(one: Recorded) -> Worst:
-    """Where the ledger is furthest off, and by how much."""
-    program = Program(one.gpu, one.family, one.program, False, (one.window,), one.truth)
+    """Where the ledger is furthest off in a window, and by how much."""
+    return worst_of(Program(one.gpu, one.family, one.program, False, (one.window,), one.truth))
+
+
+def worst_of(program: Program) -> Worst:
+    """The same of a program."""
     errors = program.errors()
     state = max(sorted(errors), key=lambda each: abs(errors[each]))
-    truth = one.truth.get(state, 0.0)
+    truth = program.truth.get(state, 0.0)
     return Worst(abs(errors[state]), f"{state} {truth:.2f} told {truth + errors[state]:.2f}")
 
 
