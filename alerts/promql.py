@@ -57,13 +57,13 @@ def _summed(expression: str, metric: str, by: str) -> str:
     return each if by == ", ".join(own) else f"sum by ({by}) ({each})"
 
 
-def of_jobs(
-    expression: str, operation: Literal["max", "min", "sum", "avg", "count"] = "max"
-) -> str:
-    """A figure for each GPU as one for each job, over its GPUs that are not shared."""
-    return (
-        f"{operation} by ({JOB}) (gpu:gpunode_job:member * on ({GPU}) group_left () ({expression}))"
-    )
+def of_jobs(figure: str, operation: Literal["max", "min"] = "max") -> str:
+    """The most or least that the GPUs of a job tell which are not shared, in however many series.
+
+    ``figure`` is a series, or what is in parentheses.
+    """
+    members = f"on ({GPU}) group_left ({OWNER}) gpu:gpunode_job:member"
+    return f"{operation} by ({JOB}) ({figure} * {members})"
 
 
 def of_gpus(metric: str, operation: Literal["max", "min"] = "max") -> str:

@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import quote
 
 from alerts.figures import FORMATS, MORE_OR_LESS, OF_SETTINGS
+from alerts.lean import lean
 from alerts.model import AT_ONCE, IDENTITY, Interval, Record, Scope, Threshold, Tier, seconds
 from alerts.promql import JOB, NO_NAMESPACE, NODE
 from alerts.recording import OF_CLUSTERS, OF_NODES, RECORDS, losses
@@ -434,7 +435,7 @@ def _operands(expression: str) -> list[str]:
 
 def recorded(record: Record) -> Rule:
     """One recording rule."""
-    return {"record": record.name, "expr": laid_out(record.expression)}
+    return {"record": record.name, "expr": laid_out(lean(record.expression))}
 
 
 def _in_groups(name: str, rules: Iterable[tuple[Interval, Rule]]) -> list[Group]:
@@ -457,7 +458,7 @@ def _alerts(rows: Iterable[Threshold]) -> Iterator[tuple[Interval, Rule]]:
     """The alerts of some rows, each after what it looks at."""
     for row in rows:
         if row.signal:
-            asked: Rule = {"record": row.record, "expr": laid_out(row.signal)}
+            asked: Rule = {"record": row.record, "expr": laid_out(lean(row.signal))}
             yield row.every, {**asked, "asked_by": row.alert}
         for tier in row.tiers:
             yield row.every, rule(row, tier)

@@ -39,7 +39,10 @@ def alerts_of(*queries: str) -> list[str]:
     Where a fault of a part has an alert of its own, the alert for many such parts is left out.
     """
     asked = looked_at()
-    shown = [asked.get(name, set()) for query in queries for name in _shown(query)]
+    names = [name for query in queries for name in _shown(query)]
+    # What no alert looks at is recorded for dashboards, and stands for what it is made of.
+    of = [[name] if name in asked else _shown(EXPRESSIONS.get(name, name)) for name in names]
+    shown = [asked.get(name, set()) for each in of for name in each]
     found = set().union(*(alerts for alerts in shown if len(alerts) <= MOST))
     ordered = [row for row in THRESHOLDS if row.alert in found]
     of_one = [row for row in ordered if row.scope != "fault"] or ordered

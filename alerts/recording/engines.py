@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from alerts.examples import HELD, series
 from alerts.model import FOR_HOURS, Given, Record
-from alerts.promql import GPU, OWNER, of_gpus, of_jobs
+from alerts.promql import GPU, OWNER, of_jobs
 from alerts.recording.parts import (
     ANSWERED_OF_MODELS,
     BY_SERVICE,
@@ -95,9 +95,7 @@ OF_ENGINES: tuple[Record, ...] = (
     Record(
         name="job:gpunode_serving_kv_cache:max",
         labels=SERVICE,
-        expression=(
-            f"max by ({BY_SERVICE}) ({of_jobs(of_gpus('gpunode_serving_kv_cache_used_ratio'))})"
-        ),
+        expression=(f"max by ({BY_SERVICE}) ({of_jobs('gpunode_serving_kv_cache_used_ratio')})"),
         purpose="Share of the KV cache in use on the fullest replica of a service.",
         given={**HELD, series("gpunode_serving_kv_cache_used_ratio", **LLAMA): 0.8},
         results={OF: 0.8},

@@ -343,7 +343,7 @@ NODE_FAULTS = (
     _fault(TELLS, _LINKS_LOST, "nvlink", by=OF_A_NODE),
     _fault(
         TELLS,
-        f"{COMPLAINS_OF_STORAGE} and on ({NODE}) (gpu:gpunode_job:member "
+        f"{COMPLAINS_OF_STORAGE} and on ({NODE}) (node:gpunode_job:member "
         f"and on ({JOB}) job:gpunode_workless:seconds > {STILL_FROM})",
         "remote_filesystem",
         by=OF_A_NODE,

@@ -91,6 +91,8 @@ SLURM_IN_A_POD: Given = {
     ): 1.0
 }
 
+ON_NODE = "node:gpunode_job:member"
+
 STILL = f"job:gpunode_workless:seconds > {STILL_FROM}"
 
 STOOD = "job:gpunode_workless:since"
@@ -139,15 +141,9 @@ PAUSES = f"{TELLS_STEPS} unless on ({GPU}) {LAST_STEP}"
 never tells says nothing by that."""
 
 
-STREAK_OF_GPU = of_gpus("gpunode_gpu_blocked_streak_seconds")
-WORKLESS_OF_GPU = of_gpus("gpunode_job_workless_seconds", "min")
-BLOCKED_GPU = (
-    f"({STREAK_OF_GPU} > {BLOCKED_FROM} or on ({GPU}) ("
-    f"max by ({GPU}) ({parts.BLOCKED}) > {BLOCKED_SHARE} "
-    f"and on ({GPU}) {WORKLESS_OF_GPU} > {STILL_FROM}))"
-)
-"""GPUs that do nothing but wait in a collective: for long on end or, where tiny kernels break each
-wait, by the ledger. A scrape may come just after such a kernel each time."""
+STREAK_OF_GPU = of_gpus(STREAK.metric)
+WORKLESS_OF_GPU = of_gpus(WORKLESS.metric, "min")
+BLOCKED_GPU = "gpu:gpunode_gpu_blocked:seconds"
 
 
 def _named(metric: str, over: str = "") -> str:
@@ -307,6 +303,14 @@ OF_NODES: tuple[Record, ...] = (
         results={(*A, *TRAIN): 1.0},
     ),
     Record(
+        name=ON_NODE,
+        labels=(*OF_NODE, *OF_JOB[1:]),
+        expression=f"max by ({NODE}, {OWNER}) (gpu:gpunode_job:member)",
+        purpose="The jobs that have GPUs of a node to themselves.",
+        given={**HELD, **HELD_B},
+        results={(NODE_A, *TRAIN): 1.0},
+    ),
+    Record(
         name="gpu:gpunode_gpu_process:count_1h",
         labels=(*OF_GPU, *OF_JOB[1:]),
         interval=FOR_DAYS,
@@ -391,7 +395,7 @@ OF_CLUSTERS: tuple[Record, ...] = (
     Record(
         name="job:gpunode_job:nodes",
         labels=OF_JOB,
-        expression=f"count by ({JOB}) (count by ({NODE}, {OWNER}) (gpu:gpunode_job:member))",
+        expression=f"count by ({JOB}) ({ON_NODE})",
         purpose="Nodes on which a job has GPUs.",
         given={**HELD, **HELD_B},
         results={TRAIN: 1.0},
@@ -488,7 +492,7 @@ _NOW, _YESTERDAY = (
 _USUAL = "avg_over_time(job:gpunode_serving_requests:rate5m[1d:15m])"
 
 _ANSWERS_NOBODY = (
-    f"{parts.PROCESSES_HELD.over_nodes()} == 0 or on ({JOB}) {of_jobs(of_gpus(STARTING.metric))}"
+    f"{parts.PROCESSES_HELD.over_nodes()} == 0 or on ({JOB}) {of_jobs(STARTING.metric)}"
 )
 """Replicas without a process, or with one that has yet to answer."""
 
@@ -617,7 +621,7 @@ OF_STILL: tuple[Record, ...] = (
         labels=OF_JOB,
         interval=AT_ONCE,
         expression=(
-            of_jobs(WORKLESS_OF_GPU, "min")
+            of_jobs(WORKLESS.metric, "min")
             + f" or on ({JOB}) ((time() - last_over_time({STOOD}[{REMEMBERED}]) and on ({JOB}) "
             f"last_over_time(job:gpunode_workless:seconds[{REMEMBERED}]) > {STILL_FROM} "
             f"or on ({JOB}) last_over_time(job:gpunode_workless:seconds[5m])) "
@@ -657,6 +661,20 @@ OF_STILL: tuple[Record, ...] = (
 
 OF_STALLS: tuple[Record, ...] = (
     Record(
+        name=BLOCKED_GPU,
+        labels=OF_GPU,
+        interval=AT_ONCE,
+        expression=(
+            f"{STREAK_OF_GPU} > {BLOCKED_FROM} or on ({GPU}) max by ({GPU}) ("
+            f"{WORKLESS.metric} > {STILL_FROM} and on ({GPU}) {parts.BLOCKED} > {BLOCKED_SHARE})"
+        ),
+        purpose="For how long a GPU does nothing but wait in a collective: for long on end or, "
+        "where tiny kernels break each wait, by the ledger. A scrape may come just after such a "
+        "kernel each time.",
+        given={STREAK: 60.0},
+        results={A: 60.0},
+    ),
+    Record(
         name="job:gpunode_gpu_blocked:count",
         labels=OF_JOB,
         interval=AT_ONCE,
@@ -676,11 +694,11 @@ OF_STALLS: tuple[Record, ...] = (
             f"or on ({JOB}) count by ({JOB}) ("
             + _held(f'{parts.BOTTLENECKS}{{cause="compile"}}')
             + f") or on ({JOB}) count by ({JOB}) ("
-            + _held(of_gpus(f'gpunode_gpu_waited_for{{reason=~"{EXCUSES}"}}') + " == 1")
+            + _held(f'gpunode_gpu_waited_for{{reason=~"{EXCUSES}"}} == 1')
             + ")) "
             f"or on ({JOB}) (job:gpunode_workless:seconds < {UNINTERRUPTIBLE_AT_MOST} "
             f"and on ({JOB}) count by ({JOB}) ("
-            + _held(of_gpus("gpunode_job_blocked_processes") + " > 0")
+            + _held("gpunode_job_blocked_processes > 0")
             + f")) or on ({JOB}) job:gpunode_ranks:leaving"
         ),
         purpose="Jobs that stand still for a reason that ends by itself: a rank says that it "
@@ -698,9 +716,9 @@ OF_STALLS: tuple[Record, ...] = (
         labels=OF_JOB,
         interval=AT_ONCE,
         expression=(
-            of_jobs(STREAK_OF_GPU)
+            of_jobs(STREAK.metric)
             + f" and on ({JOB}) (job:gpunode_job:collective or on ({JOB}) "
-            + of_jobs(of_gpus(STARTING.metric))
+            + of_jobs(STARTING.metric)
             + f") unless on ({JOB}) job:gpunode_pause:excused "
             f"unless on ({JOB}) {SIZE} < {TICKETED_GPUS}"
         ),
@@ -813,15 +831,12 @@ OF_STALLS: tuple[Record, ...] = (
         interval=AT_ONCE,
         expression=(
             "max by (cluster, instance, rank, host, pid, reason) (gpunode_nccl_awaited_rank_info) "
-            f"* on ({NODE}) group_left ({OWNER}) (max by ({NODE}, {OWNER}) "
-            f"(gpu:gpunode_job:member) "
-            f"and on ({NODE}) count by ({NODE}) (max by ({NODE}, {OWNER}) "
-            f"(gpu:gpunode_job:member)) "
-            f"== 1) and on ({JOB}) job:gpunode_stalled:seconds > {STALLED_FROM}"
+            f"* on ({NODE}) group_left ({OWNER}) "
+            f"({ON_NODE} and on ({NODE}) count by ({NODE}) ({ON_NODE}) == 1) "
+            f"and on ({JOB}) job:gpunode_stalled:seconds > {STALLED_FROM}"
         ),
         purpose="The ranks for which NCCL's RAS service says that others wait, of a job that "
-        "stands "
-        "still and has its nodes to itself.",
+        "stands still and has its nodes to itself.",
         given={
             **TRAINS,
             **TRAINS_B,

@@ -114,7 +114,7 @@ OF_GROUPS: tuple[Record, ...] = (
         interval=AT_ONCE,
         expression=(
             f"0 * gpu:gpunode_server:index + on ({GPU}) group_left () "
-            f"({WORKLESS_OF_GPU} > {SERVER_STALLED_FROM} "
+            f"({of_gpus(f'{WORKLESS.metric} > {SERVER_STALLED_FROM}', 'min')} "
             f"and on ({GPU}) {STREAK_OF_GPU} > {BLOCKED_FROM} "
             f"and on ({GPU}) gpu:gpunode_server_settled:count) "
             f"or on ({GPU}, {OWNER}) (last_over_time(gpu:gpunode_server_spinning:seconds[5m]) "
@@ -136,8 +136,8 @@ OF_GROUPS: tuple[Record, ...] = (
             f"min by ({GROUP}) (gpu:gpunode_server:index)) "
             f"unless on ({GPU}) ({STREAK_OF_GPU} > {BLOCKED_FROM} "
             f"or on ({GPU}) {WORKLESS_OF_GPU} < {BLOCKED_FROM} or on ({GPU}) "
-            + of_gpus(f'gpunode_gpu_waited_for{{reason=~"{TELLING}"}}')
-            + f" == 1) and on ({JOB}) gpu:gpunode_server_spinning:seconds"
+            f'gpunode_gpu_waited_for{{reason=~"{TELLING}"}} == 1) '
+            f"and on ({JOB}) gpu:gpunode_server_spinning:seconds"
         ),
         purpose="The index of a GPU that may be the one for which the others of its server wait "
         "because nobody asks: the first on its node, which neither spins nor works, and whose "
@@ -182,13 +182,13 @@ OF_GROUPS: tuple[Record, ...] = (
         expression=(
             f"max by ({JOB}) (min by ({GROUP}) (gpu:gpunode_server_spinning:seconds) "
             f"and on ({GROUP}) (count by ({GROUP}) (gpu:gpunode_server_spinning:seconds) > 1 "
-            f"or on ({GROUP}) (gpu:gpunode_server:index and on ({GPU}) "
-            + of_gpus("gpunode_gpu_waited_for")
-            + f" == 1)) unless on ({GROUP}) (gpu:gpunode_server:index and on ({GPU}) "
-            + of_gpus(f'gpunode_gpu_waited_for{{reason=~"{"|".join(AT_WORK)}"}}')
-            + f" == 1) unless on ({JOB}) (gpu:gpunode_server_leader:index "
+            f"or on ({GROUP}) (gpu:gpunode_server:index "
+            f"and on ({GPU}) gpunode_gpu_waited_for == 1)) "
+            f"unless on ({GROUP}) (gpu:gpunode_server:index "
+            f'and on ({GPU}) gpunode_gpu_waited_for{{reason=~"{"|".join(AT_WORK)}"}} == 1) '
+            f"unless on ({JOB}) (gpu:gpunode_server_leader:index "
             f"unless on ({JOB}) job:gpunode_server_rested:max_1d)) "
-            f"unless on ({JOB}) " + of_jobs(of_gpus("gpunode_serving_requests")) + " == 0"
+            f"unless on ({JOB}) " + of_jobs("gpunode_serving_requests") + " == 0"
         ),
         purpose="Seconds for which a group of GPUs of a server has spun and not worked, and nobody "
         "can be waiting for a request, nor does its engine say so.",
@@ -200,7 +200,7 @@ OF_GROUPS: tuple[Record, ...] = (
         labels=OF_JOB,
         interval=AT_ONCE,
         expression=(
-            of_jobs(of_gpus("gpunode_serving_tokenless_seconds")) + f" > {SERVER_TOKENLESS_FROM} "
+            of_jobs("gpunode_serving_tokenless_seconds") + f" > {SERVER_TOKENLESS_FROM} "
             f"and on ({JOB}) job:gpunode_workless:seconds > {SERVER_TOKENLESS_FROM}"
         ),
         purpose="Seconds for which the engine of a server has had running requests and given no "

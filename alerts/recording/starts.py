@@ -19,7 +19,7 @@ from alerts.examples import (
     series,
 )
 from alerts.model import FOR_HOURS, Record
-from alerts.promql import GPU, JOB, NODE, of_gpus, of_jobs
+from alerts.promql import GPU, JOB, NODE, of_jobs
 from alerts.recording.jobs import (
     ENDED_SOON,
     SEVERAL,
@@ -46,18 +46,13 @@ KNOWN_FOR = "1h"
 
 _OWN = f"{GPU}, pid"
 _BEFORE = "offset 5m"
-PROCESSES_STAY = (
-    f"count by ({JOB}) (gpu:gpunode_job:member and on ({GPU}) "
-    f"({PROCESSES} and on ({_OWN}) {PROCESSES} {_BEFORE}))"
-)
-"""Jobs with a process that was there minutes ago. An exporter that restarts has yet to see it
-work."""
+PROCESSES_STAY = "job:gpunode_processes:stay"
 
 RANKS_STAY = (
     f"count by ({JOB}) (gpu:gpunode_job:member and on ({GPU}) "
     f"({PROCESSES}{{{SEVERAL}}} and on ({_OWN}) {PROCESSES} {_BEFORE}))"
 )
-"""The same of a rank of several."""
+"""Jobs with a rank of several that was there minutes ago."""
 
 _RANKS_BEFORE = (
     f"count by ({JOB}) (gpu:gpunode_job:member and on ({GPU}) gpunode_gpu_owner_info "
@@ -100,11 +95,24 @@ STARTING_FOR = "job:gpunode_engine_start:seconds"
 
 OF_STARTS: tuple[Record, ...] = (
     Record(
+        name=PROCESSES_STAY,
+        labels=OF_JOB,
+        interval=FOR_HOURS,
+        expression=(
+            f"count by ({JOB}) (gpu:gpunode_job:member and on ({GPU}) "
+            f"({PROCESSES} and on ({_OWN}) {PROCESSES} {_BEFORE}))"
+        ),
+        purpose="GPUs of a job with a process that was there minutes ago. An exporter that "
+        "restarts has yet to see it work.",
+        given={**HELD, STARTED: 1.0},
+        results={TRAIN: 1.0},
+    ),
+    Record(
         name=STARTING_FOR,
         labels=OF_JOB,
         interval=FOR_HOURS,
         expression=(
-            of_jobs(of_gpus(STARTING.metric))
+            of_jobs(STARTING.metric)
             + f" unless on ({JOB}) job:gpunode_workless:seconds <= {ENGINE_RESTS}"
         ),
         purpose="Seconds since the process of an inference engine was first seen that has answered "

@@ -9,6 +9,7 @@ from __future__ import annotations
 from alerts.examples import HELD, NODE_A, OF_JOB, OF_NODE, TRAIN, series
 from alerts.model import FOR_DAYS, FOR_HOURS, Record, minutes
 from alerts.promql import GPU, JOB, NODE, OWNER
+from alerts.recording.jobs import ON_NODE
 from alerts.settings import BEST_PACE, FEW_NODES
 
 OF_THE_NODE = ("driver", "cuda", "kernel", "os", "rdma", "lustre")
@@ -84,7 +85,7 @@ def _of_processes() -> str:
 def _of_jobs() -> str:
     """The versions that a job runs with: those of its nodes and those of its processes."""
     of_nodes = (
-        f"max by ({BY_VERSION}) (max by ({NODE}, {OWNER}) (gpu:gpunode_job:member) * on ({NODE}) "
+        f"max by ({BY_VERSION}) ({ON_NODE} * on ({NODE}) "
         f"group_left (what, version) {_alone(_of_a_node(one), NODE)})"
         for one in OF_THE_NODE
         if one != "cuda"  # which a job has of its own

@@ -334,8 +334,8 @@ LINES: tuple[DashboardLine, ...] = (
         group="serving",
         says="mean duration of a request, for services that answer in batches",
         signal=of_jobs(
-            f"{rate('gpunode_serving_request_seconds_sum')} / on ({GPU}) "
-            f"({rate('gpunode_serving_request_seconds_count')} > 0)"
+            f"({rate('gpunode_serving_request_seconds_sum')} / on ({GPU}) "
+            f"({rate('gpunode_serving_request_seconds_count')} > 0))"
         ),
         unit="seconds",
         comparison=">",

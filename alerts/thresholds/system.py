@@ -6,6 +6,7 @@ from alerts.examples import HELD, HELD_B, TRAINS, WORKLESS, ledger, owner, serie
 from alerts.model import Example, Threshold, Tier
 from alerts.promql import FILESYSTEM, JOB, NODE, gained, happened, rate
 from alerts.recording.memory import LEFT, SHARE, runs_out
+from alerts.recording.overview import FAILED_CHECKS
 from alerts.recording.parts import IDLE_1H
 from alerts.settings import (
     FILLS_WITHIN,
@@ -354,7 +355,7 @@ SYSTEM = (
         remedy="Run `gpunode audit` on the node and apply the remedy of each failed check.",
         source="https://github.com/gpunode/gpunode/blob/main/docs/audit.md",
         record="node:gpunode_audit:failed",
-        signal=f"count by ({NODE}) (max by ({NODE}, check) (gpunode_audit_ok) == 0)",
+        signal=f"count by ({NODE}) ({FAILED_CHECKS})",
         window="0s",
         unit="count",
         tiers=(Tier(severity="info", threshold=0.0, after="1h"),),

@@ -52,7 +52,7 @@ def _asked(expression: str, legend: str = "") -> Query:
     return Query(selected(expression, NAMESPACES), legend)
 
 
-SEEN = _asked("count (gpunode_gpu_info)", "No GPU is seen")
+SEEN = _asked("sum (cluster:gpunode_gpu:count)", "No GPU is seen")
 """What there must be for a panel to say that nothing is wrong."""
 
 
@@ -337,7 +337,7 @@ FLEET = Board(
                         )
                     ],
                     "s",
-                    among=_asked("sum (cluster:gpunode_gpu:count)"),
+                    among=SEEN,
                 ),
             ),
         ),

@@ -15,7 +15,8 @@ from alerts.recording.behind import (
     WITHIN,
 )
 from alerts.recording.lemons import PLACED, SCORE_OF_NODE
-from alerts.settings import FLEET_LEAST, SCRAPE_JOBS
+from alerts.recording.overview import ANSWERING, EXPORTERS, HOTTEST
+from alerts.settings import FLEET_LEAST
 from dashboards.layout import Board, link_to, row, section
 from dashboards.panels import (
     INFINIBAND,
@@ -26,6 +27,7 @@ from dashboards.panels import (
     SHARE,
     WHOLE_FLEET,
     XIDS,
+    bars,
     figure,
     lines,
     rows_of,
@@ -39,9 +41,6 @@ TO_GPU = link_to("gpunode-gpu", cluster="cluster", node="instance", gpu="gpu")
 ON_GPU = {"cluster": "Cluster", "instance": "Node", "gpu": "GPU"}
 ON_NODE = {"cluster": "Cluster", "instance": "Node"}
 LINKS = {"Node": TO_NODE, "GPU": TO_GPU}
-EXPORTER = f'{{cluster=~"$cluster",instance=~"$node",job=~"{SCRAPE_JOBS.value}"}}'
-"""Series that every program has, of gpunode's alone."""
-
 MOST_ROWS = 50
 """Rows of a table at most: where there are more, it is one fault of the fleet."""
 
@@ -50,12 +49,18 @@ def _asked(expression: str, legend: str = "") -> Query:
     return Query(selected(expression, SELECTED), legend)
 
 
-SEEN = _asked("count (gpunode_gpu_info)", "No GPU is seen")
+SEEN = _asked("sum (node:gpunode_gpu:count)", "No GPU is seen")
 """What there must be for a panel to say that nothing is wrong."""
 
+WATCHED = _asked(f"count ({EXPORTERS} == 1)")
+"""The same for a table: nodes that are scraped."""
 
-WATCHED = _asked("count (node:gpunode_exporter:up == 1)")
-"""The same for a table: nodes that are scraped, which are cheaper to count than GPUs."""
+OF_FLEET = _asked(f"sum ({ANSWERING})")
+"""The same for a graph of the whole fleet."""
+
+OVER_TIME = _asked(f"sum ({ANSWERING}) and on () count ({EXPORTERS} @ end() == 1)")
+"""The same for a graph of the selected nodes. To ask at each of its points for each node would take
+a second."""
 
 KERNEL_LINES = gained("gpunode_kernel_log_events_total", f"{NODE}, kind")
 """Of every kind: KernelComplains leaves out those that another alert, or a slow disk, tells of."""
@@ -173,11 +178,11 @@ HEALTH = Board(
                     links={"Node": TO_NODE},
                 ),
                 lines(
-                    "Nodes by fault",
+                    f"Nodes by fault, {WHOLE_FLEET}",
                     "Did it happen to many at once?",
-                    [_asked("count by (fault) (node:gpunode_fault:level)", "{{fault}}")],
+                    [_asked("sum by (fault) (cluster:gpunode_fault:nodes)", "{{fault}}")],
                     "none",
-                    among=WATCHED,
+                    among=OF_FLEET,
                 ),
             ),
         ),
@@ -280,10 +285,7 @@ HEALTH = Board(
                     "Which GPUs have ever lost data in memory?",
                     {
                         "Errors": (
-                            _most(
-                                f"max by ({GPU}) "
-                                '(gpunode_gpu_ecc_errors_total{kind="uncorrected"}) > 0'
-                            ),
+                            _most("gpu:gpunode_gpu_ecc_uncorrected:max"),
                             "none",
                         )
                     },
@@ -299,21 +301,19 @@ HEALTH = Board(
                     "have banks without a spare row?",
                     {
                         "Rows": (
-                            _most(f"sum by ({GPU}) (gpunode_gpu_row_remaps_total) > 0"),
+                            _most("gpu:gpunode_gpu_row_remaps:sum"),
                             "none",
                         ),
                         "To reset": (
-                            _most(f"max by ({GPU}) (gpunode_gpu_row_remap_pending) > 0"),
+                            _most("gpu:gpunode_gpu_row_remap_pending:max"),
                             "none",
                         ),
                         "No spare": (
-                            _most(
-                                f'max by ({GPU}) (gpunode_gpu_row_remap_banks{{spare="none"}}) > 0'
-                            ),
+                            _most("gpu:gpunode_gpu_row_remap_banks_without_spare:max"),
                             "none",
                         ),
                         "Failed": (
-                            _most(f"max by ({GPU}) (gpunode_gpu_row_remap_failed) > 0"),
+                            _most("gpu:gpunode_gpu_row_remap_failed:max"),
                             "none",
                         ),
                     },
@@ -356,18 +356,13 @@ HEALTH = Board(
                         )
                     ],
                     SHARE,
-                    among=WATCHED,
+                    among=OVER_TIME,
                     limit=limit("GpuThrottled"),
                 ),
-                lines(
-                    "Hottest GPUs",
-                    "Which nodes have the hottest GPUs?",
-                    [
-                        _asked(
-                            _highest("node:gpunode_gpu_temperature:max", NODE),
-                            "{{instance}}",
-                        )
-                    ],
+                bars(
+                    "Hottest nodes",
+                    "Which nodes have the hottest GPUs now?",
+                    [_asked(f"topk(10, {HOTTEST})", "{{instance}}")],
                     "celsius",
                     limit=limit("GpuHot"),
                 ),
@@ -450,7 +445,7 @@ HEALTH = Board(
                         )
                     ],
                     "pps",
-                    among=WATCHED,
+                    among=OVER_TIME,
                     limit=limit("NetworkDrops"),
                 ),
                 lines(
@@ -514,9 +509,7 @@ HEALTH = Board(
                     "Which checks of the tuning audit fail, on how many nodes?",
                     {
                         "Nodes": (
-                            _asked(
-                                f"count by (check) (max by ({NODE}, check) (gpunode_audit_ok) == 0)"
-                            ),
+                            _asked("count by (check) (node:gpunode_audit_check:failed)"),
                             "none",
                         )
                     },
@@ -565,36 +558,29 @@ HEALTH = Board(
                     links={"Node": TO_NODE},
                 ),
                 lines(
-                    "Cost of an exporter",
+                    f"Exporter CPU, {WHOLE_FLEET}",
                     "How much of one core does an exporter use?",
                     [
-                        _asked(
-                            f"quantile (0.5, rate(process_cpu_seconds_total{EXPORTER}"
-                            "[$__rate_interval]))",
-                            "median",
-                        ),
-                        _asked(
-                            f"max (rate(process_cpu_seconds_total{EXPORTER}[$__rate_interval]))",
-                            "highest",
-                        ),
+                        _asked("cluster:gpunode_exporter_cpu:median", "{{cluster}} median"),
+                        _asked("max (cluster:gpunode_exporter_cpu:max)", "highest"),
                     ],
                     SHARE,
                 ),
                 lines(
-                    "Late and skipped reads",
+                    f"Late and skipped reads, {WHOLE_FLEET}",
                     "Do exporters keep up? Reads a second of all of them, by source.",
                     [
                         _asked(
-                            "topk(10, sum by (source) (node:gpunode_source_late_reads:rate5m))",
+                            "sum by (source) (cluster:gpunode_source_late_reads:rate5m)",
                             "{{source}} late",
                         ),
                         _asked(
-                            "topk(10, sum by (source) (node:gpunode_source_skipped_reads:rate5m))",
+                            "sum by (source) (cluster:gpunode_source_skipped_reads:rate5m)",
                             "{{source}} skipped",
                         ),
                     ],
                     "cps",
-                    among=WATCHED,
+                    among=OF_FLEET,
                 ),
             ),
             row(
@@ -618,11 +604,11 @@ HEALTH = Board(
                     apart=True,
                 ),
                 lines(
-                    "Scrapes",
+                    f"Scrapes, {WHOLE_FLEET}",
                     "How many exporters answer?",
                     [
-                        _asked("count (node:gpunode_exporter:up == 1)", "up"),
-                        _asked("count (node:gpunode_exporter:up == 0)", "down"),
+                        _asked("sum (cluster:gpunode_exporter:up)", "up"),
+                        _asked("sum (cluster:gpunode_exporter:down)", "down"),
                         _asked(
                             "count (gpunode_web_config_last_reload_success == 0)",
                             "web.config.file refused",
@@ -632,29 +618,26 @@ HEALTH = Board(
                     needs=RULES,
                 ),
                 lines(
-                    "Memory of an exporter",
+                    f"Exporter memory, {WHOLE_FLEET}",
                     "How much memory does an exporter use?",
                     [
-                        _asked(
-                            f"quantile (0.5, process_resident_memory_bytes{EXPORTER})", "median"
-                        ),
-                        _asked(f"max (process_resident_memory_bytes{EXPORTER})", "highest"),
+                        _asked("cluster:gpunode_exporter_memory:median", "{{cluster}} median"),
+                        _asked("max (cluster:gpunode_exporter_memory:max)", "highest"),
                     ],
                     "bytes",
                 ),
                 lines(
-                    "Messages of clients",
+                    f"Messages of clients, {WHOLE_FLEET}",
                     "Are training clients heard? Messages a second, by what became of them.",
                     [
                         _asked(
-                            "sum by (result) "
-                            "(rate(gpunode_client_messages_total[$__rate_interval]))",
+                            "sum by (result) (cluster:gpunode_client_messages:rate5m)",
                             "{{result}}",
                         )
                     ],
                     "cps",
                 ),
-                widths=(9, 5, 5, 5),
+                widths=(8, 5, 5, 6),
             ),
         ),
     ),

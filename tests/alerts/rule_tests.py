@@ -55,7 +55,7 @@ def declaration(name: str) -> Metric | None:
 def is_counter(name: str) -> bool:
     """Whether a series only grows."""
     metric = declaration(name)
-    return metric is not None and metric.kind != "gauge"
+    return (metric is not None and metric.kind != "gauge") or name == "process_cpu_seconds_total"
 
 
 def known_labels(name: str) -> tuple[str, ...]:

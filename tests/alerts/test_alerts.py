@@ -50,6 +50,7 @@ from gpunode import sources
 from gpunode.audit.source import CHECKS
 from gpunode.client.protocol import PHASES
 from gpunode.driver.nvidia.fabric import PARTS
+from gpunode.driver.nvidia.health import REMAP_AVAILABILITIES
 from gpunode.driver.nvidia.links import NVLINK_ERRORS
 from gpunode.driver.nvidia.xids import OF_NVLINK5, RECOVERY_ACTIONS, UNKNOWN, WORST_FIRST
 from gpunode.export.web.entrance import Entrance
@@ -425,6 +426,8 @@ FREE = frozenset(
 
 KUBERNETES = {
     "up": {"job"},
+    "process_cpu_seconds_total": {"job"},
+    "process_resident_memory_bytes": {"job"},
     "kube_node_status_allocatable": {"node", "resource", "unit"},
     "kube_node_spec_unschedulable": {"node"},
     "kube_node_status_condition": {"node", "condition", "status"},
@@ -434,7 +437,7 @@ KUBERNETES = {
     },
     "kube_pod_status_phase": {"namespace", "pod", "uid", "phase"},
 }
-"""What Prometheus and kube-state-metrics give their own series.
+"""What Prometheus, every program and kube-state-metrics give their own series.
 https://github.com/kubernetes/kube-state-metrics/blob/main/docs/metrics/cluster/node-metrics.md"""
 
 OF_SITES = {"up": {*TARGET_LABELS}, "kube_node_labels": {*NODE_LABELS}}
@@ -447,10 +450,12 @@ CONSTANTS: dict[tuple[str, str], Iterable[str]] = {
     ("kube_pod_status_phase", "phase"): ("Pending",),
     ("kube_node_status_condition", "condition"): ("Ready", "DiskPressure", "MemoryPressure"),
     ("kube_node_status_condition", "status"): ("true", "false", "unknown"),
+    ("gpunode_client_messages_total", "result"): ("accepted",),
     ("gpunode_audit_ok", "check"): [check.name for check in CHECKS],
     ("gpunode_gpu_bottleneck", "cause"): CAUSES,
     ("gpunode_gpu_fabric_healthy", "part"): (*PARTS, "summary", "registration"),
     ("gpunode_gpu_memory_fault_info", "fault"): MEMORY_FAULTS,
+    ("gpunode_gpu_row_remap_banks", "spare"): REMAP_AVAILABILITIES,
     ("gpunode_gpu_nvlink_errors_total", "kind"): NVLINK_ERRORS.values(),
     ("gpunode_gpu_nvlink_link_errors_total", "kind"): NVLINK_ERRORS.values(),
     ("gpunode_gpu_owner_info", "via"): ("kubelet", "process"),

@@ -319,16 +319,31 @@ def scraped(
 
 
 def evaluated(port: int, seconds: float) -> tuple[list[dict[str, Any]], dict[str, float]]:
-    """The groups of rules of a Prometheus, and the longest evaluation of each for so long."""
+    """The groups of rules of a Prometheus, and the longest evaluation of each for so long.
+
+    And of each rule, by the group and its name.
+    """
     slowest: dict[str, float] = {}
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         time.sleep(10.0)
         groups = ask(port, "/api/v1/rules")["data"]["groups"]
         for group in groups:
-            took = max(group["evaluationTime"], slowest.get(group["name"], 0.0))
-            slowest[group["name"]] = took
+            for name, one in (
+                (group["name"], group),
+                *((f"{group['name']}: {rule['name']}", rule) for rule in group["rules"]),
+            ):
+                slowest[name] = max(one["evaluationTime"], slowest.get(name, 0.0))
     return groups, slowest
+
+
+RULES_TOLD = 20
+"""The rules that take most, of which the figures are told one by one."""
+
+
+def _that_take_most(slowest: Mapping[str, float]) -> list[str]:
+    rules = (name for name in slowest if ": " in name)
+    return sorted(rules, key=lambda name: -slowest[name])[:RULES_TOLD]
 
 
 def in_time(groups: Sequence[dict[str, Any]], slowest: Mapping[str, float]) -> Result:
@@ -374,7 +389,8 @@ def run(seconds: float, one_in: int) -> Report:
             f"{group['name']}: {slowest[group['name']]:.2f} s at most, every "
             f"{group['interval']:.0f} s, {len(group['rules'])} rules"
             for group in groups
-        ],
+        ]
+        + [f"{name}: {slowest[name]:.2f} s at most" for name in _that_take_most(slowest)],
     )
 
 

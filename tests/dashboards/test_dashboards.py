@@ -581,8 +581,6 @@ def test_lines_of_one_query_have_names_of_their_own(uid: str) -> None:
 
 KEPT_BY_HARDWARE = {
     ("gpunode-gpu", "NVLinks with errors"),
-    ("gpunode-health", "Uncorrected ECC errors"),
-    ("gpunode-health", "Remapped rows"),
 }
 """Panels of counts that a GPU itself keeps for its life, or since its driver was loaded."""
 

@@ -24,7 +24,7 @@ GPU = {**NODE, "gpu": "0", "uuid": "GPU-a"}
 WATCHED = {with_labels("node:gpunode_exporter:up", NODE): "1x100"}
 
 ALONE = {
-    "Remapped rows": with_labels("gpunode_gpu_row_remap_failed", GPU),
+    "Remapped rows": with_labels("gpu:gpunode_gpu_row_remap_failed:max", GPU),
     "NVLink": with_labels("gpunode_gpu_c2c_errors_total", {**GPU, "kind": "crc"}),
     "Ports": with_labels("node:gpunode_rdma:errors", {**NODE, "device": "mlx5_0", "port": "1"}),
     "Not understood or left out": with_labels(
