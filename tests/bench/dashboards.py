@@ -164,7 +164,7 @@ class Asked:
 
 def in_a_hurry(rules: str) -> str:
     """The rules with short windows; what is recorded once an hour is recorded all the time."""
-    return shortened(rules).replace("and on () (minute() < 4)", "")
+    return shortened(rules).replace("and on () minute() < 4", "")
 
 
 @contextmanager
