@@ -8,6 +8,7 @@ from functools import cache
 
 import promql_parser
 
+from alerts.recording import overview
 from alerts.rule_files import EXPRESSIONS, substituted
 from alerts.settings import RUNBOOKS_URL
 from alerts.thresholds.table import THRESHOLDS
@@ -22,6 +23,9 @@ FILLED = {"$__rate_interval": "5m", "$__range": "1h", "$price": "1", "$budget": 
 CONDITIONS = {"/", "and", "unless", "==", "!=", ">", "<", ">=", "<="}
 """Operators of which the left side is what an expression shows. The right side is a condition, or
 that of which it is a share."""
+
+FOR_DASHBOARDS = {record.name for record in (*overview.OF_NODES, *overview.OF_CLUSTERS)}
+"""What is recorded for dashboards and no alert looks at stands for what it is made of."""
 
 NAMING = {
     "gpu:gpunode_lemon:incident",
@@ -40,8 +44,10 @@ def alerts_of(*queries: str) -> list[str]:
     """
     asked = looked_at()
     names = [name for query in queries for name in _shown(query)]
-    # What no alert looks at is recorded for dashboards, and stands for what it is made of.
-    of = [[name] if name in asked else _shown(EXPRESSIONS.get(name, name)) for name in names]
+    of = [
+        _shown(EXPRESSIONS[name]) if name in FOR_DASHBOARDS - asked.keys() else [name]
+        for name in names
+    ]
     shown = [asked.get(name, set()) for each in of for name in each]
     found = set().union(*(alerts for alerts in shown if len(alerts) <= MOST))
     ordered = [row for row in THRESHOLDS if row.alert in found]

@@ -225,14 +225,6 @@ OF_CLUSTERS: tuple[Record, ...] = (
         {UP: 0.0},
         1.0,
     ),
-    _of_cluster(
-        "gpunode_fault:nodes",
-        "count by (cluster, fault) (node:gpunode_fault:level)",
-        "Nodes with a fault that others may have, too, by fault.",
-        {THERMAL_SLOWDOWN: 0.25},
-        1.0,
-        fault="thermal",
-    ),
     *(
         _of_cluster(
             f"gpunode_source_{what}_reads:rate5m",

@@ -68,7 +68,7 @@ def test_a_table_whose_columns_have_rows_of_their_own_asks_for_all_of_them() -> 
     assert several == ALONE.keys()
 
 
-@pytest.mark.parametrize("title", ["Slowdown", "Packets dropped"])
+@pytest.mark.parametrize("title", ["Nodes by fault", "Slowdown", "Packets dropped"])
 def test_a_graph_says_that_nothing_is_wrong_only_of_nodes_that_are_watched(
     title: str, tmp_path: Path
 ) -> None:
@@ -76,6 +76,6 @@ def test_a_graph_says_that_nothing_is_wrong_only_of_nodes_that_are_watched(
     (asked,) = (filled(one["expr"], {**CHOSEN, "$node": "n"}) for one in PANELS[title]["targets"])
     of_cluster = {with_labels("cluster:gpunode_exporter:up", {"cluster": "c"}): "1x100"}
     down = {with_labels("node:gpunode_exporter:up", NODE): "0x100"}
-    none: Found = [({"instance": "none"}, 0.0)]
+    none: Found = [({"fault" if title == "Nodes by fault" else "instance": "none"}, 0.0)]
     assert promtool(tmp_path, {**of_cluster, **down}, 60, {asked: []}) == ""
     assert promtool(tmp_path, {**of_cluster, **WATCHED}, 60, {asked: none}) == ""
