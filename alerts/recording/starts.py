@@ -46,9 +46,6 @@ KNOWN_FOR = "1h"
 
 _OWN = f"{GPU}, pid"
 _BEFORE = "offset 5m"
-_LATELY = "[5m]"
-"""As long as ``_BEFORE`` looks back, so that a restart counts even if a scrape is missed in it."""
-
 PROCESSES_STAY = "job:gpunode_processes:stay"
 
 RANKS_STAY = (
@@ -76,7 +73,7 @@ _NEW_NODES = (
 """Nodes that are scraped for the first time. A job that comes to such a node after that takes some
 minutes until it waits in a collective."""
 
-_WORKED = f"last_over_time(job:gpunode_workless:seconds{_LATELY})"
+_WORKED = "last_over_time(job:gpunode_workless:seconds[3m])"
 
 _POD = "cluster, owner_namespace, owner_pod"
 _RESTARTS = (
