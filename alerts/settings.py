@@ -122,8 +122,8 @@ LEMON_BEYOND = Setting(
 THROTTLED = Setting(
     "throttled",
     0.1,
-    "Above this share of the time with lowered clocks, a GPU has a fault that counts for "
-    "FleetFault.",
+    "Above this share of the time with lowered clocks, now and six minutes before, a GPU has a "
+    "fault that counts for FleetFault.",
     "percent",
 )
 THROTTLED_OFTEN = Setting(
