@@ -46,11 +46,14 @@ KNOWN_FOR = "1h"
 
 _OWN = f"{GPU}, pid"
 _BEFORE = "offset 5m"
+_THERE_BEFORE = f"last_over_time({PROCESSES}[5m] {_BEFORE})"
+"""Processes that were there minutes ago. A scrape that failed just then says nothing against it."""
+
 PROCESSES_STAY = "job:gpunode_processes:stay"
 
 RANKS_STAY = (
     f"count by ({JOB}) (gpu:gpunode_job:member and on ({GPU}) "
-    f"({PROCESSES}{{{SEVERAL}}} and on ({_OWN}) {PROCESSES} {_BEFORE}))"
+    f"({PROCESSES}{{{SEVERAL}}} and on ({_OWN}) {_THERE_BEFORE}))"
 )
 """Jobs with a rank of several that was there minutes ago."""
 
@@ -100,7 +103,7 @@ OF_STARTS: tuple[Record, ...] = (
         interval=FOR_HOURS,
         expression=(
             f"count by ({JOB}) (gpu:gpunode_job:member and on ({GPU}) "
-            f"({PROCESSES} and on ({_OWN}) {PROCESSES} {_BEFORE}))"
+            f"({PROCESSES} and on ({_OWN}) {_THERE_BEFORE}))"
         ),
         purpose="GPUs of a job with a process that was there minutes ago. An exporter that "
         "restarts has yet to see it work.",
@@ -223,7 +226,7 @@ OF_STARTS: tuple[Record, ...] = (
             f"and on ({BY_SERVICE}) job:gpunode_serving_requests:rate5m), "
             '"within", "1h, in a service", "", "") '
             f'or label_replace(max by ({JOB}) ({ENDED_SOON}{{owner_namespace!=""}} '
-            f"unless on ({GPU}) ({PROCESSES} and on ({_OWN}) {PROCESSES} {_BEFORE}) "
+            f"unless on ({GPU}) ({PROCESSES} and on ({_OWN}) {_THERE_BEFORE}) "
             f"unless on ({GPU}) ({_NOT_RESTARTED})), "
             '"within", "1h, of a server", "", ""))'
         ),
