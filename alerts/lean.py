@@ -117,7 +117,7 @@ def _compared(node: promql.BinaryExpr) -> promql.AggregateExpr | None:
 
 def _compared_early(node: promql.BinaryExpr) -> str:
     left = _compared(node)
-    return f"{left.op} {left.modifier} ({_each(left, node)})" if left else ""
+    return f"{left.op}{_after(left.modifier)} ({_each(left, node)})" if left else ""
 
 
 def _each(left: promql.AggregateExpr, node: promql.BinaryExpr) -> str:

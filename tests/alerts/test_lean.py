@@ -16,6 +16,7 @@ from tests.dashboards.test_runs import promtool
 
 SAID = {
     "max by (a) (x) > 1": "max by (a) (x > 1)",
+    "max (x) > 1": "max (x > 1)",
     "min by (a) (x) <= ${least}": "min by (a) (x <= ${least})",
     "w and on (a) max by (a, b) (x)": "w and on (a) x",
     "w unless on (a) max by (a) (x) > 1": "w unless on (a) x > 1",
