@@ -294,7 +294,7 @@ would add, after which Argo CD would see a difference for ever. */}}
 {{- end -}}
 
 {{/* A text that asks for severities, such as a dashboard, with the names that `rules.severities` gives
-them. A dashboard also has them as keys of its colors, and asks for the job that scrapes the exporter. */}}
+them. A dashboard also has them as keys of its colors. */}}
 {{- define "gpunode.renamed" -}}
 {{- $text := .text -}}
 {{- range list "page" "ticket" "info" -}}
@@ -304,18 +304,13 @@ them. A dashboard also has them as keys of its colors, and asks for the job that
 {{- range list "page" "ticket" "info" -}}
 {{- $text = $text | replace (printf "<%s>" .) (dig . . ($.severities | default dict)) -}}
 {{- end -}}
-{{- if dig "given" "" (.job | default dict) -}}
-{{- $given := include "gpunode.quoted" .job.given | toJson | trimPrefix `"` | trimSuffix `"` -}}
-{{- $text = $text | replace (printf `job=~\"%s\"` .job.default) (printf `job=~\"%s\"` $given) -}}
-{{- end -}}
 {{- $text -}}
 {{- end -}}
 
 {{/* A dashboard with the links to pages that a site names, and the names that it gives to severities. */}}
 {{- define "gpunode.dashboard" -}}
 {{- $values := .root.Values -}}
-{{- $job := dict "default" (.root.Files.Get "files/rules.yaml" | fromYaml).settings.scrape_jobs "given" (dig "settings" "scrape_jobs" "" $values.rules) -}}
-{{- $text := include "gpunode.renamed" (dict "text" (.root.Files.Get .path) "severities" $values.rules.severities "job" $job) -}}
+{{- $text := include "gpunode.renamed" (dict "text" (.root.Files.Get .path) "severities" $values.rules.severities) -}}
 {{- $link := dict -}}
 {{- if has .name (list "gpunode-node" "gpunode-host" "gpunode-gpu") -}}
 {{- $link = dict "title" "Page of the node" "url" $values.dashboards.nodePage -}}
