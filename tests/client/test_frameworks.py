@@ -57,6 +57,7 @@ def train(
                 env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)}
                 if ranks > 1
                 else environment,
+                stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
@@ -66,6 +67,9 @@ def train(
         try:
             held = (f"gpu {gpu} process {one.pid} 1000000" for gpu, one in enumerate(processes))
             fake.write("\n".join((f"gpus {ranks}", *held, "")))
+            until(lambda: len(values(scrape(running), "gpunode_gpu_process_info")) == ranks)
+            for process in processes:
+                print(file=process.stdin, flush=True)
             said = [process.communicate(timeout=PATIENCE) for process in processes]
         finally:
             for process in processes:
@@ -94,7 +98,8 @@ def agree(truth: dict[str, float], found: Series, gpu: int) -> None:
     assert one("loss") == pytest.approx(truth["loss"], rel=1e-3)
     spent = {phase: one("seconds_total", phase=phase) for phase in PHASES}
     for phase in ("data", "evaluation", "checkpoint"):
-        assert spent[phase] >= truth[phase], spent
+        # A callback is called a moment after the loader has begun, or before it ends.
+        assert spent[phase] >= 0.95 * truth[phase], spent
 
 
 @pytest.mark.parametrize("module", LIBRARIES)

@@ -102,4 +102,6 @@ def main(folder: str, *, resume: bool) -> None:
 
 
 if __name__ == "__main__":
+    input()  # once the daemon knows that this process has a GPU
     main(sys.argv[1], resume=sys.argv[2:] == ["resume"])
+    time.sleep(2.5)  # The daemon, which reads once a second, asks which GPU the sender has.
