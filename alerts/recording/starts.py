@@ -51,9 +51,14 @@ _THERE_BEFORE = f"last_over_time({PROCESSES}[5m] {_BEFORE})"
 
 PROCESSES_STAY = "job:gpunode_processes:stay"
 
+
+def _staying(which: str = "") -> str:
+    """Processes that have been there for minutes: all, or those with these labels."""
+    return f"({PROCESSES}{which} and on ({_OWN}) {_THERE_BEFORE})"
+
+
 RANKS_STAY = (
-    f"count by ({JOB}) (gpu:gpunode_job:member and on ({GPU}) "
-    f"({PROCESSES}{{{SEVERAL}}} and on ({_OWN}) {_THERE_BEFORE}))"
+    f"count by ({JOB}) (gpu:gpunode_job:member and on ({GPU}) {_staying(f'{{{SEVERAL}}}')})"
 )
 """Jobs with a rank of several that was there minutes ago."""
 
@@ -101,10 +106,7 @@ OF_STARTS: tuple[Record, ...] = (
         name=PROCESSES_STAY,
         labels=OF_JOB,
         interval=FOR_HOURS,
-        expression=(
-            f"count by ({JOB}) (gpu:gpunode_job:member and on ({GPU}) "
-            f"({PROCESSES} and on ({_OWN}) {_THERE_BEFORE}))"
-        ),
+        expression=(f"count by ({JOB}) (gpu:gpunode_job:member and on ({GPU}) {_staying()})"),
         purpose="GPUs of a job with a process that was there minutes ago. An exporter that "
         "restarts has yet to see it work.",
         given={**HELD, STARTED: 1.0},
@@ -226,7 +228,7 @@ OF_STARTS: tuple[Record, ...] = (
             f"and on ({BY_SERVICE}) job:gpunode_serving_requests:rate5m), "
             '"within", "1h, in a service", "", "") '
             f'or label_replace(max by ({JOB}) ({ENDED_SOON}{{owner_namespace!=""}} '
-            f"unless on ({GPU}) ({PROCESSES} and on ({_OWN}) {_THERE_BEFORE}) "
+            f"unless on ({GPU}) {_staying()} "
             f"unless on ({GPU}) ({_NOT_RESTARTED})), "
             '"within", "1h, of a server", "", ""))'
         ),
