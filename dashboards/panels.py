@@ -132,7 +132,7 @@ WHOLE = "locale"
 """Whole numbers with a mark between the thousands."""
 
 DECIMALS = {SHARE: 1, "none": 0, WHOLE: 0}
-"""Of figures and of tables by unit. Without, Grafana shows 1.000 beside 1.00."""
+"""Of figures, tables and legends by unit. Without, Grafana shows 1.000 beside 1.00."""
 
 OF_CELLS = {**DECIMALS, "s": 1}
 """Of tables: a cell is too narrow for "1.68 mins", whose beginning would be cut off."""
@@ -252,6 +252,8 @@ def _graph(
     )
     defaults = _defaults(panel)
     defaults.max_val = highest
+    if unit == SHARE:
+        defaults.decimals = DECIMALS[unit]
     if stacked:
         defaults.min_val = 0
     _coloured(panel, colours or {})

@@ -23,7 +23,7 @@ from alerts.thresholds.table import THRESHOLDS
 from dashboards import FOLDER, runbooks
 from dashboards.boards import BOARDS
 from dashboards.generate import files
-from dashboards.panels import DECIMALS, NO_ANSWER, NONE_OF, UNSEEN, WHOLE_FLEET
+from dashboards.panels import DECIMALS, NO_ANSWER, NONE_OF, SHARE, UNSEEN, WHOLE_FLEET
 from dashboards.queries import METRIC, labels_of
 from dashboards.variables import RANKED
 from gpunode.export import palette
@@ -438,11 +438,13 @@ def test_what_is_absent_has_no_colour_of_a_limit(uid: str) -> None:
 
 
 @each
-def test_figures_have_the_decimals_of_their_unit(uid: str) -> None:
+def test_figures_and_legends_have_the_decimals_of_their_unit(uid: str) -> None:
     """By itself Grafana shows 0.9997 as 1.000 beside 1.003 as 1.00."""
     for panel in panels(LOADED[uid]):
         if panel["type"] == "stat" and panel["fieldConfig"]["defaults"]["unit"] in DECIMALS:
             assert "decimals" in panel["fieldConfig"]["defaults"], panel["title"]
+        if panel["type"] == "timeseries" and panel["fieldConfig"]["defaults"]["unit"] == SHARE:
+            assert panel["fieldConfig"]["defaults"]["decimals"] == DECIMALS[SHARE], panel["title"]
         if panel["type"] == "table":
             columns: dict[str, Content] = defaultdict(dict)
             for override in panel["fieldConfig"]["overrides"]:
