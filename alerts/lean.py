@@ -34,6 +34,8 @@ def lean(expression: str) -> str:
 
     - What is compared and then aggregated gives the same as what is aggregated and then compared,
       where the largest must be larger, or the least less. Few series pass, and are aggregated.
+    - What is aggregated and then kept or left out by labels that the aggregation keeps, as on the
+      left of ``and`` and ``unless``, gives the same as what is kept and then aggregated.
     - On the right of ``and`` and ``unless``, an aggregation that keeps the labels of ``on`` is left
       out.
     """
@@ -62,8 +64,12 @@ def _asked(node: promql.Expr) -> str:
             if early:
                 return early
             on = _labels("on", node.modifier)
-            presence = str(node.op) in ("and", "unless") and on is not None
-            right = _right(node.rhs, on or frozenset()) if presence else _asked(node.rhs)
+            if str(node.op) not in ("and", "unless") or on is None:
+                return _joined(_asked(node.lhs), node, _asked(node.rhs))
+            left, right = _bare(node.lhs), _right(node.rhs, on)
+            if isinstance(left, promql.AggregateExpr) and _keeps(left, on):
+                each = _in_parentheses(_asked(left.expr), "or")
+                return f"{left.op}{_after(left.modifier)} ({_joined(each, node, right)})"
             return _joined(_asked(node.lhs), node, right)
         case promql.ParenExpr():
             return f"({_asked(node.expr)})"

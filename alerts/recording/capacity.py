@@ -10,7 +10,7 @@ from alerts.examples import HALF, HELD, NODE_A, OF_GPU, OF_NODE, TRAINS, A, ledg
 from alerts.model import FOR_DAYS, FOR_HOURS, Record, minutes
 from alerts.promql import GPU, NODE, of_gpus, rate
 from alerts.recording.jobs import OWNED, SLURM
-from alerts.recording.parts import ACTIVE, BOTTLENECKS, BY_MODEL, BY_OWNER, GAINS, KINDS
+from alerts.recording.parts import ACTIVE, BY_MODEL, BY_OWNER, GAINS, HELD_BACK_OF_NODE, KINDS
 from alerts.settings import BUSY_SHARE
 
 SAMPLES_AN_HOUR = 120
@@ -344,7 +344,7 @@ OF_CLUSTERS: tuple[Record, ...] = (
     Record(
         name="cluster:gpunode_gpu_bottleneck:count",
         labels=("cluster", "cause"),
-        expression=f"count by (cluster, cause) ({BOTTLENECKS})",
+        expression=f"sum by (cluster, cause) ({HELD_BACK_OF_NODE})",
         purpose="GPUs by what holds them back.",
         given={series("gpunode_gpu_bottleneck", cause="shm"): 1.0},
         results={("shm",): 1.0},

@@ -454,10 +454,7 @@ OF_CLUSTERS: tuple[Record, ...] = (
     Record(
         name="job:gpunode_gpu_bottleneck:count",
         labels=(*OF_JOB, "cause"),
-        expression=(
-            f"count by ({JOB}, cause) (max by ({GPU}, cause) ({parts.BOTTLENECKS}) "
-            f"* on ({GPU}) group_left ({OWNER}) gpu:gpunode_job:member)"
-        ),
+        expression=parts.HELD_BACK.over_nodes(),
         purpose="GPUs of a job by what holds them back.",
         given={**HELD, series("gpunode_gpu_bottleneck", cause="shm"): 1.0},
         results={(*TRAIN, "shm"): 1.0},
@@ -691,9 +688,8 @@ OF_STALLS: tuple[Record, ...] = (
         expression=(
             f"job:gpunode_workless:seconds < {PAUSED_AT_MOST} "
             f"and on ({JOB}) (count by ({JOB}) ({_held(f'({PAUSES})')}) "
+            f'or on ({JOB}) count by ({JOB}) ({parts.SAID}{{cause="compile"}}) '
             f"or on ({JOB}) count by ({JOB}) ("
-            + _held(f'{parts.BOTTLENECKS}{{cause="compile"}}')
-            + f") or on ({JOB}) count by ({JOB}) ("
             + _held(f'gpunode_gpu_waited_for{{reason=~"{EXCUSES}"}} == 1')
             + ")) "
             f"or on ({JOB}) (job:gpunode_workless:seconds < {UNINTERRUPTIBLE_AT_MOST} "
@@ -1041,8 +1037,8 @@ OF_PACE: tuple[Record, ...] = (
         name=SLOW_ITSELF,
         labels=OF_GPU,
         expression=(
-            f"(1 + 0 * max by ({GPU}) ({parts.OWN_CAUSE}) "
-            f"or on ({GPU}) 0 * max by ({GPU}) ({parts.BOTTLENECKS})) "
+            f"(1 + 0 * max by ({GPU}) ({parts.SAID_OWN_CAUSE}) "
+            f"or on ({GPU}) 0 * max by ({GPU}) ({parts.SAID_CAUSE})) "
             f"and on ({GPU}) gpu:gpunode_gpu_blocked:gap_to_job > {STRAGGLER_FROM}"
         ),
         purpose="Whether the verdict of a GPU for which others of its job wait names a cause of "

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from alerts.examples import HELD, TRAINS, ledger, series
 from alerts.model import FOR_DAYS, FOR_HOURS, Record, minutes
-from alerts.promql import GPU
+from alerts.recording import parts
 from alerts.recording.capacity import (
     OF_NAMESPACE,
     OF_WORKLOAD,
     SAMPLES_AN_HOUR,
     TESTED_AT,
 )
-from alerts.recording.parts import BOTTLENECKS, KINDS, LEDGERS
+from alerts.recording.parts import KINDS, LEDGERS
 from alerts.recording.review import HOUR, TESTED
 from alerts.settings import STEP_UP
 
@@ -30,11 +30,8 @@ NAMESPACE = ", ".join(OF_NAMESPACE)
 LOST = "job:gpunode_gpu_lost:rate5m"
 SEEN = "cluster:gpunode_gpu_seconds:rate5m"
 MEMBERS = "job:gpunode_job:gpus"
-OCCUPIED = (
-    f"count by (cluster) (max by ({GPU}) (gpu:gpunode_gpu_owner:workload) "
-    f'or on ({GPU}) max by ({GPU}) ({BOTTLENECKS}{{cause!="none"}}))'
-)
-"""GPUs that have an owner, or a verdict on what they do for one who is not known."""
+OCCUPIED = f"sum by (cluster) ({parts.OCCUPIED})"
+"""GPUs that somebody holds."""
 
 SHM = series("gpunode_gpu_bottleneck", cause="shm")
 

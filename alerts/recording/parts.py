@@ -68,6 +68,16 @@ BOTTLENECKS = "gpu:gpunode_gpu_bottleneck:number"
 
 OWN_CAUSE = f'{BOTTLENECKS}{{cause=~"{OWN_CAUSES}"}}'
 
+SAID = "gpu:gpunode_rank:said"
+"""The verdict on a GPU of a job: what the engine that sees all nodes is handed."""
+
+NO_CAUSE = ("ended", "unseen", "unknown")
+"""What is said of a rank beside causes: that its process has ended, that its node or GPU is not
+seen, or that it has no verdict."""
+
+SAID_OWN_CAUSE = f'{SAID}{{cause=~"{OWN_CAUSES}"}}'
+SAID_CAUSE = f'{SAID}{{cause!~"' + "|".join(NO_CAUSE) + '"}'
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
@@ -392,6 +402,15 @@ LAUNCHES, COMMUNICATES = (
         ("communication", "moves data between GPUs and computes nothing"),
     )
 )
+HELD_BACK = Part(
+    name="gpunode_gpu_bottleneck",
+    operation="sum",
+    expression=f"1 + 0 * max by ({GPU}, cause) ({BOTTLENECKS})",
+    labels={"cause": "shm"},
+    purpose="GPUs by what holds them back",
+    given={series("gpunode_gpu_bottleneck", cause="shm"): 1.0},
+    value=1.0,
+)
 POWER = Part(
     name="gpunode_gpu_power",
     operation="sum",
@@ -567,7 +586,7 @@ PARTS: tuple[Part, ...] = (
     *(PAUSE, PROCESSES_HELD, STARTS, NOT_FINITE, LOSS_TO_BEST, SLOWDOWN, STEP_MOST, STEP_MIDDLE),
     *(BASELINE_MIDDLE, MFU_MIDDLE, MFU_LEAST, MFU_MEAN, LOSS_MEAN, LOSS_BEST, THREAD_MOST),
     *(WORKERS_FEWEST, OPEN_FILES, *MOST.values(), MEMORY_FAILURES, CHECKPOINTS, HOST_MEMORY),
-    *(TRAINED_TOKENS, TRAINING_PHASES, AT_WORK, USEFUL_1H, IDLE_1H, COPIES, LAUNCHES),
+    *(TRAINED_TOKENS, TRAINING_PHASES, AT_WORK, USEFUL_1H, IDLE_1H, COPIES, LAUNCHES, HELD_BACK),
     *(COMMUNICATES, POWER, ACTIVE, DISABLED, SOCKETS, SHARED_MEMORY, ANSWERED, REQUEST_TIMES),
     *(ANSWERED_OF_MODELS, PARTS_OF_REQUESTS, FIRST_SUM, FIRST_COUNT, SERVED_TOKENS),
     *(*CAME.values(), *MET_OBJECTIVE.values()),
@@ -587,6 +606,8 @@ BY_MODEL = "node:gpunode_gpu_seconds:by_model"
 OWNERS_MODELS = "node:gpunode_gpu_owner:by_model"
 GAINS = "node:gpunode_gpu_verdict_gain:gpus"
 LEDGERS = "node:gpunode_gpu:count"
+HELD_BACK_OF_NODE = "node:gpunode_gpu_bottleneck:count"
+OCCUPIED = "node:gpunode_gpu:occupied"
 CONGESTED = "node:gpunode_infiniband_congestion:rate5m"
 
 _WORKLOAD = f"{NODE}, {OF_SERVICE}"
@@ -744,6 +765,26 @@ OF_NODES: tuple[Record, ...] = (
         purpose="GPUs of a node that have a ledger.",
         given=ledger(free=0.25),
         results={(NODE_A,): 1.0},
+    ),
+    Record(
+        name=HELD_BACK_OF_NODE,
+        labels=(*OF_NODE, "cause"),
+        expression=f"count by ({NODE}, cause) ({BOTTLENECKS})",
+        purpose="GPUs of a node by what holds them back.",
+        given={series("gpunode_gpu_bottleneck", cause="shm"): 1.0},
+        results={(NODE_A, "shm"): 1.0},
+    ),
+    Record(
+        name=OCCUPIED,
+        labels=OF_NODE,
+        expression=(
+            f"count by ({NODE}) (max by ({GPU}) (gpu:gpunode_gpu_owner:workload) "
+            f'or on ({GPU}) max by ({GPU}) ({BOTTLENECKS}{{cause!="none"}}))'
+        ),
+        purpose="GPUs of a node that have an owner, or a verdict on what they do for one who is "
+        "not known.",
+        given={**HELD, series("gpunode_gpu_bottleneck", cause="shm", gpu="7"): 1.0},
+        results={(NODE_A,): 2.0},
     ),
     Record(
         name=GAINS,

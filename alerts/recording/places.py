@@ -6,7 +6,7 @@ from alerts.examples import HELD, NODE_A, OF_NODE, series
 from alerts.model import FOR_HOURS, Record
 from alerts.promql import NODE
 from alerts.recording.faults import INFO, UP
-from alerts.recording.parts import BOTTLENECKS
+from alerts.recording.parts import HELD_BACK_OF_NODE
 from alerts.settings import SCRAPE_JOBS
 
 PLACE = "node:gpunode_place:info"
@@ -111,10 +111,7 @@ OF_PLACES: tuple[Record, ...] = (
     Record(
         name="place:gpunode_gpu_bottleneck:count",
         labels=(*OF_PLACE, "cause"),
-        expression=_at_places(
-            f"count by ({NODE}, cause) ({BOTTLENECKS})",
-            f"{BY_PLACE}, cause",
-        ),
+        expression=_at_places(HELD_BACK_OF_NODE, f"{BY_PLACE}, cause"),
         purpose="GPUs by what holds them back, for each rack, leaf switch and domain of NVLink.",
         given={
             **IN_A_RACK,

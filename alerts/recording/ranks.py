@@ -13,14 +13,21 @@ from alerts.model import Given, Record
 from alerts.promql import GPU, JOB, OWNER, of_gpus
 from alerts.recording import parts
 from alerts.recording.faults import INFO
-from alerts.recording.parts import BOTTLENECKS, LOSS, MFU, STEP
+from alerts.recording.parts import (
+    BOTTLENECKS,
+    LOSS,
+    MEMBER,
+    MFU,
+    NO_CAUSE,
+    SAID,
+    STEP,
+)
 from gpunode.verdict.causes import CAUSES
 from gpunode.verdict.reasons import REASONS
 
-ENDED, UNSEEN, UNKNOWN = "ended", "unseen", "unknown"
-VERDICTS = (*CAUSES, ENDED, UNSEEN, UNKNOWN)
-"""What is said of a rank: a cause, that its process has ended, that its node or GPU is not seen, or
-that it has no verdict. The number of a verdict is its place."""
+ENDED, UNSEEN, UNKNOWN = NO_CAUSE
+VERDICTS = (*CAUSES, *NO_CAUSE)
+"""What is said of a rank. The number of a verdict is its place."""
 
 WAIT = "wait"
 WAITING = ("straggler", "stalled_collective")
@@ -34,19 +41,14 @@ _TOLD = f'max by ({GPU}, rank) ({PROCESSES}{{rank!=""}})'
 RANKED = f"({_TOLD} and on ({GPU}) count by ({GPU}) ({_TOLD}) == 1)"
 """The rank that the process on a GPU tells; several on one GPU are none in particular."""
 
-HELD_LATELY = (
-    f"(gpu:gpunode_job:member or on ({GPU}) "
-    f"(gpu:gpunode_job:member_lately and on ({JOB}) job:gpunode_job:gpus))"
-)
-"""The GPUs of jobs, with those that a job lost in the last minutes or before it came to a halt."""
-
 SEEN = of_gpus("gpunode_gpu_info")
 REASONED = "gpu:gpunode_gpu_waited_for:number"
-_ALL = "gpu:gpunode_rank:info"
-_GONE = (
-    f"({_ALL} unless on ({GPU}, {OWNER}) gpu:gpunode_job:member "
-    f"or {_ALL} and on ({GPU}) " + of_gpus('gpunode_gpu_waited_for{reason="gone"}') + " == 1 "
-    f'or {_ALL}{{rank!=""}} unless on ({GPU}) {PROCESSES}) and on ({GPU}) {SEEN}'
+HELD_RANK = "gpu:gpunode_rank:held"
+LOST = "gpu:gpunode_job:lost"
+VERDICT = "gpu:gpunode_rank:verdict"
+_ENDED = (
+    f"({HELD_RANK} and on ({GPU}) " + of_gpus('gpunode_gpu_waited_for{reason="gone"}') + " == 1 "
+    f'or {HELD_RANK}{{rank!=""}} unless on ({GPU}) {PROCESSES}) and on ({GPU}) {SEEN}'
 )
 
 
@@ -68,16 +70,30 @@ def _numbered(metric: str, label: str, values: Iterable[str]) -> str:
     return f"max by ({GPU}, {label}) ({metric} == 1) * on ({label}) group_left () ({numbers})"
 
 
-def _verdict() -> str:
-    of_gpu = f"({BOTTLENECKS} == on ({GPU}) group_left () max by ({GPU}) ({BOTTLENECKS}))"
-    told = (
-        f"{_called(UNSEEN, f'{_ALL} unless on ({GPU}) {SEEN}')} "
-        f"or on ({RANK}) {_called(ENDED, _GONE)} "
-        f"or on ({RANK}) {_ALL} * on ({GPU}) group_left (cause) {of_gpu} "
-        f"or on ({RANK}) {_called(UNKNOWN, _ALL)}"
-    )
+def _alike(told: str) -> str:
+    """Verdicts, with those under one name for which ranks are alike."""
     alike = f'label_replace({told}, "alike", "$1", "cause", "(.+)")'
     return f'label_replace({alike}, "alike", "{WAIT}", "cause", "{"|".join(WAITING)}")'
+
+
+def _said() -> str:
+    of_gpu = f"({BOTTLENECKS} == on ({GPU}) group_left () max by ({GPU}) ({BOTTLENECKS}))"
+    return _alike(
+        f"{_called(UNSEEN, f'{HELD_RANK} unless on ({GPU}) {SEEN}')} "
+        f"or on ({RANK}) {_called(ENDED, _ENDED)} "
+        f"or on ({RANK}) {HELD_RANK} * on ({GPU}) group_left (cause) {of_gpu} "
+        f"or on ({RANK}) {_called(UNKNOWN, HELD_RANK)}"
+    )
+
+
+def _verdict() -> str:
+    its_rank = f"group by ({RANK}) ({VERDICT} and on ({GPU}, {OWNER}) {LOST})"
+    lost = f"({its_rank} or on ({GPU}, {OWNER}) {LOST})"
+    told = (
+        f"{_called(UNSEEN, f'{lost} unless on ({GPU}) {SEEN}')} "
+        f"or on ({RANK}) {_called(ENDED, f'{lost} and on ({GPU}) {SEEN}')}"
+    )
+    return f"{SAID} or on ({GPU}, {OWNER}) {_alike(told)}"
 
 
 STARVED = series("gpunode_gpu_bottleneck", cause="data_loading_storage")
@@ -109,29 +125,49 @@ OF_NODES: tuple[Record, ...] = (
         given={series("gpunode_gpu_waited_for", reason="stopped"): 1.0},
         results={(*A, "stopped"): 1.0},
     ),
+    Record(
+        name=HELD_RANK,
+        labels=OF_RANK,
+        expression=(
+            f"{MEMBER} * on ({GPU}) group_left (rank) {RANKED} "
+            f"or on ({GPU}, {OWNER}) ({HELD_RANK} and on ({GPU}, {OWNER}) {MEMBER}) "
+            f"or on ({GPU}, {OWNER}) {MEMBER}"
+        ),
+        purpose="The ranks that have a GPU of a node. `rank` is the number that its process tells "
+        "or has told, if any; the rule reads its own past.",
+        given={**HELD, PROCESS: 1.0},
+        results={(*OF_A, "3"): 1.0},
+    ),
+    Record(
+        name=SAID,
+        labels=(*OF_RANK, "cause", "alike"),
+        expression=_said(),
+        purpose="The number of what is said of a rank that has a GPU: a cause, `ended`, `unseen` "
+        "or `unknown`. `alike` is the same, but `wait` for all that wait for another.",
+        given=ONE_STARVES,
+        results={(*OF_A, "", *NAMED): NUMBER, (*B, *TRAIN, "", "straggler", WAIT): WAITS},
+    ),
 )
 """Rules that need only the series of one node; each shard of Prometheus can evaluate them."""
 
 OF_RANKS: tuple[Record, ...] = (
     Record(
-        name="gpu:gpunode_rank:info",
-        labels=OF_RANK,
+        name=LOST,
+        labels=(*OF_GPU, *OF_JOB[1:]),
         expression=(
-            f"{HELD_LATELY} * on ({GPU}) group_left (rank) {RANKED} "
-            f"or on ({GPU}, {OWNER}) ({_ALL} and on ({GPU}, {OWNER}) {HELD_LATELY}) "
-            f"or on ({GPU}, {OWNER}) {HELD_LATELY}"
+            f"gpu:gpunode_job:member_lately and on ({JOB}) job:gpunode_job:gpus "
+            f"unless on ({GPU}) {MEMBER}"
         ),
-        purpose="The ranks of a job, those that are gone included. `rank` is the number that its "
-        "process tells or has told, if any; the rule reads its own past.",
-        given={**HELD, PROCESS: 1.0},
-        results={(*OF_A, "3"): 1.0},
+        purpose="The GPUs that a job lost in the last minutes, or before it came to a halt.",
+        given=HELD,
+        results={},
     ),
     Record(
-        name="gpu:gpunode_rank:verdict",
+        name=VERDICT,
         labels=(*OF_RANK, "cause", "alike"),
         expression=_verdict(),
-        purpose="The number of what is said of a rank: a cause, `ended`, `unseen` or `unknown`. "
-        "`alike` is the same, but `wait` for all that wait for another.",
+        purpose="The number of what is said of a rank of a job, of those that are gone, too; the "
+        "rule reads its own past.",
         given=ONE_STARVES,
         results={(*OF_A, "", *NAMED): NUMBER, (*B, *TRAIN, "", "straggler", WAIT): WAITS},
     ),
@@ -171,7 +207,8 @@ OF_RANKS: tuple[Record, ...] = (
         name="gpu:gpunode_rank:awaited",
         labels=(*OF_RANK, "reason"),
         expression=(
-            f"gpu:gpunode_rank:info * on ({GPU}) group_left (reason) "
+            f"group by ({RANK}) ({VERDICT} and on ({GPU}) {REASONED}) "
+            f"* on ({GPU}) group_left (reason) "
             f"({REASONED} == on ({GPU}) group_left () max by ({GPU}) ({REASONED}))"
         ),
         purpose="The ranks for which others wait, and the number of the reason, its place among "
@@ -189,7 +226,7 @@ OF_RANKS: tuple[Record, ...] = (
             f'job:gpunode_rank:most{{alike="{WAIT}"}} '
             f"or gpu:gpunode_rank:verdict and on ({RANK}) gpu:gpunode_rank:awaited "
             f'or gpu:gpunode_rank:verdict{{cause!="none"}} and on ({JOB}) '
-            f"(count by ({JOB}) (gpu:gpunode_rank:info) == 1)"
+            f"(sum by ({JOB}) (job:gpunode_rank:count) == 1)"
         ),
         purpose="The ranks that are not as most ranks of their job, or for which others wait, and "
         "the number of their verdict. A rank without trouble is one only if most wait.",

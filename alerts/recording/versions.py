@@ -18,7 +18,7 @@ OF_THE_MODEL = ("vbios", "inforom", "gsp")
 OF_THE_PROCESS = ("torch", "nccl", "cuda", "image", "digest")
 """Labels of the exporter's series that are versions."""
 
-OF_PROCESSES = "node:gpunode_job_version:info"
+OF_JOBS = "node:gpunode_job_version:info"
 BY_VERSION = f"{JOB}, what, version"
 STEP = series("gpunode_training_step_median_seconds")
 NODE_INFO = series(
@@ -72,25 +72,20 @@ def _alone(expression: str, by: str) -> str:
     return f"({expression} and on ({by}) count by ({by}) ({expression}) == 1)"
 
 
-def _of_processes() -> str:
-    """The versions that the processes of a job have on a node."""
+def _of_jobs() -> str:
+    """The versions that a job runs with on a node: those of the node and of its processes."""
+    of_nodes = (
+        f"{ON_NODE} * on ({NODE}) group_left (what, version) {_alone(_of_a_node(one), NODE)}"
+        for one in OF_THE_NODE
+        if one != "cuda"  # which a job has of its own
+    )
     told = (_named(f'gpunode_job_version_info{{{one}!=""}}', one, one) for one in OF_THE_PROCESS)
-    return " or ".join(
+    of_processes = (
         f"max by ({NODE}, {OWNER}, what, version) (gpu:gpunode_job:member * on ({GPU}) "
         f"group_left (what, version) {_alone(f'max by ({GPU}, what, version) ({one})', GPU)})"
         for one in told
     )
-
-
-def _of_jobs() -> str:
-    """The versions that a job runs with: those of its nodes and those of its processes."""
-    of_nodes = (
-        f"max by ({BY_VERSION}) ({ON_NODE} * on ({NODE}) "
-        f"group_left (what, version) {_alone(_of_a_node(one), NODE)})"
-        for one in OF_THE_NODE
-        if one != "cuda"  # which a job has of its own
-    )
-    return " or ".join((*of_nodes, f"max by ({BY_VERSION}) ({OF_PROCESSES})"))
+    return " or ".join((*of_nodes, *of_processes))
 
 
 def _of_a_node(what: str) -> str:
@@ -110,13 +105,17 @@ OF_NODES: tuple[Record, ...] = (
         results={(NODE_A, "driver", "570.133.20"): 1.0},
     ),
     Record(
-        name=OF_PROCESSES,
+        name=OF_JOBS,
         labels=(*OF_NODE, *OF_JOB[1:], "what", "version"),
         interval=FOR_HOURS,
-        expression=_of_processes(),
-        purpose="Versions of the processes that a job has on a node.",
-        given={**HELD, JOB_INFO: 1.0},
-        results={(NODE_A, *TRAIN, "torch", "2.9.1+cu128"): 1.0},
+        expression=_of_jobs(),
+        purpose="Versions with which a job runs on a node: those of the node, and of its processes "
+        "there.",
+        given={**HELD, NODE_INFO: 1.0, JOB_INFO: 1.0},
+        results={
+            (NODE_A, *TRAIN, "driver", "570.133.20"): 1.0,
+            (NODE_A, *TRAIN, "torch", "2.9.1+cu128"): 1.0,
+        },
     ),
 )
 """Rules that need only the series of one node; each shard of Prometheus can evaluate them."""
@@ -148,7 +147,10 @@ OF_CLUSTERS: tuple[Record, ...] = (
         name="job:gpunode_training_step:by_version",
         labels=(*OF_JOB, "what", "version"),
         interval=FOR_HOURS,
-        expression=f"({_of_jobs()}) * on ({JOB}) group_left () job:gpunode_training_step:median",
+        expression=(
+            f"max by ({BY_VERSION}) ({OF_JOBS}) "
+            f"* on ({JOB}) group_left () job:gpunode_training_step:median"
+        ),
         purpose="Time of a job's step, with each version that it runs with.",
         given={**HELD, STEP: 3.0, NODE_INFO: 1.0, JOB_INFO: 1.0},
         results={

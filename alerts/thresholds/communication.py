@@ -22,7 +22,7 @@ from alerts.recording.parts import (
     COMMUNICATES,
     CONGESTED,
     DISABLED,
-    OWN_CAUSE,
+    SAID_OWN_CAUSE,
     SHARED_MEMORY,
     SOCKETS,
     Part,
@@ -127,7 +127,7 @@ COMMUNICATION = (
         record="job:gpunode_straggler:gap",
         signal=(
             f"(max by ({JOB}) (gpu:gpunode_gpu_blocked:gap_to_job and on ({GPU}) "
-            f"({OWN_CAUSE} "
+            f"({SAID_OWN_CAUSE} "
             f"or on ({GPU}) gpu:gpunode_gpu_pace:ratio_to_others < {SLOW_GPU})) "
             f"or on ({JOB}) (job:gpunode_gpu_blocked:gap - on ({JOB}) "
             "(quantile_over_time(0.25, job:gpunode_gpu_blocked:gap_at_work[6h:5m]) and on "

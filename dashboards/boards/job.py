@@ -29,7 +29,7 @@ from dashboards.variables import datasource, nodes_of_job, of_few, of_many, user
 from gpunode.export import palette
 
 MEMBER = "gpu:gpunode_job:member"
-INFO = "gpu:gpunode_rank:info"
+VERDICT = "gpu:gpunode_rank:verdict"
 ODD = "gpu:gpunode_rank:odd"
 ONSET = "gpu:gpunode_rank:since"
 AWAITED = "gpu:gpunode_rank:awaited"
@@ -77,7 +77,7 @@ def _while_it_steps(expression: str) -> Query:
 
 CHOSEN_RANKS = (
     f"topk ({SHOWN}, max by ({GPU}) ({_looked_back(ODD)}) "
-    f"or on ({GPU}) 0 * max by ({GPU}) ({INFO} @ end()))"
+    f"or on ({GPU}) 0 * max by ({GPU}) ({VERDICT} @ end()))"
 )
 """The GPUs that were unlike the others for longest in the time that is shown, then any others."""
 
@@ -112,7 +112,7 @@ def _told(expression: str, label: str, absent: str) -> str:
 
 def _ranks(expression: str, legend: str = RANK) -> Query:
     """A figure of every GPU, for the ranks that are shown."""
-    shown = f"max by ({GPU}, rank) ({INFO}) and on ({GPU}) {CHOSEN_RANKS}"
+    shown = f"group by ({GPU}, rank) ({VERDICT}) and on ({GPU}) {CHOSEN_RANKS}"
     found = f"({shown}) * on ({GPU}) group_left () ({expression})"
     return _asked(_in_order(_named(found)) if legend else _told(found, "rank", NO_RANK), legend)
 
@@ -391,7 +391,7 @@ OVERVIEW = (
             "Which rank is late, and who waits for it? Ranks that wait are straggler or "
             "stalled_collective; the one that is late shows its own cause. Of a large job, the "
             f"{SHOWN} ranks that differed for longest.",
-            [_ranks(f"max by ({GPU}) (gpu:gpunode_rank:verdict)")],
+            [_ranks(f"max by ({GPU}) ({VERDICT})")],
             names=VERDICTS,
             nothing=EXIST.legend,
             unless=EXIST,

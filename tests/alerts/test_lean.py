@@ -19,6 +19,9 @@ SAID = {
     "max (x) > 1": "max (x > 1)",
     "min by (a) (x) <= ${least}": "min by (a) (x <= ${least})",
     "w and on (a) max by (a, b) (x)": "w and on (a) x",
+    "sum by (a, b) (w) and on (a) x > 1": "sum by (a, b) (w and on (a) x > 1)",
+    "count by (a) (w or x) unless on (a) z": "count by (a) ((w or x) unless on (a) z)",
+    "avg by (b) (w) and on () max (x) > 1": "avg by (b) (w and on () max (x > 1))",
     "w unless on (a) max by (a) (x) > 1": "w unless on (a) x > 1",
     "w and on (a) (sum by (a, b) (x) or on (a, b) max by (a, b) (y) > 1)": (
         "w and on (a) (x or on (a, b) y > 1)"
@@ -41,6 +44,9 @@ AS_IT_IS = (
     "sum by (a) (x) > 1",
     "max by (a) (x) > time() - 900",
     "w and on (a) max by (b) (x)",
+    "sum by (b) (w) and on (a) x",
+    "sum by (a) (w) and x",
+    "topk by (a) (1, w) and on (a) x > 1",
     "w and on (a) sum by (a) (x) > 1",
     "w and on (a) topk by (a) (1, x)",
     "w and on (a) (x or on (b) max by (b) (y))",

@@ -31,9 +31,9 @@ FOR_EACH_GPU = {
     },
     "compared with other GPUs": {
         "gpu:gpunode_gpu_blocked:by_job",
-        "gpu:gpunode_gpu_bottleneck:number",
         "gpu:gpunode_gpu_memory_rate:ratio_loaded",
         "gpu:gpunode_gpu_sm_clock:ratio_loaded",
+        "gpu:gpunode_rank:said",
     },
     "only of servers": {
         "gpu:gpunode_gpu_process:ended_soon_1h",

@@ -78,7 +78,6 @@ def series(gpus: int, late: bool) -> Iterator[Kept]:
         yield "gpunode_gpu_memory_reserved_bytes", gpu, 1e9
         yield "gpu:gpunode_gpu_owner:workload", held, 1.0
         yield "gpu:gpunode_job:member", held, 1.0
-        yield "gpu:gpunode_rank:info", ranked, 1.0
         yield "gpu:gpunode_rank:verdict", told, number[cause]
         for state in ("compute", "blocked", "starved"):
             ledger = {**gpu, "state": state}

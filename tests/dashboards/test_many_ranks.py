@@ -33,7 +33,6 @@ def recorded() -> Iterator[tuple[str, str]]:
             yield with_labels("gpu:gpunode_rank:since", {**own, **told}), "60x10"
             awaited = {**own, "reason": "uninterruptible"}
             yield with_labels("gpu:gpunode_rank:awaited", awaited), "2x10"
-        yield with_labels("gpu:gpunode_rank:info", own), "1x10"
         verdict = f"{CAUSE if bad else WAIT}x10"
         yield with_labels("gpu:gpunode_rank:verdict", {**own, **told}), verdict
     yield with_labels("job:gpunode_rank:most", {**JOB, "alike": "wait"}), f"{GPUS - 1}x10"
