@@ -200,6 +200,12 @@ PAGED_GPUS = Setting(
     "Jobs with fewer GPUs than this wake nobody because they stand still or are idle.",
     "count",
 )
+NOTEBOOK_RESTS = Setting(
+    "notebook_rests",
+    1800.0,
+    "A notebook that has run nothing for as long is not missed when its node goes down.",
+    "seconds",
+)
 TICKETED_GPUS = Setting(
     "ticketed_gpus",
     1,
@@ -412,6 +418,13 @@ FADED_BELOW = Setting(
     0.05,
     "A service that had less than this share of its usual requests for half an hour, and more at "
     "the same time yesterday, wakes nobody when the last of them ends.",
+    "percent",
+)
+TAKEN_OVER_SHARE = Setting(
+    "taken_over",
+    0.5,
+    "A service that ends wakes nobody if another of its namespace and user gained at least this "
+    "share of its requests, and more than this share of its own, since an hour before.",
     "percent",
 )
 

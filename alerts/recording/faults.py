@@ -399,6 +399,15 @@ _BROKEN = (
 )
 """How many GPUs of a node are broken and are not shown by the driver."""
 
+_INODES = "gpunode_filesystem_files_free"
+_OUT_OF_INODES = (
+    f"{_INODES} < {INODES_FREE} * gpunode_filesystem_files "
+    f'and on ({OF_MOUNT}) ({_INODES}{{fstype=~"{LOCAL}"}} or node:gpunode_filesystem:inodes_1d '
+    "or node:gpunode_filesystem:failing)"
+)
+"""Filesystems without inodes. What a server has of them may be a number that means nothing: it
+counts from when the last of them were taken."""
+
 SCRAPED = f"(max by ({NODE}) ({TARGETS}) == 1)"
 """Nodes whose exporter answers."""
 
@@ -887,13 +896,27 @@ OF_NODES: tuple[Record, ...] = (
         results={(NODE_A, "/"): 1.0},
     ),
     Record(
+        name="node:gpunode_filesystem:inodes_1d",
+        labels=(*OF_NODE, "mountpoint"),
+        interval=FOR_DAYS,
+        expression=(
+            f"max by ({OF_MOUNT}) ({INODES_FREE} * gpunode_filesystem_files "
+            f'< max_over_time({_INODES}{{fstype!~"{LOCAL}"}}{DAY}))'
+        ),
+        purpose="Shared filesystems that had inodes within a day.",
+        given={
+            series(_INODES, mountpoint="/data", fstype="nfs"): 5e5,
+            series("gpunode_filesystem_files", mountpoint="/data", fstype="nfs"): 1e6,
+        },
+        results={(NODE_A, "/data"): 1e3},
+    ),
+    Record(
         name="node:gpunode_filesystem:failing",
         labels=(*OF_NODE, "mountpoint"),
         expression=(
             f"max by ({NODE}, mountpoint) ({READ_ONLY} == 1) "
             f"and on ({OF_MOUNT}) {unrepaired('node:gpunode_filesystem:last_writable')} "
-            f'or max by ({NODE}, mountpoint) (gpunode_filesystem_files_free{{fstype=~"{LOCAL}"}} '
-            f"< {INODES_FREE} * gpunode_filesystem_files) > bool -1 "
+            f"or max by ({NODE}, mountpoint) ({_OUT_OF_INODES}) > bool -1 "
             f"or max by ({NODE}, mountpoint) (gpunode_filesystem_available_bytes{{mountpoint="
             f'"/"}} < {ROOT_FREE} * gpunode_filesystem_size_bytes) > bool -1 '
             + _while_silent("node:gpunode_filesystem:failing", OF_MOUNT)
@@ -970,9 +993,9 @@ OF_CLUSTERS: tuple[Record, ...] = (
         labels=OF_NODE,
         interval=AT_ONCE,
         expression=(
-            f"(last_over_time(node:gpunode_job:gpus[5m]) or on ({NODE}) "
+            f"(last_over_time(node:gpunode_job:gpus_at_stake[5m]) or on ({NODE}) "
             f"(last_over_time(node:gpunode_down:harmed[30m]) or on ({NODE}) "
-            f"last_over_time(node:gpunode_job:gpus[{HELD_BEFORE}])) "
+            f"last_over_time(node:gpunode_job:gpus_at_stake[{HELD_BEFORE}])) "
             f"unless on (cluster) count_over_time({TARGETS}[4m] offset 2m) "
             f"or on ({NODE}) node:gpunode_down:harmed) "
             f"and on ({NODE}) (max by ({NODE}) ({TARGETS}) == 0 "
@@ -984,9 +1007,9 @@ OF_CLUSTERS: tuple[Record, ...] = (
             f"and on (cluster) count_over_time({TARGETS}[30m]))"
         ),
         purpose="GPUs that were held when their node was last seen, while its exporter is down, "
-        "unless their job works elsewhere. The rule reads its own past: also over half an hour in "
-        "which Prometheus scraped nothing, or did not run; who held a GPU is known over "
-        f"{HELD_BEFORE} of that.",
+        "unless their job works elsewhere or is a notebook that rests. The rule reads its own "
+        "past: also over half an hour in which Prometheus scraped nothing, or did not run; who "
+        f"held a GPU is known over {HELD_BEFORE} of that.",
         given={UP: 0.0, **HELD},
         results={(NODE_A,): 1.0},
     ),

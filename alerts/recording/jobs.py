@@ -27,7 +27,7 @@ from alerts.examples import (
 from alerts.model import AT_ONCE, FOR_DAYS, FOR_HOURS, Given, Record, Series
 from alerts.promql import GPU, JOB, NODE, OWNER, of_gpus, of_jobs
 from alerts.recording import parts
-from alerts.recording.faults import CORDONED, TARGETS
+from alerts.recording.faults import CORDONED, INFO, TARGETS
 from alerts.recording.parts import BY_SERVICE, REQUESTS, SERVICE, causes
 from alerts.settings import (
     BLOCKED_FROM,
@@ -47,6 +47,7 @@ from alerts.settings import (
     STARVED_FROM,
     STILL_FROM,
     STRAGGLER_FROM,
+    TAKEN_OVER_SHARE,
     TICKETED_GPUS,
     TOGETHER_WITHIN,
     UNINTERRUPTIBLE_AT_MOST,
@@ -488,6 +489,16 @@ _NOW, _YESTERDAY = (
 )
 _USUAL = "avg_over_time(job:gpunode_serving_requests:rate5m[1d:15m])"
 
+ANSWERED_BEFORE = "avg_over_time(job:gpunode_serving_requests:rate5m[1h] offset 15m)"
+TAKEN_OVER = "job:gpunode_serving_requests:taken_over"
+_ITS_OWNER = "cluster, owner_namespace, user"
+_GAINED = (
+    f"(job:gpunode_serving_requests:rate5m - on ({BY_SERVICE}) {ANSWERED_BEFORE} "
+    f"or on ({BY_SERVICE}) job:gpunode_serving_requests:rate5m) "
+    f"> {TAKEN_OVER_SHARE} * job:gpunode_serving_requests:rate5m"
+)
+"""What services gained since the hour before, of which it is most of what they answer now."""
+
 _ANSWERS_NOBODY = (
     f"{parts.PROCESSES_HELD.over_nodes()} == 0 or on ({JOB}) {of_jobs(STARTING.metric)}"
 )
@@ -549,6 +560,20 @@ OF_SERVICES: tuple[Record, ...] = (
         purpose="Requests a second to a service that has had next to none of its usual ones for "
         "half an hour, and had more at this time yesterday: its users have gone elsewhere. While "
         "no request comes at all, the rule reads its own past.",
+        given={**HELD, series(f"{REQUESTS}_count"): 5.0},
+        results={},
+    ),
+    Record(
+        name=TAKEN_OVER,
+        labels=SERVICE,
+        expression=(
+            f"{SILENT} and on ({BY_SERVICE}) (last_over_time({TAKEN_OVER}[{REMEMBERED}]) "
+            f"or on ({BY_SERVICE}) {TAKEN_OVER_SHARE} * {ANSWERED_BEFORE} "
+            f"<= on ({_ITS_OWNER}) group_left () max by ({_ITS_OWNER}) ({_GAINED}))"
+        ),
+        purpose="Services that answer nobody, whose requests another service of the same "
+        "namespace and user has had since: its users were moved to a successor. While no request "
+        "comes, the rule reads its own past.",
         given={**HELD, series(f"{REQUESTS}_count"): 5.0},
         results={},
     ),
@@ -1045,6 +1070,7 @@ OF_PACE: tuple[Record, ...] = (
         "its own.",
         given={
             **ONE_WAITS_LESS,
+            INFO: 1.0,
             series("gpunode_gpu_bottleneck", cause="host_compute"): 1.0,
         },
         results={A: 1.0},

@@ -38,7 +38,7 @@ from alerts.model import (
 )
 from alerts.promql import GPU, JOB, NODE, OWNER, gained, of_gpus, rate, state
 from alerts.recording.faults import INFO
-from alerts.settings import BEHIND_WORKS
+from alerts.settings import BEHIND_WORKS, NOTEBOOK_RESTS
 from gpunode.gpu.ledger import STATES
 from gpunode.verdict.causes import CAUSES
 from gpunode.verdict.causes.cause import Cause
@@ -608,6 +608,7 @@ GAINS = "node:gpunode_gpu_verdict_gain:gpus"
 LEDGERS = "node:gpunode_gpu:count"
 HELD_BACK_OF_NODE = "node:gpunode_gpu_bottleneck:count"
 OCCUPIED = "node:gpunode_gpu:occupied"
+AT_STAKE = "node:gpunode_job:gpus_at_stake"
 CONGESTED = "node:gpunode_infiniband_congestion:rate5m"
 
 _WORKLOAD = f"{NODE}, {OF_SERVICE}"
@@ -785,6 +786,19 @@ OF_NODES: tuple[Record, ...] = (
         "not known.",
         given={**HELD, series("gpunode_gpu_bottleneck", cause="shm", gpu="7"): 1.0},
         results={(NODE_A,): 2.0},
+    ),
+    Record(
+        name=AT_STAKE,
+        labels=OF_NODE,
+        expression=(
+            f"count by ({NODE}) (max by ({GPU}) (gpu:gpunode_gpu_owner:workload) "
+            f'unless on ({GPU}) ({KIND}{{kind="interactive"}} '
+            f"and on ({GPU}) {of_gpus('gpunode_job_workless_seconds', 'min')} > {NOTEBOOK_RESTS}))"
+        ),
+        purpose="GPUs that somebody holds who would miss them at once, which nobody does whose "
+        "notebook rests.",
+        given={**HELD, series("gpunode_gpu_workload", kind="interactive"): 1.0},
+        results={(NODE_A,): 1.0},
     ),
     Record(
         name=GAINS,

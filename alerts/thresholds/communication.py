@@ -147,6 +147,7 @@ COMMUNICATION = (
                 **TRAINS_B,
                 **ledger(blocked=0.0),
                 series("gpunode_gpu_seconds_total", state="blocked", **ON_B): 0.5,
+                INFO: 1.0,
                 series("gpunode_gpu_bottleneck", cause="thermal"): 1.0,
             },
             quiet={series("gpunode_gpu_seconds_total", state="blocked", **ON_B): 0.1},

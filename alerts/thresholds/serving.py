@@ -6,7 +6,7 @@ from alerts.examples import HELD, series
 from alerts.model import Example, Threshold, Tier
 from alerts.promql import JOB
 from alerts.recording.engines import OBJECTIVES
-from alerts.recording.jobs import FADED, SILENT
+from alerts.recording.jobs import ANSWERED_BEFORE, FADED, SILENT, TAKEN_OVER
 from alerts.recording.parts import LLAMA, MET
 from alerts.settings import ASKED_SHARE, KV_CACHE_FULL, SERVING_SLOWDOWN, SERVING_TARGET
 
@@ -56,24 +56,24 @@ SERVING = (
         when="no request comes, or every engine of the service ended or has yet to answer, where "
         "{value} a second came before, if the service had requests "
         "for {asked_share} of the last day, as far as its cluster was seen, or at this time "
-        "yesterday and for hours after, and unless it stands still in a collective or its requests "
-        "had faded to {faded_below} of the usual for half an hour before",
+        "yesterday and for hours after, and unless it stands still in a collective, its requests "
+        "had faded to {faded_below} of the usual for half an hour before, or another service "
+        "has taken over {taken_over} of them",
         meaning="What sends work to the servers no longer does, or none of them answers.",
         remedy="Read the log of a server that starts again; else check the gateway or load "
         "balancer, the service's endpoints, and the network.",
         source="https://sre.google/sre-book/monitoring-distributed-systems/",
         record="job:gpunode_serving_requests:before",
         signal=(
-            f"max by ({SERVICE}) (label_replace("
-            "avg_over_time(job:gpunode_serving_requests:rate5m[1h] offset 15m), "
-            '"of", "now", "", "") '
+            f'max by ({SERVICE}) (label_replace({ANSWERED_BEFORE}, "of", "now", "", "") '
             "or label_replace(last_over_time(job:gpunode_serving_requests:before[15m]), "
             '"of", "past", "", "")) '
             f"and on ({SERVICE}) {SILENT} "
             f"and on ({SERVICE}) (job:gpunode_serving_requests:asked_1d > {ASKED_SHARE} "
             f"or on ({SERVICE}) "
             f"min_over_time(job:gpunode_serving_requests:rate5m[3h] offset 21h) > 0) "
-            f"unless on ({SERVICE}) job:gpunode_stalled:seconds unless on ({SERVICE}) {FADED}"
+            f"unless on ({SERVICE}) job:gpunode_stalled:seconds unless on ({SERVICE}) {FADED} "
+            f"unless on ({SERVICE}) {TAKEN_OVER}"
         ),
         window="10m",
         unit="number",
