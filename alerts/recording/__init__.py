@@ -51,6 +51,7 @@ OF_NODES: tuple[Record, ...] = (
     *lemons.OF_NODES,
     *bandwidth.OF_NODES,
     *parts.OF_NODES,
+    *servers.OF_NODES,
 )
 """Rules that need only the series of one node; each shard of Prometheus can evaluate them."""
 
@@ -63,7 +64,7 @@ OF_CLUSTERS: tuple[Record, ...] = (
     *overview.OF_CLUSTERS,
     *faults.OF_CLUSTERS,
     *compared.OF_CLUSTERS,
-    *servers.OF_GROUPS,
+    *servers.OF_JOBS,
     *jobs.OF_STILL,
     *events.OF_EVENTS,
     *jobs.OF_STALLS,

@@ -712,10 +712,11 @@ OF_STALLS: tuple[Record, ...] = (
         interval=AT_ONCE,
         expression=(
             f"job:gpunode_workless:seconds < {PAUSED_AT_MOST} "
-            f"and on ({JOB}) (count by ({JOB}) ({_held(f'({PAUSES})')}) "
-            f'or on ({JOB}) count by ({JOB}) ({parts.SAID}{{cause="compile"}}) '
+            f'and on ({JOB}) (count by ({JOB}) ({parts.SAID}{{cause="compile"}}) '
             f"or on ({JOB}) count by ({JOB}) ("
-            + _held(f'gpunode_gpu_waited_for{{reason=~"{EXCUSES}"}} == 1')
+            + _held(
+                f'(({PAUSES}) or on ({GPU}) gpunode_gpu_waited_for{{reason=~"{EXCUSES}"}} == 1)'
+            )
             + ")) "
             f"or on ({JOB}) (job:gpunode_workless:seconds < {UNINTERRUPTIBLE_AT_MOST} "
             f"and on ({JOB}) count by ({JOB}) ("

@@ -45,6 +45,7 @@ SEEN = of_gpus("gpunode_gpu_info")
 REASONED = "gpu:gpunode_gpu_waited_for:number"
 HELD_RANK = "gpu:gpunode_rank:held"
 LOST = "gpu:gpunode_job:lost"
+LOST_RANK = "gpu:gpunode_rank:lost"
 VERDICT = "gpu:gpunode_rank:verdict"
 _ENDED = (
     f"({HELD_RANK} and on ({GPU}) " + of_gpus('gpunode_gpu_waited_for{reason="gone"}') + " == 1 "
@@ -87,11 +88,9 @@ def _said() -> str:
 
 
 def _verdict() -> str:
-    its_rank = f"group by ({RANK}) ({VERDICT} and on ({GPU}, {OWNER}) {LOST})"
-    lost = f"({its_rank} or on ({GPU}, {OWNER}) {LOST})"
     told = (
-        f"{_called(UNSEEN, f'{lost} unless on ({GPU}) {SEEN}')} "
-        f"or on ({RANK}) {_called(ENDED, f'{lost} and on ({GPU}) {SEEN}')}"
+        f"{_called(UNSEEN, f'{LOST_RANK} unless on ({GPU}) {SEEN}')} "
+        f"or on ({RANK}) {_called(ENDED, f'{LOST_RANK} and on ({GPU}) {SEEN}')}"
     )
     return f"{SAID} or on ({GPU}, {OWNER}) {_alike(told)}"
 
@@ -163,11 +162,21 @@ OF_RANKS: tuple[Record, ...] = (
         results={},
     ),
     Record(
+        name=LOST_RANK,
+        labels=OF_RANK,
+        expression=(
+            f"group by ({RANK}) ({VERDICT} and on ({GPU}, {OWNER}) {LOST}) "
+            f"or on ({GPU}, {OWNER}) {LOST}"
+        ),
+        purpose="The same, with the number of the rank that each of them had, if any.",
+        given=HELD,
+        results={},
+    ),
+    Record(
         name=VERDICT,
         labels=(*OF_RANK, "cause", "alike"),
         expression=_verdict(),
-        purpose="The number of what is said of a rank of a job, of those that are gone, too; the "
-        "rule reads its own past.",
+        purpose="The number of what is said of a rank of a job, of those that are gone, too.",
         given=ONE_STARVES,
         results={(*OF_A, "", *NAMED): NUMBER, (*B, *TRAIN, "", "straggler", WAIT): WAITS},
     ),

@@ -85,13 +85,13 @@ HUNG: Given = {
     STREAK_B: 600.0,
 }
 
-OF_GROUPS: tuple[Record, ...] = (
+OF_NODES: tuple[Record, ...] = (
     Record(
         name="gpu:gpunode_server:index",
         labels=(*OF_GPU, *OF_JOB[1:]),
         interval=AT_ONCE,
-        expression=f"({INDEX}) and on ({JOB}) job:gpunode_job:gpus > 1",
-        purpose="The GPUs of servers that have several of them: their NVML index as a figure.",
+        expression=INDEX,
+        purpose="The GPUs of servers: their NVML index as a figure.",
         given={**SERVED, **SERVED_B},
         results={(*A, *TRAIN): 0.0, (*B, *TRAIN): 1.0},
     ),
@@ -136,17 +136,16 @@ OF_GROUPS: tuple[Record, ...] = (
             f"min by ({GROUP}) (gpu:gpunode_server:index)) "
             f"unless on ({GPU}) ({STREAK_OF_GPU} > {BLOCKED_FROM} "
             f"or on ({GPU}) {WORKLESS_OF_GPU} < {BLOCKED_FROM} or on ({GPU}) "
-            f'gpunode_gpu_waited_for{{reason=~"{TELLING}"}} == 1) '
-            f"and on ({JOB}) gpu:gpunode_server_spinning:seconds"
+            f'gpunode_gpu_waited_for{{reason=~"{TELLING}"}} == 1)'
         ),
-        purpose="The index of a GPU that may be the one for which the others of its server wait "
-        "because nobody asks: the first on its node, which neither spins nor works, and whose "
-        "process is there and not stopped.",
+        purpose="The index of a GPU that may be the one for which the others of its server wait, "
+        "if they do, because nobody asks: the first on its node, which neither spins nor works, "
+        "and whose process is there and not stopped.",
         given={**HUNG, STREAK: 0.0},
         results={(*A, *TRAIN): 0.0},
     ),
     Record(
-        name="job:gpunode_server_rests:ratio",
+        name="node:gpunode_server_rests:ratio",
         labels=OF_GROUP,
         expression=(
             f"min by ({GROUP}) (0 * gpu:gpunode_server:index + on ({GPU}) group_left () "
@@ -162,10 +161,10 @@ OF_GROUPS: tuple[Record, ...] = (
         results={(NODE_A, *TRAIN): 0.75},
     ),
     Record(
-        name="job:gpunode_server_rested:max_1d",
+        name="node:gpunode_server_rested:max_1d",
         labels=OF_GROUP,
         interval=FOR_DAYS,
-        expression=f"max_over_time(job:gpunode_server_rests:ratio{DAY}) > {SERVER_RESTED}",
+        expression=f"max_over_time(node:gpunode_server_rests:ratio{DAY}) > {SERVER_RESTED}",
         purpose="Servers that have rested within a day without a GPU that spins: they wait for "
         "requests in some other way.",
         given={
@@ -175,6 +174,10 @@ OF_GROUPS: tuple[Record, ...] = (
         },
         results={(NODE_A, *TRAIN): 1.0},
     ),
+)
+"""Rules that need only the series of one node; each shard of Prometheus can evaluate them."""
+
+OF_JOBS: tuple[Record, ...] = (
     Record(
         name="job:gpunode_server_stalled:seconds",
         labels=OF_JOB,
@@ -187,7 +190,8 @@ OF_GROUPS: tuple[Record, ...] = (
             f"unless on ({GROUP}) (gpu:gpunode_server:index "
             f'and on ({GPU}) gpunode_gpu_waited_for{{reason=~"{"|".join(AT_WORK)}"}} == 1) '
             f"unless on ({JOB}) (gpu:gpunode_server_leader:index "
-            f"unless on ({JOB}) job:gpunode_server_rested:max_1d)) "
+            f"unless on ({JOB}) node:gpunode_server_rested:max_1d)) "
+            f"and on ({JOB}) job:gpunode_job:gpus > 1 "
             f"unless on ({JOB}) " + of_jobs("gpunode_serving_requests") + " == 0"
         ),
         purpose="Seconds for which a group of GPUs of a server has spun and not worked, and nobody "
@@ -209,4 +213,4 @@ OF_GROUPS: tuple[Record, ...] = (
         results={TRAIN: 60.0},
     ),
 )
-"""Groups of a server that stand still. They are evaluated before the jobs that do."""
+"""Servers that stand still. They are evaluated before the jobs that do."""

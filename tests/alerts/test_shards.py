@@ -37,7 +37,9 @@ FOR_EACH_GPU = {
     },
     "only of servers": {
         "gpu:gpunode_gpu_process:ended_soon_1h",
-        "gpu:gpunode_server_rests:ratio",
+        "gpu:gpunode_server:index",
+        "gpu:gpunode_server_leader:index",
+        "gpu:gpunode_server_spinning:seconds",
         "gpu:gpunode_serving:member",
         "gpunode_serving_kv_cache_used_ratio",
         "gpunode_serving_requests",

@@ -217,7 +217,7 @@ class Above:
         """The evaluation times of rules."""
         told = ask(self.rules, "/api/v1/rules")["data"]["groups"]
         times = ((rule["evaluationTime"], rule["name"]) for one in told for rule in one["rules"])
-        return sorted(times, reverse=True)[:12]
+        return sorted(times, reverse=True)[:24]
 
     def _wait(self, port: int, path: str) -> None:
         deadline = time.monotonic() + STARTS_WITHIN
