@@ -209,9 +209,9 @@ TICKETED_GPUS = Setting(
 FOUND_WAITING_FROM = Setting(
     "found_waiting_from",
     600,
-    "Seconds of waiting after which a training job stands still that waited already when its "
-    "nodes were first scraped, though it was never seen to work. A start waits for less, or is "
-    "ended.",
+    "Seconds of waiting after which a training job stands still though it was not seen to work: "
+    "one that waited already when its nodes were first scraped, or that was started again. A start "
+    "waits for less, or is ended.",
     "seconds",
 )
 """PyTorch's watchdog waits for ten minutes:

@@ -193,6 +193,9 @@ def _held(expression: str) -> str:
     return f"gpu:gpunode_job:member and on ({GPU}) {expression}"
 
 
+_AT_WORK = f"""count by ({JOB}) ({_held(f'gpunode_gpu_waited_for{{reason=~"{EXCUSES}"}} == 1')})"""
+"""Jobs with a GPU that others wait for and whose process is seen to be at work."""
+
 SEVERAL = 'world_size=~"[2-9]|[1-9][0-9]+"'
 """Ranks of several. One trial of a search after another is mostly a process on its own."""
 
@@ -689,9 +692,7 @@ OF_STALLS: tuple[Record, ...] = (
             f"job:gpunode_workless:seconds < {PAUSED_AT_MOST} "
             f"and on ({JOB}) (count by ({JOB}) ({_held(f'({PAUSES})')}) "
             f'or on ({JOB}) count by ({JOB}) ({parts.SAID}{{cause="compile"}}) '
-            f"or on ({JOB}) count by ({JOB}) ("
-            + _held(f'gpunode_gpu_waited_for{{reason=~"{EXCUSES}"}} == 1')
-            + ")) "
+            f"or on ({JOB}) {_AT_WORK}) "
             f"or on ({JOB}) (job:gpunode_workless:seconds < {UNINTERRUPTIBLE_AT_MOST} "
             f"and on ({JOB}) count by ({JOB}) ("
             + _held("gpunode_job_blocked_processes > 0")
@@ -733,14 +734,16 @@ OF_STALLS: tuple[Record, ...] = (
             f"and on ({JOB}) job:gpunode_job:collective) "
             f"unless on ({JOB}) job:gpunode_pause:excused "
             f"or on ({JOB}) (job:gpunode_waiting:seconds > {FOUND_WAITING_FROM} "
-            f"and on ({JOB}) job:gpunode_waiting:found) "
+            f"and on ({JOB}) (job:gpunode_waiting:found or on ({JOB}) "
+            f"(job:gpunode_restart:seconds unless on ({JOB}) ({_AT_WORK} and on ({JOB}) "
+            f"job:gpunode_restart:seconds < {PAUSED_AT_MOST})))) "
             f"or on ({JOB}) job:gpunode_server_stuck:seconds "
             f"or on ({JOB}) job:gpunode_server_stalled:seconds"
         ),
         purpose="Seconds since any GPU of a job, or of a server's group on a node, last worked, "
         "while some of them wait in a collective and nothing excuses it; of a job that was found "
-        "so, for which it is known to wait; of a server with running requests, whether or not they "
-        "wait.",
+        "so, or that has not worked since it was started again, for which it is known to wait; of "
+        "a server with running requests, whether or not they wait.",
         given={**TRAINS, **TRAINS_B, WORKLESS: 7320.0, STREAK: 7000.0},
         results={TRAIN: 7320.0},
     ),
