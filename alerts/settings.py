@@ -313,6 +313,13 @@ LOOPS_GPUS = Setting(
     "smaller one.",
     "count",
 )
+LOOPS_WORK = Setting(
+    "loops_work",
+    0.1,
+    "A job that starts again and again after it has worked makes no progress while none of its "
+    "GPUs computes for more than this share of five minutes.",
+    "percent",
+)
 ENDS_SOON = Setting(
     "ends_soon",
     0.08,

@@ -27,13 +27,15 @@ from alerts.recording.jobs import (
     STARTING,
     TRAINED_LATELY,
 )
-from alerts.recording.parts import BY_SERVICE, STARTS
+from alerts.recording.parts import AT_WORK, BY_SERVICE, STARTS, USEFUL_1H
 from alerts.settings import (
     BLOCKED_FROM,
     ENGINE_RESTS,
     LOOPS_ABOVE,
     LOOPS_GPUS,
+    LOOPS_WORK,
     RANKS_LEAVE_WITHIN,
+    RESTARTED_USEFUL,
     STARTS_LONGER,
 )
 
@@ -50,6 +52,11 @@ _THERE_BEFORE = f"last_over_time({PROCESSES}[5m] {_BEFORE})"
 """Processes that were there minutes ago. A scrape that failed just then says nothing against it."""
 
 PROCESSES_STAY = "job:gpunode_processes:stay"
+
+
+def _looped(ago: str) -> str:
+    """Jobs that started again and again before, too."""
+    return f"job:gpunode_starts:count_1h offset {ago} > {LOOPS_ABOVE}"
 
 
 def _staying(which: str = "") -> str:
@@ -96,6 +103,25 @@ loads a model for each request, or somebody who tries out a server, starts proce
 
 SINCE = series("job:gpunode_start:since", workload="train")
 TOOK = series("job:gpunode_startup:seconds", workload="train")
+FRESH = "job:gpunode_start:fresh"
+TO_PAGE = "job:gpunode_starts:to_page"
+BEGINS_AGAIN = "15m"
+"""A job that starts in a loop does so within as long: it loads what it needs, and Kubernetes waits
+for up to five minutes before it starts a container again."""
+
+_USEFUL = f"({USEFUL_1H.over_nodes()})"
+_WORKS_NOW = f"({AT_WORK.over_nodes()} > {LOOPS_WORK})"
+_IN_VAIN = (
+    f"({STARTS.over_nodes()} and on ({JOB}) last_over_time({FRESH}[{BEGINS_AGAIN}]) "
+    f"and on ({JOB}) last_over_time({SIZE}[5m]) >= {LOOPS_GPUS} "
+    f"and on ({JOB}) ({_USEFUL} unless on ({JOB}) {_USEFUL} < {RESTARTED_USEFUL} "
+    f"or on ({JOB}) last_over_time({TO_PAGE}[5m])) unless on ({JOB}) {_WORKS_NOW} "
+    f"unless on ({JOB}) count_over_time(job:gpunode_restart:seconds[{BEGINS_AGAIN}]) > 1)"
+)
+"""Processes of a job with many GPUs that has worked within the hour, and now starts and does not
+work. An hour has to pass until its GPUs have done little in the last one. If its processes stay for
+minutes, it is JobIdle's."""
+
 USUAL = f"(max by ({JOB}) (quantile_over_time(0.5, job:gpunode_startup:seconds[7d])) > 0)"
 """What the starts of a job took within a week."""
 
@@ -242,17 +268,28 @@ OF_STARTS: tuple[Record, ...] = (
         results={TRAIN: 1.0},
     ),
     Record(
-        name="job:gpunode_starts:to_page",
+        name=FRESH,
+        labels=OF_JOB,
+        interval=FOR_HOURS,
+        expression=f"job:gpunode_training:gpus unless on ({JOB}) {PROCESSES_STAY}",
+        purpose="GPUs of a training job all of whose processes began within minutes.",
+        given={**TRAINS, STARTED: None},
+        results={TRAIN: 1.0},
+    ),
+    Record(
+        name=TO_PAGE,
         labels=OF_JOB,
         interval=FOR_HOURS,
         expression=(
-            f"job:gpunode_starts:count_1h and on ({JOB}) "
-            f"(last_over_time({SIZE}[5m]) >= {LOOPS_GPUS} or on ({JOB}) "
-            f"job:gpunode_starts:count_1h offset 1h > {LOOPS_ABOVE})"
+            f"job:gpunode_starts:count_1h and on ({JOB}) {_looped('30m')} "
+            f"and on ({JOB}) (last_over_time({SIZE}[5m]) >= {LOOPS_GPUS} "
+            f"or on ({JOB}) {_looped('1h')} and on ({JOB}) {_looped('90m')}) "
+            f"or on ({JOB}) {_IN_VAIN}"
         ),
         purpose="Processes of a job that had the same GPU within an hour, if the GPU did little "
-        "meanwhile, of jobs with many GPUs, and of others that started again and again an hour "
-        "before, too.",
+        "meanwhile and half an hour before, too, of jobs with many GPUs, and of others that did so "
+        f"for longer; and of jobs with many GPUs that have worked within the hour, started within "
+        f"{BEGINS_AGAIN} and do not work. The rule reads its own past.",
         given={**TRAINS, **ledger(idle=0.9), STARTED: 1.0},
         results={},
     ),
