@@ -320,6 +320,13 @@ LOOPS_WORK = Setting(
     "GPUs computes for more than this share of five minutes.",
     "percent",
 )
+LOOPS_ANSWERED = Setting(
+    "loops_answered",
+    0.5,
+    "A service that answers more than this share of its usual requests is there for its users, "
+    "though its servers end again and again.",
+    "percent",
+)
 ENDS_SOON = Setting(
     "ends_soon",
     0.08,

@@ -479,6 +479,7 @@ OF_CLUSTERS: tuple[Record, ...] = (
 
 ASKED = "job:gpunode_serving_requests:asked_1d"
 SILENT = "job:gpunode_serving:silent"
+CRASHING = "job:gpunode_serving:crashing"
 PROCESSES = series("gpunode_gpu_processes", engine="compute")
 NOT_FINITE = "job:gpunode_training_loss:not_finite"
 RATIO_TO_BEST = "job:gpunode_training_loss:ratio_to_best"
@@ -489,7 +490,7 @@ _NOW, _YESTERDAY = (
     f"quantile_over_time(0.5, job:gpunode_serving_requests:rate5m[30m]{then})"
     for then in ("", " offset 1d")
 )
-_USUAL = "avg_over_time(job:gpunode_serving_requests:rate5m[1d:15m])"
+USUAL_REQUESTS = "avg_over_time(job:gpunode_serving_requests:rate5m[1d:15m])"
 
 _ANSWERS_NOBODY = (
     f"{parts.PROCESSES_HELD.over_nodes()} == 0 or on ({JOB}) {of_jobs(STARTING.metric)}"
@@ -514,10 +515,12 @@ OF_SERVICES: tuple[Record, ...] = (
             f"job:gpunode_serving_requests:rate5m == 0 or on ({BY_SERVICE}) "
             f"(count by ({BY_SERVICE}) ({_ANSWERS_NOBODY}) "
             f"== on ({BY_SERVICE}) count by ({BY_SERVICE}) (job:gpunode_job:gpus) "
-            f"unless on ({BY_SERVICE}) job:gpunode_serving_requests:rate5m)"
+            f"unless on ({BY_SERVICE}) job:gpunode_serving_requests:rate5m) "
+            f"or on ({BY_SERVICE}) {CRASHING}"
         ),
         purpose="Services that answer nobody: no request comes, or none of their replicas has more "
-        "than an engine that has yet to answer.",
+        "than an engine that has yet to answer; and those all of whose replicas end again and "
+        "again, so that they answer next to nobody.",
         given={**HELD, PROCESSES: 0.0},
         results={("", "train", ""): 1.0},
     ),
@@ -545,8 +548,8 @@ OF_SERVICES: tuple[Record, ...] = (
         interval=FOR_DAYS,
         expression=(
             f"last_over_time({FADED}[{REMEMBERED}]) and on ({BY_SERVICE}) {SILENT} "
-            f"or on ({BY_SERVICE}) ({_NOW} < {FADED_BELOW} * {_USUAL} "
-            f"unless on ({BY_SERVICE}) {_YESTERDAY} < {FADED_BELOW} * {_USUAL} "
+            f"or on ({BY_SERVICE}) ({_NOW} < {FADED_BELOW} * {USUAL_REQUESTS} "
+            f"unless on ({BY_SERVICE}) {_YESTERDAY} < {FADED_BELOW} * {USUAL_REQUESTS} "
             f"unless on ({BY_SERVICE}) {SILENT})"
         ),
         purpose="Requests a second to a service that has had next to none of its usual ones for "

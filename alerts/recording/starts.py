@@ -21,17 +21,20 @@ from alerts.examples import (
 from alerts.model import FOR_HOURS, Record
 from alerts.promql import GPU, JOB, NODE, of_jobs
 from alerts.recording.jobs import (
+    CRASHING,
     ENDED_SOON,
     SEVERAL,
     SIZE,
     STARTING,
     TRAINED_LATELY,
+    USUAL_REQUESTS,
 )
-from alerts.recording.parts import AT_WORK, BY_SERVICE, STARTS, USEFUL_1H
+from alerts.recording.parts import AT_WORK, BY_SERVICE, SERVICE, STARTS, USEFUL_1H
 from alerts.settings import (
     BLOCKED_FROM,
     ENGINE_RESTS,
     LOOPS_ABOVE,
+    LOOPS_ANSWERED,
     LOOPS_GPUS,
     LOOPS_WORK,
     RANKS_LEAVE_WITHIN,
@@ -108,6 +111,13 @@ TO_PAGE = "job:gpunode_starts:to_page"
 BEGINS_AGAIN = "15m"
 """A job that starts in a loop does so within as long: it loads what it needs, and Kubernetes waits
 for up to five minutes before it starts a container again."""
+
+_CRASHES = (
+    f'max by ({JOB}) ({ENDED_SOON}{{owner_namespace!=""}} '
+    f"unless on ({GPU}) {_staying()} unless on ({GPU}) ({_NOT_RESTARTED}))"
+)
+"""Processes of each server in a pod that had a GPU within an hour and not for long, if it has none
+that stays."""
 
 _USEFUL = f"({USEFUL_1H.over_nodes()})"
 _WORKS_NOW = f"({AT_WORK.over_nodes()} > {LOOPS_WORK})"
@@ -253,10 +263,7 @@ OF_STARTS: tuple[Record, ...] = (
             f"and on ({JOB}) job:gpunode_start:since "
             f"and on ({BY_SERVICE}) job:gpunode_serving_requests:rate5m), "
             '"within", "1h, in a service", "", "") '
-            f'or label_replace(max by ({JOB}) ({ENDED_SOON}{{owner_namespace!=""}} '
-            f"unless on ({GPU}) {_staying()} "
-            f"unless on ({GPU}) ({_NOT_RESTARTED})), "
-            '"within", "1h, of a server", "", ""))'
+            f'or label_replace({_CRASHES}, "within", "1h, of a server", "", ""))'
         ),
         purpose="Starts of a training job: those within six hours after which it worked, if it has "
         "several ranks and kept its GPUs, and the processes that the same GPU had within an hour, "
@@ -291,6 +298,22 @@ OF_STARTS: tuple[Record, ...] = (
         f"for longer; and of jobs with many GPUs that have worked within the hour, started within "
         f"{BEGINS_AGAIN} and do not work. The rule reads its own past.",
         given={**TRAINS, **ledger(idle=0.9), STARTED: 1.0},
+        results={},
+    ),
+    Record(
+        name=CRASHING,
+        labels=SERVICE,
+        interval=FOR_HOURS,
+        expression=(
+            f"(count by ({BY_SERVICE}) ({_CRASHES} > {LOOPS_ABOVE} and on ({JOB}) "
+            "job:gpunode_job:gpus) "
+            f"== on ({BY_SERVICE}) count by ({BY_SERVICE}) (job:gpunode_job:gpus)) "
+            f"unless on ({BY_SERVICE}) avg_over_time(job:gpunode_serving_requests:rate5m[15m]) "
+            f"> on ({BY_SERVICE}) {LOOPS_ANSWERED} * {USUAL_REQUESTS}"
+        ),
+        purpose="Replicas of a service all of which end again and again, soon after they began, "
+        "while it answers much fewer requests than usual.",
+        given={STARTED: 1.0},
         results={},
     ),
 )
