@@ -76,6 +76,12 @@ https://docs.ray.io/en/latest/cluster/kubernetes/getting-started/raycluster-quic
 POD = f"(.+?)(?:{KUBERAY}|(?:{ROLES})?(?:-[0-9]+)*(?:-{RANDOM}{{8,10}})?(?:-{RANDOM}{{5}})?)"
 """The name of a pod: what it belongs to, its role and number, and what controllers append."""
 
+FIRST_OF_A_GANG = f".+-(?:(?:master|chief)-0|0-{RANDOM}{{5}})"
+"""The first pod of a job whose pods begin together: Kubeflow's, JobSet's or an indexed Job's. Those
+of a StatefulSet or of a Ray cluster may well wait for work.
+https://www.kubeflow.org/docs/components/trainer/legacy-v1/user-guides/pytorch/
+https://kubernetes.io/docs/concepts/workloads/controllers/job/#completion-mode"""
+
 OWNED: Given = {
     owner(owner_namespace="research", owner_pod="a-worker-0", owner_container="main"): 1.0,
     owner(owner_namespace="team", owner_pod="b-7c9f5d6b4-x2lqz", owner_container="main"): 1.0,

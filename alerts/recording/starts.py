@@ -23,6 +23,7 @@ from alerts.promql import GPU, JOB, NODE, of_jobs
 from alerts.recording.jobs import (
     CRASHING,
     ENDED_SOON,
+    FIRST_OF_A_GANG,
     SEVERAL,
     SIZE,
     STARTING,
@@ -106,6 +107,16 @@ loads a model for each request, or somebody who tries out a server, starts proce
 
 SINCE = series("job:gpunode_start:since", workload="train")
 TOOK = series("job:gpunode_startup:seconds", workload="train")
+_OF_A_GANG = f'gpu:gpunode_gpu_owner:workload{{owner_pod=~"{FIRST_OF_A_GANG}"}}'
+NOTHING_BEGAN = (
+    f"job:gpunode_start:since and on ({JOB}) job:gpunode_job:nodes > 1 "
+    f"and on ({JOB}) count by ({JOB}) ({_OF_A_GANG}) "
+    f"and on ({JOB}) {AT_WORK.over_nodes()} == 0 "
+    f"unless on ({JOB}) {STARTS.over_nodes()} unless on ({JOB}) job:gpunode_restart:since"
+)
+"""When jobs of several pods on several nodes came that begin together, of which no process has had
+a GPU within an hour: as when they wait for one that is missing."""
+
 FRESH = "job:gpunode_start:fresh"
 TO_PAGE = "job:gpunode_starts:to_page"
 BEGINS_AGAIN = "15m"
