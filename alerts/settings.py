@@ -215,9 +215,9 @@ TICKETED_GPUS = Setting(
 FOUND_WAITING_FROM = Setting(
     "found_waiting_from",
     600,
-    "Seconds of waiting after which a training job stands still that waited already when its "
-    "nodes were first scraped, though it was never seen to work. A start waits for less, or is "
-    "ended.",
+    "Seconds of waiting after which a training job stands still though it was not seen to work: "
+    "one that waited already when its nodes were first scraped, or that was started again. A start "
+    "waits for less, or is ended.",
     "seconds",
 )
 """PyTorch's watchdog waits for ten minutes:
@@ -318,6 +318,20 @@ LOOPS_GPUS = Setting(
     "A job with at least this many GPUs that starts again and again pages an hour sooner than a "
     "smaller one.",
     "count",
+)
+LOOPS_WORK = Setting(
+    "loops_work",
+    0.1,
+    "A job that starts again and again after it has worked makes no progress while none of its "
+    "GPUs computes for more than this share of five minutes.",
+    "percent",
+)
+LOOPS_ANSWERED = Setting(
+    "loops_answered",
+    0.5,
+    "A service that answers more than this share of its usual requests is there for its users, "
+    "though its servers end again and again.",
+    "percent",
 )
 ENDS_SOON = Setting(
     "ends_soon",

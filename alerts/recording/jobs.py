@@ -77,6 +77,12 @@ https://docs.ray.io/en/latest/cluster/kubernetes/getting-started/raycluster-quic
 POD = f"(.+?)(?:{KUBERAY}|(?:{ROLES})?(?:-[0-9]+)*(?:-{RANDOM}{{8,10}})?(?:-{RANDOM}{{5}})?)"
 """The name of a pod: what it belongs to, its role and number, and what controllers append."""
 
+FIRST_OF_A_GANG = f".+-(?:(?:master|chief)-0|0-{RANDOM}{{5}})"
+"""The first pod of a job whose pods begin together: Kubeflow's, JobSet's or an indexed Job's. Those
+of a StatefulSet or of a Ray cluster may well wait for work.
+https://www.kubeflow.org/docs/components/trainer/legacy-v1/user-guides/pytorch/
+https://kubernetes.io/docs/concepts/workloads/controllers/job/#completion-mode"""
+
 OWNED: Given = {
     owner(owner_namespace="research", owner_pod="a-worker-0", owner_container="main"): 1.0,
     owner(owner_namespace="team", owner_pod="b-7c9f5d6b4-x2lqz", owner_container="main"): 1.0,
@@ -193,6 +199,8 @@ def _held(expression: str) -> str:
     """The GPUs that a job has to itself and for which an expression has a value."""
     return f"gpu:gpunode_job:member and on ({GPU}) {expression}"
 
+
+LATE_AT_WORK = "job:gpunode_late_gpu:at_work"
 
 SEVERAL = 'world_size=~"[2-9]|[1-9][0-9]+"'
 """Ranks of several. One trial of a search after another is mostly a process on its own."""
@@ -477,6 +485,7 @@ OF_CLUSTERS: tuple[Record, ...] = (
 
 ASKED = "job:gpunode_serving_requests:asked_1d"
 SILENT = "job:gpunode_serving:silent"
+CRASHING = "job:gpunode_serving:crashing"
 PROCESSES = series("gpunode_gpu_processes", engine="compute")
 NOT_FINITE = "job:gpunode_training_loss:not_finite"
 RATIO_TO_BEST = "job:gpunode_training_loss:ratio_to_best"
@@ -487,7 +496,7 @@ _NOW, _YESTERDAY = (
     f"quantile_over_time(0.5, job:gpunode_serving_requests:rate5m[30m]{then})"
     for then in ("", " offset 1d")
 )
-_USUAL = "avg_over_time(job:gpunode_serving_requests:rate5m[1d:15m])"
+USUAL_REQUESTS = "avg_over_time(job:gpunode_serving_requests:rate5m[1d:15m])"
 
 ANSWERED_BEFORE = "avg_over_time(job:gpunode_serving_requests:rate5m[1h] offset 15m)"
 TAKEN_OVER = "job:gpunode_serving_requests:taken_over"
@@ -522,10 +531,12 @@ OF_SERVICES: tuple[Record, ...] = (
             f"job:gpunode_serving_requests:rate5m == 0 or on ({BY_SERVICE}) "
             f"(count by ({BY_SERVICE}) ({_ANSWERS_NOBODY}) "
             f"== on ({BY_SERVICE}) count by ({BY_SERVICE}) (job:gpunode_job:gpus) "
-            f"unless on ({BY_SERVICE}) job:gpunode_serving_requests:rate5m)"
+            f"unless on ({BY_SERVICE}) job:gpunode_serving_requests:rate5m) "
+            f"or on ({BY_SERVICE}) {CRASHING}"
         ),
         purpose="Services that answer nobody: no request comes, or none of their replicas has more "
-        "than an engine that has yet to answer.",
+        "than an engine that has yet to answer; and those all of whose replicas end again and "
+        "again, so that they answer next to nobody.",
         given={**HELD, PROCESSES: 0.0},
         results={("", "train", ""): 1.0},
     ),
@@ -553,8 +564,8 @@ OF_SERVICES: tuple[Record, ...] = (
         interval=FOR_DAYS,
         expression=(
             f"last_over_time({FADED}[{REMEMBERED}]) and on ({BY_SERVICE}) {SILENT} "
-            f"or on ({BY_SERVICE}) ({_NOW} < {FADED_BELOW} * {_USUAL} "
-            f"unless on ({BY_SERVICE}) {_YESTERDAY} < {FADED_BELOW} * {_USUAL} "
+            f"or on ({BY_SERVICE}) ({_NOW} < {FADED_BELOW} * {USUAL_REQUESTS} "
+            f"unless on ({BY_SERVICE}) {_YESTERDAY} < {FADED_BELOW} * {USUAL_REQUESTS} "
             f"unless on ({BY_SERVICE}) {SILENT})"
         ),
         purpose="Requests a second to a service that has had next to none of its usual ones for "
@@ -707,17 +718,25 @@ OF_STALLS: tuple[Record, ...] = (
         results={TRAIN: 1.0},
     ),
     Record(
+        name=LATE_AT_WORK,
+        labels=OF_JOB,
+        interval=AT_ONCE,
+        expression=f"count by ({JOB}) ("
+        + _held(f'gpunode_gpu_waited_for{{reason=~"{EXCUSES}"}} == 1')
+        + ")",
+        purpose="GPUs of a job for which others wait and whose process is seen to be at work.",
+        given={**HELD, series("gpunode_gpu_waited_for", reason="evaluating"): 1.0},
+        results={TRAIN: 1.0},
+    ),
+    Record(
         name="job:gpunode_pause:excused",
         labels=OF_JOB,
         interval=AT_ONCE,
         expression=(
             f"job:gpunode_workless:seconds < {PAUSED_AT_MOST} "
-            f'and on ({JOB}) (count by ({JOB}) ({parts.SAID}{{cause="compile"}}) '
-            f"or on ({JOB}) count by ({JOB}) ("
-            + _held(
-                f'(({PAUSES}) or on ({GPU}) gpunode_gpu_waited_for{{reason=~"{EXCUSES}"}} == 1)'
-            )
-            + ")) "
+            f"and on ({JOB}) (count by ({JOB}) ({_held(f'({PAUSES})')}) "
+            f'or on ({JOB}) count by ({JOB}) ({parts.SAID}{{cause="compile"}}) '
+            f"or on ({JOB}) {LATE_AT_WORK}) "
             f"or on ({JOB}) (job:gpunode_workless:seconds < {UNINTERRUPTIBLE_AT_MOST} "
             f"and on ({JOB}) count by ({JOB}) ("
             + _held("gpunode_job_blocked_processes > 0")
@@ -759,14 +778,16 @@ OF_STALLS: tuple[Record, ...] = (
             f"and on ({JOB}) job:gpunode_job:collective) "
             f"unless on ({JOB}) job:gpunode_pause:excused "
             f"or on ({JOB}) (job:gpunode_waiting:seconds > {FOUND_WAITING_FROM} "
-            f"and on ({JOB}) job:gpunode_waiting:found) "
+            f"and on ({JOB}) (job:gpunode_waiting:found or on ({JOB}) "
+            f"(job:gpunode_restart:seconds unless on ({JOB}) ({LATE_AT_WORK} and on ({JOB}) "
+            f"job:gpunode_restart:seconds < {PAUSED_AT_MOST})))) "
             f"or on ({JOB}) job:gpunode_server_stuck:seconds "
             f"or on ({JOB}) job:gpunode_server_stalled:seconds"
         ),
         purpose="Seconds since any GPU of a job, or of a server's group on a node, last worked, "
         "while some of them wait in a collective and nothing excuses it; of a job that was found "
-        "so, for which it is known to wait; of a server with running requests, whether or not they "
-        "wait.",
+        "so, or that has not worked since it was started again, for which it is known to wait; of "
+        "a server with running requests, whether or not they wait.",
         given={**TRAINS, **TRAINS_B, WORKLESS: 7320.0, STREAK: 7000.0},
         results={TRAIN: 7320.0},
     ),

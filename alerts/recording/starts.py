@@ -21,19 +21,25 @@ from alerts.examples import (
 from alerts.model import FOR_HOURS, Record
 from alerts.promql import GPU, JOB, NODE, of_jobs
 from alerts.recording.jobs import (
+    CRASHING,
     ENDED_SOON,
+    FIRST_OF_A_GANG,
     SEVERAL,
     SIZE,
     STARTING,
     TRAINED_LATELY,
+    USUAL_REQUESTS,
 )
-from alerts.recording.parts import BY_SERVICE, STARTS
+from alerts.recording.parts import AT_WORK, BY_SERVICE, SERVICE, STARTS, USEFUL_1H
 from alerts.settings import (
     BLOCKED_FROM,
     ENGINE_RESTS,
     LOOPS_ABOVE,
+    LOOPS_ANSWERED,
     LOOPS_GPUS,
+    LOOPS_WORK,
     RANKS_LEAVE_WITHIN,
+    RESTARTED_USEFUL,
     STARTS_LONGER,
 )
 
@@ -50,6 +56,11 @@ _THERE_BEFORE = f"last_over_time({PROCESSES}[5m] {_BEFORE})"
 """Processes that were there minutes ago. A scrape that failed just then says nothing against it."""
 
 PROCESSES_STAY = "job:gpunode_processes:stay"
+
+
+def _looped(ago: str) -> str:
+    """Jobs that started again and again before, too."""
+    return f"job:gpunode_starts:count_1h offset {ago} > {LOOPS_ABOVE}"
 
 
 def _staying(which: str = "") -> str:
@@ -96,6 +107,42 @@ loads a model for each request, or somebody who tries out a server, starts proce
 
 SINCE = series("job:gpunode_start:since", workload="train")
 TOOK = series("job:gpunode_startup:seconds", workload="train")
+_OF_A_GANG = f'gpu:gpunode_gpu_owner:workload{{owner_pod=~"{FIRST_OF_A_GANG}"}}'
+NOTHING_BEGAN = (
+    f"job:gpunode_start:since and on ({JOB}) job:gpunode_job:nodes > 1 "
+    f"and on ({JOB}) count by ({JOB}) ({_OF_A_GANG}) "
+    f"and on ({JOB}) {AT_WORK.over_nodes()} == 0 "
+    f"unless on ({JOB}) {STARTS.over_nodes()} unless on ({JOB}) job:gpunode_restart:since"
+)
+"""When jobs of several pods on several nodes came that begin together, of which no process has had
+a GPU within an hour: as when they wait for one that is missing."""
+
+FRESH = "job:gpunode_start:fresh"
+TO_PAGE = "job:gpunode_starts:to_page"
+BEGINS_AGAIN = "15m"
+"""A job that starts in a loop does so within as long: it loads what it needs, and Kubernetes waits
+for up to five minutes before it starts a container again."""
+
+_CRASHES = (
+    f'max by ({JOB}) ({ENDED_SOON}{{owner_namespace!=""}} '
+    f"unless on ({GPU}) {_staying()} unless on ({GPU}) ({_NOT_RESTARTED}))"
+)
+"""Processes of each server in a pod that had a GPU within an hour and not for long, if it has none
+that stays."""
+
+_USEFUL = f"({USEFUL_1H.over_nodes()})"
+_WORKS_NOW = f"({AT_WORK.over_nodes()} > {LOOPS_WORK})"
+_IN_VAIN = (
+    f"({STARTS.over_nodes()} and on ({JOB}) last_over_time({FRESH}[{BEGINS_AGAIN}]) "
+    f"and on ({JOB}) last_over_time({SIZE}[5m]) >= {LOOPS_GPUS} "
+    f"and on ({JOB}) ({_USEFUL} unless on ({JOB}) {_USEFUL} < {RESTARTED_USEFUL} "
+    f"or on ({JOB}) last_over_time({TO_PAGE}[5m])) unless on ({JOB}) {_WORKS_NOW} "
+    f"unless on ({JOB}) count_over_time(job:gpunode_restart:seconds[{BEGINS_AGAIN}]) > 1)"
+)
+"""Processes of a job with many GPUs that has worked within the hour, and now starts and does not
+work. An hour has to pass until its GPUs have done little in the last one. If its processes stay for
+minutes, it is JobIdle's."""
+
 USUAL = f"(max by ({JOB}) (quantile_over_time(0.5, job:gpunode_startup:seconds[7d])) > 0)"
 """What the starts of a job took within a week."""
 
@@ -227,10 +274,7 @@ OF_STARTS: tuple[Record, ...] = (
             f"and on ({JOB}) job:gpunode_start:since "
             f"and on ({BY_SERVICE}) job:gpunode_serving_requests:rate5m), "
             '"within", "1h, in a service", "", "") '
-            f'or label_replace(max by ({JOB}) ({ENDED_SOON}{{owner_namespace!=""}} '
-            f"unless on ({GPU}) {_staying()} "
-            f"unless on ({GPU}) ({_NOT_RESTARTED})), "
-            '"within", "1h, of a server", "", ""))'
+            f'or label_replace({_CRASHES}, "within", "1h, of a server", "", ""))'
         ),
         purpose="Starts of a training job: those within six hours after which it worked, if it has "
         "several ranks and kept its GPUs, and the processes that the same GPU had within an hour, "
@@ -242,18 +286,45 @@ OF_STARTS: tuple[Record, ...] = (
         results={TRAIN: 1.0},
     ),
     Record(
-        name="job:gpunode_starts:to_page",
+        name=FRESH,
+        labels=OF_JOB,
+        interval=FOR_HOURS,
+        expression=f"job:gpunode_training:gpus unless on ({JOB}) {PROCESSES_STAY}",
+        purpose="GPUs of a training job all of whose processes began within minutes.",
+        given={**TRAINS, STARTED: None},
+        results={TRAIN: 1.0},
+    ),
+    Record(
+        name=TO_PAGE,
         labels=OF_JOB,
         interval=FOR_HOURS,
         expression=(
-            f"job:gpunode_starts:count_1h and on ({JOB}) "
-            f"(last_over_time({SIZE}[5m]) >= {LOOPS_GPUS} or on ({JOB}) "
-            f"job:gpunode_starts:count_1h offset 1h > {LOOPS_ABOVE})"
+            f"job:gpunode_starts:count_1h and on ({JOB}) {_looped('30m')} "
+            f"and on ({JOB}) (last_over_time({SIZE}[5m]) >= {LOOPS_GPUS} "
+            f"or on ({JOB}) {_looped('1h')} and on ({JOB}) {_looped('90m')}) "
+            f"or on ({JOB}) {_IN_VAIN}"
         ),
         purpose="Processes of a job that had the same GPU within an hour, if the GPU did little "
-        "meanwhile, of jobs with many GPUs, and of others that started again and again an hour "
-        "before, too.",
+        "meanwhile and half an hour before, too, of jobs with many GPUs, and of others that did so "
+        f"for longer; and of jobs with many GPUs that have worked within the hour, started within "
+        f"{BEGINS_AGAIN} and do not work. The rule reads its own past.",
         given={**TRAINS, **ledger(idle=0.9), STARTED: 1.0},
+        results={},
+    ),
+    Record(
+        name=CRASHING,
+        labels=SERVICE,
+        interval=FOR_HOURS,
+        expression=(
+            f"(count by ({BY_SERVICE}) ({_CRASHES} > {LOOPS_ABOVE} and on ({JOB}) "
+            "job:gpunode_job:gpus) "
+            f"== on ({BY_SERVICE}) count by ({BY_SERVICE}) (job:gpunode_job:gpus)) "
+            f"unless on ({BY_SERVICE}) avg_over_time(job:gpunode_serving_requests:rate5m[15m]) "
+            f"> on ({BY_SERVICE}) {LOOPS_ANSWERED} * {USUAL_REQUESTS}"
+        ),
+        purpose="Replicas of a service all of which end again and again, soon after they began, "
+        "while it answers much fewer requests than usual.",
+        given={STARTED: 1.0},
         results={},
     ),
 )

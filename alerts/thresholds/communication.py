@@ -67,7 +67,8 @@ COMMUNICATION = (
         says="no GPU of the job, or of a server's GPUs on one node, has worked for {value}, and "
         "some wait in a collective, or its engine has running requests and gives no token",
         when="no GPU of the job has worked for {value}, and some wait in a collective; of training "
-        "that waited already when its nodes were first scraped, for {found_waiting_from}; of a "
+        "that waited already when its nodes were first scraped, or that has not worked since it "
+        "was started again, for {found_waiting_from}; of a "
         "server on one node, for {server_stalled_from}, unless its first GPU may wait for a "
         "request; or "
         "its engine has had running requests and given no token for {server_tokenless_from}; a "

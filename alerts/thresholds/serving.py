@@ -53,7 +53,8 @@ SERVING = (
         summary="A service answers no requests",
         summary_ko="추론 서비스가 요청에 응답하지 않습니다",
         says="no request comes, where {value} a second came before",
-        when="no request comes, or every engine of the service ended or has yet to answer, where "
+        when="no request comes, or every engine of the service ended, has yet to answer, or ends "
+        "again and again, with at most {loops_answered} of the usual requests answered, where "
         "{value} a second came before, if the service had requests "
         "for {asked_share} of the last day, as far as its cluster was seen, or at this time "
         "yesterday and for hours after, and unless it stands still in a collective, its requests "

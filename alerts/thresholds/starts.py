@@ -7,6 +7,7 @@ from alerts.model import FOR_HOURS, Example, Threshold, Tier
 from alerts.promql import JOB
 from alerts.recording.jobs import SIZE
 from alerts.recording.starts import (
+    NOTHING_BEGAN,
     OF_PROGRAMS,
     PROCESSES_STAY,
     RANKS_STAY,
@@ -34,8 +35,10 @@ STARTS = (
         when="the job has held its GPUs without any work for {value} times the median of what its "
         "starts of a week took, and for {starts_for}; or, where none is known, it has had ranks "
         "and no work for {value} times {first_starts}, or longer with fewer than "
-        "{first_starts_gpus} GPUs; or an inference engine on its GPUs has "
-        "answered nobody since it began, for {value} times {engine_starts}, and they do nothing",
+        "{first_starts_gpus} GPUs, or for as long no process at all, if it has pods on several "
+        "nodes that a training operator or an indexed Job made; or an inference engine on its GPUs "
+        "has answered nobody since it began, for {value} times {engine_starts}, and they do "
+        "nothing",
         meaning="The job loads its image, its code, its data or its checkpoint, or waits for a "
         "rank; its GPUs have done nothing since it began.",
         remedy="See what its processes wait for: storage, a download, a pod that is missing.",
@@ -55,6 +58,10 @@ STARTS = (
             f"unless on ({JOB}) job:gpunode_gpu_blocked:count "
             f'unless on ({JOB}) job:gpunode_gpu_bottleneck:count{{cause="compile"}}, '
             '"of", "first", "", "") '
+            f"or label_replace((time() - ({NOTHING_BEGAN})) / {FIRST_STARTS} "
+            f"* on ({JOB}) clamp_max({SIZE} / {FIRST_STARTS_GPUS}, 1) "
+            f"unless on ({JOB}) {USUAL}, "
+            '"of", "nothing began", "", "") '
             f'or label_replace({STARTING_FOR} / {ENGINE_STARTS}, "of", "engines", "", ""))'
         ),
         window="20m",

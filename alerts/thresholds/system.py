@@ -115,11 +115,13 @@ SYSTEM = (
             Tier(
                 severity="page",
                 threshold=LOOPS_ABOVE.figure,
-                after="1h",
+                after="30m",
                 record="job:gpunode_starts:to_page",
                 says="processes started on one of its GPUs in an hour of which it computed for "
-                "{restarted_useful}, if it has {loops_gpus} GPUs or if an hour before they were "
-                "{loops_above}, too: {value}",
+                "{restarted_useful}, if it has {loops_gpus} GPUs and half an hour before they were "
+                "{loops_above}, too, or if they were for 90 minutes; or, if it has "
+                "{loops_gpus} GPUs and computed for longer, while it starts every 15 minutes or "
+                "sooner and none of them computes for {loops_work} of five minutes: {value}",
             ),
         ),
         scope="job",

@@ -349,8 +349,9 @@ def test_every_behaviour_that_is_recorded_can_be_played() -> None:
 # The bench
 
 
-def alert(name: str, **labels: str) -> frozenset[tuple[str, str]]:
-    return frozenset({"alertname": name, "cluster": "c", **labels}.items())
+def alert(name: str, severity: str = "page", **labels: str) -> frozenset[tuple[str, str]]:
+    known = {"alertname": name, "cluster": "c", "severity": severity}
+    return frozenset({**known, **labels}.items())
 
 
 def outcome(wants: str, notified: Notified, *firing: frozenset[tuple[str, str]]) -> list[str]:
@@ -361,7 +362,7 @@ def outcome(wants: str, notified: Notified, *firing: frozenset[tuple[str, str]])
 
 
 def test_what_differs_is_told_with_alert_and_minute() -> None:
-    stalled, hot = alert("JobStalled", workload="a"), alert("GpuHot", gpu="0")
+    stalled, hot = alert("JobStalled", workload="a"), alert("GpuHot", "ticket", gpu="0")
     told = Notified({"page": {stalled}, "ticket": set(), "info": set()}, {"page": 1})
     assert outcome("page JobStalled workload=a by=2m", told, stalled) == []
     assert outcome("page JobStalled workload=a by=1m", told, stalled) == [
@@ -376,6 +377,10 @@ def test_what_differs_is_told_with_alert_and_minute() -> None:
     ]
     assert outcome("page JobStalled, ticket GpuHot, may ticket GpuBusy", told, stalled, hot) == [
         "missed: ticket GpuHot (held back; fired at 2m)"
+    ]
+    assert outcome("page JobStalled, page GpuHot, page GpuBusy", told, stalled, hot) == [
+        "missed: page GpuHot (only ticket at 2m)",
+        "missed: page GpuBusy",
     ]
     told.opened = {"page": 2}
     assert outcome("page JobStalled", told, stalled) == ["too many: 2 pages, not 1"]
@@ -393,7 +398,8 @@ def test_an_expectation_may_be_loose() -> None:
 
 def failing(known: str, *faults: str) -> Outcome:
     """What comes of a scenario that wants a page and a ticket, with faults such as ``missed``."""
-    hung, hot, full = alert("JobStalled"), alert("GpuHot"), alert("ShmNearlyFull")
+    hung, hot = alert("JobStalled"), alert("GpuHot", "ticket")
+    full = alert("ShmNearlyFull", "ticket")
     text = (
         f"nodes: {{n: 1x1}}\nnotified: [page JobStalled, ticket GpuHot]\nknown_failure: '{known}'"
     )

@@ -377,11 +377,7 @@ class Outcome:
             if not alerts:
                 if not one.must:
                     continue
-                fired = min(
-                    (span[0] for alert, span in spans.items() if matches(one, alert)), default=None
-                )
-                held = "" if fired is None else f" (held back; fired at {fired / 60:g}m)"
-                yield f"missed: {one}{held}"
+                yield f"missed: {one}{_instead(one, spans)}"
                 continue
             first = min(spans[alert][0] for alert in alerts)
             last = max(spans[alert][1] for alert in alerts)
@@ -424,6 +420,21 @@ class Outcome:
     def wanted(self, severity: Severity) -> int:
         """How many are wanted."""
         return sum(severity in one.severities for one in self.scenario.notified)
+
+
+def _instead(one: Wanted, spans: Mapping[Alert, tuple[int, int]]) -> str:
+    """What came of an alert of which nobody was notified as is wanted."""
+    fired = [
+        (first, SEVERITIES[dict(alert)["severity"]])
+        for alert, (first, _) in spans.items()
+        if matches(one, alert)
+    ]
+    if held := [first for first, severity in fired if severity in one.severities]:
+        return f" (held back; fired at {min(held) / 60:g}m)"
+    if fired:
+        first, severity = min(fired)
+        return f" (only {severity} at {first / 60:g}m)"
+    return ""
 
 
 def matches(one: Wanted, alert: Alert) -> bool:
