@@ -52,6 +52,10 @@ VICTIM = 21
 WARM = 5 * SCRAPE
 """Seconds until the shards have recorded what they hand on."""
 
+SETTLED = 4 * SCRAPE
+"""Seconds until the engine has made the series that it records, which takes longer than to add to
+them."""
+
 OWN = re.compile(r'((?:GPU-\d|node|train|team)-\d+)(?=[-"|])|(?<=")(r\d+)(?=")')
 """What a copy of the small fleet has by names of its own."""
 
@@ -337,7 +341,7 @@ def measured(engine: Engine, nodes: int, lasts: float) -> tuple[list[Result], li
         own = stack.enter_context(exporter(told.text))
         time.sleep(WARM)
         over = stack.enter_context(above(engine, copies, own, paged))
-        time.sleep(2 * SCRAPE)
+        time.sleep(SETTLED)
         told.stands_since = time.time()
         rest, slowest = watched(over, lasts)
         delay = paged.after(told.stands_since, max(lasts, PAGES_WITHIN))
