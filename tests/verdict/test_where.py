@@ -437,6 +437,21 @@ RECORDED = (
             ("<module>", "/a/train.py", 7),
         ),
     ),
+    (  # a lock of which the holder died while it compiled an extension
+        "another_process",
+        (
+            ("FileBaton.wait", f"{LIBRARY}/torch/utils/file_baton.py", 56),
+            ("_jit_compile", f"{LIBRARY}/torch/utils/cpp_extension.py", 2129),
+            ("<module>", "/a/train.py", 7),
+        ),
+    ),
+    (
+        "another_process",
+        (
+            ("BaseFileLock.acquire", f"{LIBRARY}/filelock/_api.py", 342),
+            ("load_dataset", "/a/data.py", 12),
+        ),
+    ),
     (  # torch: @record, at work
         "sleeping",
         (
@@ -450,7 +465,7 @@ RECORDED = (
 
 
 @pytest.mark.parametrize(("reason", "frames"), RECORDED)
-def test_who_handles_an_exception_or_is_debugged_is_recognised(
+def test_what_a_thread_does_in_well_known_modules_is_recognised(
     reason: str, frames: tuple[tuple[str, str, int], ...]
 ) -> None:
     found = reason_of(stacks(thread(*frames, waits_in="hrtimer_nanosleep")))
@@ -472,6 +487,7 @@ def test_who_handles_an_exception_or_is_debugged_is_recognised(
         ("poll_schedule_timeout.constprop.0", "socket", "an event of a socket, a pipe or a timer"),
         ("ep_poll", "socket", "an event of a socket, a pipe or a timer"),
         ("futex_wait_queue_me", "lock", "another thread or a lock"),
+        ("locks_lock_inode_wait", "another_process", "a lock on a file"),
     ],
 )
 def test_the_kernel_tells_what_a_thread_waits_for(waits_in: str, reason: str, words: str) -> None:
@@ -488,6 +504,38 @@ def test_a_file_that_is_read_in_the_loader_is_what_it_waits_for() -> None:
     found = stacks(thread(*frames, waits_in="rpc_wait_bit_killable"))
     assert reason_of(found) is REASONS["storage"]
     assert "data/shards.py:142 Shards.__getitem__, waiting" in sentence(found, code=True)
+
+
+SPAWNED = (
+    ("BaseProcess.run", f"{STDLIB}/multiprocessing/process.py", 108),
+    ("BaseProcess._bootstrap", f"{STDLIB}/multiprocessing/process.py", 314),
+)
+FORKED = (
+    *SPAWNED,
+    ("Popen._launch", f"{STDLIB}/multiprocessing/popen_fork.py", 71),
+    ("DataLoader.__iter__", f"{LIBRARY}/torch/utils/data/dataloader.py", 430),
+)
+OF_A_POOL = (("worker", f"{STDLIB}/multiprocessing/pool.py", 125), *FORKED)
+OF_AN_EXECUTOR = (("_process_worker", f"{STDLIB}/concurrent/futures/process.py", 264), *SPAWNED)
+
+
+@pytest.mark.parametrize("begins", [SPAWNED, FORKED, OF_A_POOL, OF_AN_EXECUTOR])
+@pytest.mark.parametrize(
+    ("waits_in", "reason"),
+    [
+        ("futex_wait_queue", "lock"),
+        ("ep_poll", "socket"),
+        ("hrtimer_nanosleep", "sleeping"),
+        ("pipe_read", "another_process"),
+    ],
+)
+def test_how_a_process_was_started_does_not_tell_what_it_does(
+    begins: tuple[tuple[str, str, int], ...], waits_in: str, reason: str
+) -> None:
+    """As each rank of ``torch.multiprocessing.spawn`` is."""
+    found = stacks(thread(("train", "/a/train.py", 3), *begins, waits_in=waits_in))
+    assert reason_of(found) is REASONS[reason]
+    assert "main thread in a/train.py:3 train, waiting" in sentence(found, code=True)
 
 
 def test_a_program_that_runs_under_a_debugger_is_not_at_its_prompt() -> None:

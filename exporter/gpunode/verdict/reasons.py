@@ -190,12 +190,12 @@ STORAGE = Reason(
 ANOTHER_PROCESS = Reason(
     "another_process",
     "its process waits for another process",
-    "where its main thread stands: a pipe, a child process, `multiprocessing`",
+    "where its main thread stands: a pipe, a child process, a lock on a file, `multiprocessing`",
     Advice(
         "soon",
         "whose process waits for another process",
-        "See which line waits: `gpunode stacks`. The process at the other end may hang or have "
-        "ended.",
+        "See which line waits: `gpunode stacks`. The process at the other end, or with the lock, "
+        "may hang or have ended.",
     ),
     "host",
 )

@@ -7,7 +7,7 @@ that ``KNOWN`` has, and else the function of the kernel in which the thread wait
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from gpunode.holders.owner import Started
@@ -45,6 +45,11 @@ def _known(file: str, function: str, reason: Reason) -> Known:
 
 
 ANY = r"[^ ]+"
+NO_WORKER = r"(?!(?:worker|(?:star)?mapstar|_process_\w+)$)[^ .]+"
+"""Any function but those of a pool that call what a worker has to do."""
+
+BEGINS = re.compile(r"(?:^|/)multiprocessing/process\.py$")
+"""Where a process begins that another one started, which may itself be far into something."""
 
 WEB = "requests|urllib3|aiohttp|httpx|httpcore|botocore|s3transfer|gcsfs|s3fs|huggingface_hub"
 
@@ -73,9 +78,13 @@ KNOWN: tuple[Known, ...] = (
     _known(r"torch/utils/data/.*\.py", ANY, LOADER),
     _known(rf"(?:{WEB})/.*\.py|urllib/request\.py|http/client\.py", ANY, DOWNLOAD),
     _known(r"(?:socket|ssl|socketserver|asyncore)\.py", ANY, SOCKET),
-    _known(r"subprocess\.py|multiprocessing/(?:popen_\w+|process|pool)\.py", ANY, ANOTHER_PROCESS),
+    _known(r"subprocess\.py|multiprocessing/(?:popen_\w+|process)\.py", ANY, ANOTHER_PROCESS),
+    _known(r"multiprocessing/pool\.py", NO_WORKER, ANOTHER_PROCESS),
     _known(r"multiprocessing/(?:queues|connection|managers)\.py", ANY, ANOTHER_PROCESS),
-    _known(r"threading\.py|queue\.py|concurrent/futures/\w+\.py", ANY, LOCK),
+    _known(r"threading\.py|queue\.py", ANY, LOCK),
+    _known(r"concurrent/futures/\w+\.py", NO_WORKER, LOCK),
+    # They look again and again whether whoever has the lock on a file has let go of it, or died.
+    _known(r"filelock/\w+\.py|torch/utils/file_baton\.py", ANY, ANOTHER_PROCESS),
 )
 """Modules, their functions, and what a thread does that is there. Of two that fit, the innermost
 frame counts but for what goes on for long around it: a download within a loader is a download."""
@@ -115,6 +124,12 @@ IN_KERNEL: tuple[tuple[re.Pattern[str], str, Reason], ...] = tuple(
             SOCKET,
         ),
         (r"(?:__)?futex_\w+", "another thread or a lock", LOCK),
+        # flock(2) and fcntl(2), of a file here or on an NFS server
+        (
+            r"(?:locks|flock|posix)_lock_\w*wait|fcntl_setlk|nlmclnt_\w+",
+            "a lock on a file",
+            ANOTHER_PROCESS,
+        ),
     )
 )
 """Functions of the kernel in which a thread waits, and for what."""
@@ -238,12 +253,25 @@ def reason_of(stacks: ProcessStacks) -> Reason | None:
 
 def _telling(thread: ThreadStack, in_kernel: Reason | None) -> tuple[Frame, Reason] | None:
     """The frame that says what a thread does; None if what the kernel says is more precise."""
-    found = [(frame, reason) for frame in thread.frames if (reason := _of_frame(frame)) is not None]
+    frames = _its_own(thread.frames)
+    found = [(frame, reason) for frame in frames if (reason := _of_frame(frame)) is not None]
     outer = next((one for one in found if one[1] in OUTER), None)
     if outer is not None and (in_kernel is not STORAGE or outer[1] is CHECKPOINTING):
         return outer
-    # Everything in Python may wait for a lock at last, and for a socket in many ways.
-    return found[0] if found and in_kernel in (None, LOCK, SOCKET) else None
+    # Everything in Python may wait for a lock at last, and for a socket in many ways. A module that
+    # sleeps itself looks again and again for what it waits for.
+    polls = in_kernel is SLEEPING and bool(found) and found[0][0] is frames[0]
+    return found[0] if found and (polls or in_kernel in (None, LOCK, SOCKET)) else None
+
+
+def _its_own(frames: Sequence[Frame]) -> Sequence[Frame]:
+    """The frames of a thread, innermost first, without those by which its process was started."""
+    begins = (
+        at
+        for at, frame in enumerate(frames)
+        if BEGINS.search(frame.file) and frame.function.rpartition(".")[2] in ("run", "_bootstrap")
+    )
+    return frames[: next(begins, len(frames))]
 
 
 def sentence(stacks: ProcessStacks, code: bool, progress: Progress | None = None) -> str:
