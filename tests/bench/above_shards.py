@@ -7,13 +7,14 @@ nodes: as many series as so many nodes have, which change as theirs do. First th
 and one job comes to stand still; then every node is in trouble; then the engine is killed and
 starts again.
 
-python -m tests.bench.above_shards --engine prometheus|victoriametrics NODES…
+python -m tests.bench.above_shards --engine prometheus|victoriametrics [--cores N] NODES…
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import subprocess
 import tempfile
@@ -36,8 +37,8 @@ from alerts.rule_files import handed_on
 from tests.bench.fleet import NODES_OF_JOB, SCRAPE, query, scraped
 from tests.bench.incidents import RULES, Engine, prometheus_command
 from tests.bench.programs import Command, ask, exporter, need, webhook
-from tests.bench.report import DOCS, Report, Result, machine, render
-from tests.bench.shards import VICTORIA, example, options
+from tests.bench.report import DOCS, Report, Result, machine
+from tests.bench.shards import OVER_ALL, PROMETHEUS, VICTORIA, example, options
 from tests.daemon import free_ports
 
 OF_SHARD = 40 * NODES_OF_JOB
@@ -52,9 +53,9 @@ VICTIM = 21
 WARM = 5 * SCRAPE
 """Seconds until the shards have recorded what they hand on."""
 
-SETTLED = 4 * SCRAPE
-"""Seconds until the engine has made the series that it records, which takes longer than to add to
-them."""
+SETTLED = 8 * SCRAPE
+"""Seconds until the engine has evaluated every group, and so has made the series that it records,
+which takes longer than to add to them."""
 
 OWN = re.compile(r'((?:GPU-\d|node|train|team)-\d+)(?=[-"|])|(?<=")(r\d+)(?=")')
 """What a copy of the small fleet has by names of its own."""
@@ -166,6 +167,9 @@ class Above:
     rules: int
     targets: list[dict[str, Any]]
     hook: int
+    pinned: Command = field(default_factory=list)
+    """The command that starts a program on the cores that are for the engine alone."""
+
     running: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def start(self) -> float:
@@ -175,6 +179,7 @@ class Above:
             self._configure()
         for number, command in enumerate(self._commands()):
             log = (self.folder / f"{number}.log").open("ab")
+            command = [*self.pinned, *command]
             self.running.append(subprocess.Popen(command, stdout=log, stderr=log))
             ready = "/-/ready" if self.engine == "prometheus" else "/health"
             self._wait(self.store if not number else self.rules, ready)
@@ -249,6 +254,7 @@ class Above:
             **self._scrapes(),
             "rule_files": [str(path) for path in RULES.glob("cluster_*.yaml")],
             "alerting": {"alertmanagers": managers},
+            "runtime": {"gogc": example(PROMETHEUS, "Prometheus", OVER_ALL)["runtime"]["goGC"]},
         }
         (self.folder / "prometheus.yml").write_text(json.dumps(config))
 
@@ -281,7 +287,7 @@ class Above:
 
 
 @contextmanager
-def above(engine: Engine, copies: int, own: int, paged: Paged) -> Iterator[Above]:
+def above(engine: Engine, copies: int, own: int, paged: Paged, pinned: Command) -> Iterator[Above]:
     """An engine that is told so many copies, and evaluates the rules over all nodes."""
     with tempfile.TemporaryDirectory() as name, webhook(paged.note) as hook:
         store, alerts = free_ports(2)
@@ -293,7 +299,7 @@ def above(engine: Engine, copies: int, own: int, paged: Paged) -> Iterator[Above
             }
             for copy in range(copies)
         ]
-        found = Above(engine, Path(name), store, rules, targets, hook)
+        found = Above(engine, Path(name), store, rules, targets, hook, pinned)
         try:
             found.start()
             yield found
@@ -330,7 +336,9 @@ def watched(engine: Above, lasts: float) -> tuple[Taken, dict[str, Group]]:
     return Taken(engine.series(), resident, cores, worst), slowest
 
 
-def measured(engine: Engine, nodes: int, lasts: float) -> tuple[list[Result], list[str]]:
+def measured(
+    engine: Engine, nodes: int, lasts: float, pinned: Command
+) -> tuple[list[Result], list[str]]:
     """What an engine above so many nodes takes: at rest and in trouble for so long each."""
     copies = max(1, round(nodes / OF_SHARD))
     paged = Paged()
@@ -340,7 +348,7 @@ def measured(engine: Engine, nodes: int, lasts: float) -> tuple[list[Result], li
         told = HandedOn(at_rest, in_trouble)
         own = stack.enter_context(exporter(told.text))
         time.sleep(WARM)
-        over = stack.enter_context(above(engine, copies, own, paged))
+        over = stack.enter_context(above(engine, copies, own, paged, pinned))
         time.sleep(SETTLED)
         told.stands_since = time.time()
         rest, slowest = watched(over, lasts)
@@ -401,9 +409,18 @@ def measured(engine: Engine, nodes: int, lasts: float) -> tuple[list[Result], li
     return results, details
 
 
-def report(engine: Engine, sizes: Sequence[int], lasts: float) -> Report:
+def reserved(cores: int) -> Command:
+    """Leave so many cores to the engine; the command that starts a program on these alone."""
+    every = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, every[cores:])
+    return ["taskset", "--cpu-list", ",".join(map(str, every[:cores]))]
+
+
+def report(engine: Engine, sizes: Sequence[int], lasts: float, cores: int | None) -> Report:
     """What an engine takes above fleets of these sizes."""
-    found = [measured(engine, nodes, lasts) for nodes in sizes]
+    pinned = reserved(cores) if cores else []
+    found = [measured(engine, nodes, lasts, pinned) for nodes in sizes]
+    where = f"The engine has {cores} cores of its own." if cores else "The engine has no own cores."
     programs = PROGRAMS[engine]
     return Report(
         f"The engine above all shards: {programs}",
@@ -411,7 +428,7 @@ def report(engine: Engine, sizes: Sequence[int], lasts: float) -> Report:
         f"What shards hand on, told by a generator that multiplies {OF_SHARD} nodes of 8 GPUs "
         f"whose jobs tell all that they can, scraped every {SCRAPE} s by {programs}, which "
         f"evaluates `cluster_*.yaml`: for {lasts:.0f} s with one job in {AT_REST} in trouble, and "
-        "as long with every node in trouble. The generator and its shards run on the same machine.",
+        f"as long with every node in trouble. The generator and its shards run beside it. {where}",
         [result for results, _ in found for result in results],
         [line for _, details in found for line in details],
     )
@@ -478,13 +495,13 @@ def main() -> None:
     parser.add_argument("nodes", nargs="*", type=int, default=[10_000])
     parser.add_argument("--engine", choices=get_args(Engine), default="prometheus")
     parser.add_argument("--seconds", type=float, default=120.0, help="at rest, and in trouble")
+    parser.add_argument("--cores", type=int, help="cores that nothing but the engine uses")
     parser.add_argument("--print", action="store_true", help="do not write the figures")
     arguments = parser.parse_args()
-    found = report(arguments.engine, arguments.nodes, arguments.seconds)
+    found = report(arguments.engine, arguments.nodes, arguments.seconds, arguments.cores)
     found.print()
     if not arguments.print:
-        found.save(RESULT[arguments.engine], DOCS / "performance")
-        (DOCS / "performance.md").write_text(render())
+        found.publish(RESULT[arguments.engine])
         rules = DOCS / "rules.md"
         rules.write_text(written(rules.read_text()))
 

@@ -26,7 +26,7 @@ from gpunode.verdict.reasons import REASONS
 from tests.bench.dashboards import CHOSEN, filled, wait_for
 from tests.bench.incidents import prometheus_command
 from tests.bench.programs import need, program
-from tests.bench.report import DOCS, Report, Result, machine
+from tests.bench.report import Report, Result, machine
 from tests.daemon import free_port
 
 SIZES = (512, 2048)
@@ -222,4 +222,4 @@ if __name__ == "__main__":
         [],
     )
     report.print()
-    report.save("20-large-jobs", DOCS / "performance")
+    report.publish("20-large-jobs")

@@ -59,6 +59,11 @@ class Report:
             details.unlink(missing_ok=True)
         (folder / f"{name}.json").write_text(json.dumps(kept, indent=1) + "\n")
 
+    def publish(self, name: str) -> None:
+        """Keep the results under ``name``, and write the page of all results anew."""
+        self.save(name)
+        (DOCS / "performance.md").write_text(render())
+
 
 @dataclass(frozen=True, slots=True)
 class Figure:

@@ -47,7 +47,9 @@ ABOVE = "above"
 STATUS = "status"
 """What is noted beside the labels of an alert: whether it fires."""
 
+PROMETHEUS = "shards-prometheus.yaml"
 VICTORIA = "shards-victoriametrics.yaml"
+OVER_ALL = "gpunode-above"
 
 Notified = dict[str, list[dict[str, str]]]
 """The labels of every alert that was told, by receiver."""
@@ -100,10 +102,10 @@ def _rules(folder: Path, of: Callable[[str], bool]) -> str:
     return f"{folder}/*.yaml"
 
 
-def example(name: str, kind: str) -> dict[str, Any]:
-    """What the first object of a kind in an example of the chart says."""
+def example(name: str, kind: str, called: str = "") -> dict[str, Any]:
+    """What the first object of a kind, or the one with a name, says in an example of the chart."""
     for one in yaml.safe_load_all((EXAMPLES / name).read_text()):
-        if one["kind"] == kind:
+        if one["kind"] == kind and called in ("", one["metadata"]["name"]):
             return dict(one.get("spec") or one["data"])
     raise KeyError(kind)
 
@@ -135,7 +137,7 @@ def _shard(number: int, nodes: int, receiver: int, manager: str, folder: Path) -
         }
         for node in NODES[number::2]
     ]
-    (written,) = example("shards-prometheus.yaml", "Prometheus")["remoteWrite"]
+    (written,) = example(PROMETHEUS, "Prometheus")["remoteWrite"]
     keep = [
         {
             re.sub("[A-Z]", lambda at: f"_{at[0].lower()}", name): value
