@@ -299,6 +299,13 @@ SERVER_LAUNCHES = Setting(
     "each token is a step of many small kernels, so that half of it is common.",
     "percent",
 )
+OTHERS_COPY = Setting(
+    "others_copy",
+    0.3,
+    "Above this share of its time in copies, a job that does not train is held back by them: to "
+    "fetch what it works on is part of its work.",
+    "percent",
+)
 RESTARTED_USEFUL = Setting(
     "restarted_useful",
     0.3,

@@ -384,7 +384,7 @@ OF_NODES: tuple[Record, ...] = (
     Record(
         name="node:gpunode_job:gpus",
         labels=("cluster", "instance"),
-        expression=f"count by ({NODE}) (max by ({GPU}) (gpu:gpunode_gpu_owner:workload))",
+        expression=f"count by ({NODE}) ({parts.OWNED_GPUS})",
         purpose="GPUs of a node that somebody holds.",
         given=OWNED,
         results={(NODE_A,): 1.0},

@@ -40,6 +40,7 @@ from alerts.promql import GPU, JOB, NODE, OWNER, gained, of_gpus, rate, state
 from alerts.recording.faults import INFO
 from alerts.settings import BEHIND_WORKS, NOTEBOOK_RESTS
 from gpunode.gpu.ledger import STATES
+from gpunode.nccl.log import OVER_NETWORK
 from gpunode.verdict.causes import CAUSES
 from gpunode.verdict.causes.cause import Cause
 
@@ -433,7 +434,15 @@ ACTIVE = Part(
     given={series("gpunode_gpu_active_seconds_total", unit="dram"): 0.8},
     value=0.8,
 )
-DISABLED, SOCKETS, SHARED_MEMORY = (
+RANKS_HERE = f"{NODE}, communicator, ranks"
+ON_ONE_NODE = (
+    f"max by ({RANKS_HERE}) (gpunode_nccl_communicator_info) and on ({RANKS_HERE}) "
+    f'count_values by ({NODE}, communicator) ("ranks", count by ({NODE}, communicator) '
+    f"(max by ({GPU}, communicator) (gpunode_nccl_communicator_info)))"
+)
+"""Communicators with as many ranks as they have GPUs on the node: NCCL takes pods for nodes."""
+
+DISABLED, SOCKETS, SHARED_MEMORY, NETWORK_IN_NODE = (
     Part(
         name=f"gpunode_nccl_{name}",
         operation="sum",
@@ -470,6 +479,25 @@ DISABLED, SOCKETS, SHARED_MEMORY = (
             {
                 series("gpunode_nccl_channels", communicator="1", transport="SHM"): 1.0,
                 series("gpunode_gpu_nvlink_up", link="0"): 1.0,
+            },
+        ),
+        (
+            "network_in_node",
+            f"sum by ({GPU}) (max by ({GPU}, communicator) "
+            f'(gpunode_nccl_channels{{transport=~"{"|".join(OVER_NETWORK)}"}}) '
+            f"and on ({NODE}, communicator) ({ON_ONE_NODE}))",
+            "Channels over the network of communicators all of whose ranks are on the node",
+            {
+                series("gpunode_nccl_channels", communicator="1", transport="NET/IB"): 1.0,
+                series(
+                    "gpunode_nccl_communicator_info",
+                    communicator="1",
+                    rank="0",
+                    ranks="1",
+                    nodes="1",
+                    network="IB",
+                    version="2.28.9",
+                ): 1.0,
             },
         ),
     )
@@ -587,7 +615,17 @@ PARTS: tuple[Part, ...] = (
     *(BASELINE_MIDDLE, MFU_MIDDLE, MFU_LEAST, MFU_MEAN, LOSS_MEAN, LOSS_BEST, THREAD_MOST),
     *(WORKERS_FEWEST, OPEN_FILES, *MOST.values(), MEMORY_FAILURES, CHECKPOINTS, HOST_MEMORY),
     *(TRAINED_TOKENS, TRAINING_PHASES, AT_WORK, USEFUL_1H, IDLE_1H, COPIES, LAUNCHES, HELD_BACK),
-    *(COMMUNICATES, POWER, ACTIVE, DISABLED, SOCKETS, SHARED_MEMORY, ANSWERED, REQUEST_TIMES),
+    *(
+        COMMUNICATES,
+        POWER,
+        ACTIVE,
+        DISABLED,
+        SOCKETS,
+        SHARED_MEMORY,
+        NETWORK_IN_NODE,
+        ANSWERED,
+        REQUEST_TIMES,
+    ),
     *(ANSWERED_OF_MODELS, PARTS_OF_REQUESTS, FIRST_SUM, FIRST_COUNT, SERVED_TOKENS),
     *(*CAME.values(), *MET_OBJECTIVE.values()),
 )
@@ -607,6 +645,7 @@ OWNERS_MODELS = "node:gpunode_gpu_owner:by_model"
 GAINS = "node:gpunode_gpu_verdict_gain:gpus"
 LEDGERS = "node:gpunode_gpu:count"
 HELD_BACK_OF_NODE = "node:gpunode_gpu_bottleneck:count"
+OWNED_GPUS = f"max by ({GPU}) (gpu:gpunode_gpu_owner:workload)"
 OCCUPIED = "node:gpunode_gpu:occupied"
 AT_STAKE = "node:gpunode_job:gpus_at_stake"
 CONGESTED = "node:gpunode_infiniband_congestion:rate5m"
@@ -779,7 +818,7 @@ OF_NODES: tuple[Record, ...] = (
         name=OCCUPIED,
         labels=OF_NODE,
         expression=(
-            f"count by ({NODE}) (max by ({GPU}) (gpu:gpunode_gpu_owner:workload) "
+            f"count by ({NODE}) ({OWNED_GPUS} "
             f'or on ({GPU}) max by ({GPU}) ({BOTTLENECKS}{{cause!="none"}}))'
         ),
         purpose="GPUs of a node that have an owner, or a verdict on what they do for one who is "
@@ -791,7 +830,7 @@ OF_NODES: tuple[Record, ...] = (
         name=AT_STAKE,
         labels=OF_NODE,
         expression=(
-            f"count by ({NODE}) (max by ({GPU}) (gpu:gpunode_gpu_owner:workload) "
+            f"count by ({NODE}) ({OWNED_GPUS} "
             f'unless on ({GPU}) ({KIND}{{kind="interactive"}} '
             f"and on ({GPU}) {of_gpus('gpunode_job_workless_seconds', 'min')} > {NOTEBOOK_RESTS}))"
         ),

@@ -183,7 +183,7 @@ OF_RANKS: tuple[Record, ...] = (
     Record(
         name="job:gpunode_rank:count",
         labels=(*OF_JOB, "cause"),
-        expression=f"count by ({JOB}, cause) (gpu:gpunode_rank:verdict)",
+        expression=f"count by ({JOB}, cause) ({VERDICT})",
         purpose="Ranks of a job by what is said of them.",
         given=ONE_STARVES,
         results={(*TRAIN, "straggler"): 1.0},
@@ -192,9 +192,9 @@ OF_RANKS: tuple[Record, ...] = (
         name="job:gpunode_rank:weight",
         labels=(*OF_JOB, "alike"),
         expression=(
-            f'(count by ({JOB}, alike) (gpu:gpunode_rank:verdict{{alike="{WAIT}"}}) + 0.5 '
-            f"or count by ({JOB}, alike) (gpu:gpunode_rank:verdict)) "
-            f"- on ({JOB}, alike) max by ({JOB}, alike) (gpu:gpunode_rank:verdict) / 1000"
+            f'(count by ({JOB}, alike) ({VERDICT}{{alike="{WAIT}"}}) + 0.5 '
+            f"or count by ({JOB}, alike) ({VERDICT})) "
+            f"- on ({JOB}, alike) max by ({JOB}, alike) ({VERDICT}) / 1000"
         ),
         purpose="Ranks of a job that are alike. Of as many, those that wait weigh most, then those "
         "whose verdict has the smaller number; rounded, it is their count.",
@@ -229,12 +229,12 @@ OF_RANKS: tuple[Record, ...] = (
         name="gpu:gpunode_rank:odd",
         labels=(*OF_RANK, "cause", "alike"),
         expression=(
-            f'gpu:gpunode_rank:verdict{{cause!="none"}} unless on ({JOB}, alike) '
+            f'{VERDICT}{{cause!="none"}} unless on ({JOB}, alike) '
             "job:gpunode_rank:most "
-            f'or gpu:gpunode_rank:verdict{{cause="none"}} and on ({JOB}) '
+            f'or {VERDICT}{{cause="none"}} and on ({JOB}) '
             f'job:gpunode_rank:most{{alike="{WAIT}"}} '
-            f"or gpu:gpunode_rank:verdict and on ({RANK}) gpu:gpunode_rank:awaited "
-            f'or gpu:gpunode_rank:verdict{{cause!="none"}} and on ({JOB}) '
+            f"or {VERDICT} and on ({RANK}) gpu:gpunode_rank:awaited "
+            f'or {VERDICT}{{cause!="none"}} and on ({JOB}) '
             f"(sum by ({JOB}) (job:gpunode_rank:count) == 1)"
         ),
         purpose="The ranks that are not as most ranks of their job, or for which others wait, and "

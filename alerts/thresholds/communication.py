@@ -22,6 +22,7 @@ from alerts.recording.parts import (
     COMMUNICATES,
     CONGESTED,
     DISABLED,
+    NETWORK_IN_NODE,
     SAID_OWN_CAUSE,
     SHARED_MEMORY,
     SOCKETS,
@@ -225,7 +226,8 @@ COMMUNICATION = (
         summary="NCCL does not use the best path between a job's GPUs",
         summary_ko="NCCL이 최적의 통신 경로를 사용하지 않습니다",
         says="GPUs or connections with {transport}: {value}",
-        meaning="NCCL fell back to sockets or shared memory, or a variable disables a transport.",
+        meaning="NCCL fell back to sockets or shared memory, ranks on one node exchange data over "
+        "its network, or a variable disables a transport.",
         remedy="Unset the variable, give the pod its rdma/ resource, let ranks share an IPC "
         "namespace.",
         source=NCCL_ENV,
@@ -236,6 +238,8 @@ COMMUNICATION = (
             + _over(SOCKETS, "sockets instead of InfiniBand")
             + " or "
             + _over(SHARED_MEMORY, "shared memory instead of NVLink")
+            + " or "
+            + _over(NETWORK_IN_NODE, "the network inside one node")
         ),
         window="0s",
         unit="count",

@@ -7,7 +7,7 @@ from alerts.model import Example, Threshold, Tier
 from alerts.promql import FILESYSTEM, JOB, NODE, rate, state
 from alerts.recording.overview import STORAGE_REQUESTS, STORAGE_SECONDS
 from alerts.recording.parts import COPIES
-from alerts.settings import STARVED_FROM
+from alerts.settings import OTHERS_COPY, STARVED_FROM
 from alerts.thresholds.references import LEDGER, LUSTRE, PSI
 from gpunode.verdict.causes.cause import LOST
 from gpunode.verdict.causes.data import REMOTE_LATENCY
@@ -74,11 +74,16 @@ DATA_INGESTION = (
         summary="Copies between host and device hold back a job",
         summary_ko="호스트와 디바이스 간 복사 때문에 작업이 지연되고 있습니다",
         says="a GPU of the job copies data and computes nothing for {value} of the time",
+        when="a GPU of a training job copies data and computes nothing for {value} of the time, or "
+        "one of another job for {others_copy}",
         meaning="The copy engines work while every SM is idle; the driver calls that utilised.",
         remedy="Use pinned memory with non_blocking=True, a copy stream, and fewer .item() calls.",
         source=LEDGER,
         record="job:gpunode_copies:ratio",
-        signal=COPIES.over_nodes() + f" and on ({JOB}) job:gpunode_training:gpus",
+        signal=(
+            f"{COPIES.over_nodes()} and on ({JOB}) job:gpunode_training:gpus "
+            f"or {COPIES.over_nodes()} > {OTHERS_COPY}"
+        ),
         unit="percent",
         tiers=(Tier(severity="ticket", threshold=LOST, after="15m"),),
         scope="job",

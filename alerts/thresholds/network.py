@@ -28,6 +28,7 @@ SENT_AGAIN = (
     f"{gained('gpunode_infiniband_retransmitted_bytes_total', PORT)} "
     f"/ on ({PORT}) ({gained(SENT, PORT)} > 0)"
 )
+BOTH_WAYS = f"{NODE}, interface, direction"
 DROPS = series("gpunode_network_drops_total", interface="eth0", direction="receive")
 DAMAGED = series("gpunode_network_errors_total", interface="eth0", direction="receive")
 
@@ -96,9 +97,9 @@ NETWORK = (
         source="https://docs.kernel.org/networking/statistics.html",
         record="node:gpunode_network_drops:rate5m",
         signal=(
-            f"({rate('gpunode_network_drops_total', f'{NODE}, interface')} "
-            f"+ on ({NODE}, interface) "
-            f"{rate('gpunode_network_errors_total', f'{NODE}, interface')}) > 0"
+            f"sum by ({NODE}, interface) ({rate('gpunode_network_drops_total', BOTH_WAYS)} "
+            f"or label_replace({rate('gpunode_network_errors_total', BOTH_WAYS)}, "
+            '"direction", "damaged $1", "direction", "(.*)")) > 0'
         ),
         unit="number",
         tiers=(Tier(severity="ticket", threshold=10.0, after="10m"),),

@@ -59,7 +59,7 @@ from gpunode.helper.environment import ENVIRONMENT
 from gpunode.incidents.black_box import BlackBox
 from gpunode.incidents.incident import KINDS as INCIDENT_KINDS
 from gpunode.nccl.bench import COLLECTIVES
-from gpunode.nccl.log import transport
+from gpunode.nccl.log import OVER_NETWORK, transport
 from gpunode.rules.render import dump, with_values
 from gpunode.serving.requests import COUNTERS
 from gpunode.source import Meets
@@ -474,7 +474,12 @@ CONSTANTS: dict[tuple[str, str], Iterable[str]] = {
     ("gpunode_gpu_workload", "kind"): KINDS,
     ("gpunode_nccl_bus_bandwidth_bytes_per_second", "collective"): COLLECTIVES,
     ("gpunode_nccl_bus_bandwidth_bytes_per_second", "nodes"): ("1",),
-    ("gpunode_nccl_channels", "transport"): map(transport, ("NET/Socket/0", "SHM/direct/direct")),
+    ("gpunode_nccl_channels", "transport"): map(
+        transport, ("SHM/direct/direct", *(f"{way}/0" for way in OVER_NETWORK))
+    ),
+    ("gpunode_nccl_communicator_info", "ranks"): ("1",),
+    ("gpunode_nccl_communicator_info", "nodes"): ("1",),
+    ("gpunode_nccl_communicator_info", "network"): ("IB",),
     ("gpunode_nccl_expected_bus_bandwidth_bytes_per_second", "collective"): COLLECTIVES,
     ("gpunode_nccl_expected_bus_bandwidth_bytes_per_second", "nodes"): ("1",),
     ("gpunode_nccl_setting_info", "name"): ENVIRONMENT,

@@ -132,6 +132,11 @@ WAYS = {
 https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-net
 """
 
+OVER_NETWORK = tuple(
+    f"NET/{how}{direct}" for how in (*sorted(WAYS["NET"]), "other") for direct in ("", "/GDRDMA")
+)
+"""The transports by which data leaves a node, also where both ranks are on it."""
+
 HOSTNAME = re.compile(r"^([\w-]{1,64})", re.ASCII)
 """A host's name as in the name of a log: up to the first dot."""
 
