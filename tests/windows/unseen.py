@@ -31,9 +31,11 @@ TEXT = (
     "Random programs of seeds that were drawn once, after the ledger, its constants and the "
     "verdicts were made. Each ran for about 12 s beside the daemon; in the last seconds every "
     "kernel was traced. The verdict is the last one, and right if it names a cause that the "
-    "program, or a loss in its trace, was drawn to have. *Corrected* takes away the errors that "
-    "the most similar programs of other families had in the fit. It is not in the product: it says "
-    "whether more can be learned from the readings."
+    "program, or a loss in its trace, was drawn to have. It rests on readings of 10 to 30 s, and "
+    "stands for 30 s: so it also rests on the program before, and on the pause in which a CPU "
+    "wrote the trace of that one. *Corrected* takes away the errors that the most similar programs "
+    "of other families had in the fit. It is not in the product: it says whether more can be "
+    "learned from the readings."
 )
 
 
