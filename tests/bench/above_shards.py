@@ -201,10 +201,9 @@ class Above:
 
     def series(self) -> int:
         """Series that it holds, what it records included."""
-        if self.engine == "prometheus":
-            status = ask(self.store, "/api/v1/status/tsdb")["data"]["headStats"]["numSeries"]
-            return int(status)
-        return round(query(self.store, 'count({__name__!=""})'))
+        status = ask(self.store, "/api/v1/status/tsdb")["data"]
+        prometheus = self.engine == "prometheus"
+        return int(status["headStats"]["numSeries"] if prometheus else status["totalSeries"])
 
     def groups(self) -> list[Group]:
         """The groups of rules."""
