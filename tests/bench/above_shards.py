@@ -7,14 +7,13 @@ nodes: as many series as so many nodes have, which change as theirs do. First th
 and one job comes to stand still; then every node is in trouble; then the engine is killed and
 starts again.
 
-python -m tests.bench.above_shards --engine prometheus|victoriametrics [--cores N] NODES…
+python -m tests.bench.above_shards --engine prometheus|victoriametrics NODES…
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import subprocess
 import tempfile
@@ -167,9 +166,6 @@ class Above:
     rules: int
     targets: list[dict[str, Any]]
     hook: int
-    pinned: Command = field(default_factory=list)
-    """The command that starts a program on the cores that are for the engine alone."""
-
     running: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def start(self) -> float:
@@ -179,7 +175,6 @@ class Above:
             self._configure()
         for number, command in enumerate(self._commands()):
             log = (self.folder / f"{number}.log").open("ab")
-            command = [*self.pinned, *command]
             self.running.append(subprocess.Popen(command, stdout=log, stderr=log))
             ready = "/-/ready" if self.engine == "prometheus" else "/health"
             self._wait(self.store if not number else self.rules, ready)
@@ -286,7 +281,7 @@ class Above:
 
 
 @contextmanager
-def above(engine: Engine, copies: int, own: int, paged: Paged, pinned: Command) -> Iterator[Above]:
+def above(engine: Engine, copies: int, own: int, paged: Paged) -> Iterator[Above]:
     """An engine that is told so many copies, and evaluates the rules over all nodes."""
     with tempfile.TemporaryDirectory() as name, webhook(paged.note) as hook:
         store, alerts = free_ports(2)
@@ -298,7 +293,7 @@ def above(engine: Engine, copies: int, own: int, paged: Paged, pinned: Command) 
             }
             for copy in range(copies)
         ]
-        found = Above(engine, Path(name), store, rules, targets, hook, pinned)
+        found = Above(engine, Path(name), store, rules, targets, hook)
         try:
             found.start()
             yield found
@@ -335,9 +330,7 @@ def watched(engine: Above, lasts: float) -> tuple[Taken, dict[str, Group]]:
     return Taken(engine.series(), resident, cores, worst), slowest
 
 
-def measured(
-    engine: Engine, nodes: int, lasts: float, pinned: Command
-) -> tuple[list[Result], list[str]]:
+def measured(engine: Engine, nodes: int, lasts: float) -> tuple[list[Result], list[str]]:
     """What an engine above so many nodes takes: at rest and in trouble for so long each."""
     copies = max(1, round(nodes / OF_SHARD))
     paged = Paged()
@@ -347,7 +340,7 @@ def measured(
         told = HandedOn(at_rest, in_trouble)
         own = stack.enter_context(exporter(told.text))
         time.sleep(WARM)
-        over = stack.enter_context(above(engine, copies, own, paged, pinned))
+        over = stack.enter_context(above(engine, copies, own, paged))
         time.sleep(SETTLED)
         told.stands_since = time.time()
         rest, slowest = watched(over, lasts)
@@ -408,18 +401,9 @@ def measured(
     return results, details
 
 
-def reserved(cores: int) -> Command:
-    """Leave so many cores to the engine; the command that starts a program on these alone."""
-    every = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, every[cores:])
-    return ["taskset", "--cpu-list", ",".join(map(str, every[:cores]))]
-
-
-def report(engine: Engine, sizes: Sequence[int], lasts: float, cores: int | None) -> Report:
+def report(engine: Engine, sizes: Sequence[int], lasts: float) -> Report:
     """What an engine takes above fleets of these sizes."""
-    pinned = reserved(cores) if cores else []
-    found = [measured(engine, nodes, lasts, pinned) for nodes in sizes]
-    where = f"The engine has {cores} cores of its own." if cores else "The engine has no own cores."
+    found = [measured(engine, nodes, lasts) for nodes in sizes]
     programs = PROGRAMS[engine]
     return Report(
         f"The engine above all shards: {programs}",
@@ -427,7 +411,7 @@ def report(engine: Engine, sizes: Sequence[int], lasts: float, cores: int | None
         f"What shards hand on, told by a generator that multiplies {OF_SHARD} nodes of 8 GPUs "
         f"whose jobs tell all that they can, scraped every {SCRAPE} s by {programs}, which "
         f"evaluates `cluster_*.yaml`: for {lasts:.0f} s with one job in {AT_REST} in trouble, and "
-        f"as long with every node in trouble. The generator and its shards run beside it. {where}",
+        "as long with every node in trouble. The generator and its shards run on the same machine.",
         [result for results, _ in found for result in results],
         [line for _, details in found for line in details],
     )
@@ -494,10 +478,9 @@ def main() -> None:
     parser.add_argument("nodes", nargs="*", type=int, default=[10_000])
     parser.add_argument("--engine", choices=get_args(Engine), default="prometheus")
     parser.add_argument("--seconds", type=float, default=120.0, help="at rest, and in trouble")
-    parser.add_argument("--cores", type=int, help="cores that nothing but the engine uses")
     parser.add_argument("--print", action="store_true", help="do not write the figures")
     arguments = parser.parse_args()
-    found = report(arguments.engine, arguments.nodes, arguments.seconds, arguments.cores)
+    found = report(arguments.engine, arguments.nodes, arguments.seconds)
     found.print()
     if not arguments.print:
         found.publish(RESULT[arguments.engine])

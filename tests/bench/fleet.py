@@ -40,7 +40,7 @@ from tests.bench.incidents import INCIDENTS, ROOT, RULES, prometheus
 from tests.bench.large_jobs import MOST_BYTES
 from tests.bench.past import DAYS, live_through
 from tests.bench.programs import ask, exporter, need
-from tests.bench.report import DOCS, Report, Result, machine, render
+from tests.bench.report import Report, Result, machine
 from tests.daemon import free_port
 
 NODES = 1250
@@ -594,9 +594,8 @@ def main() -> None:
     if arguments.only != "boards":
         reports.append(("12-fleet", rules(arguments.seconds)))
     for name, report in reports:
-        report.save(name, DOCS / "performance")
+        report.publish(name)
         report.print()
-    (DOCS / "performance.md").write_text(render())
 
 
 if __name__ == "__main__":
