@@ -99,6 +99,7 @@ def told(actor: Actor) -> Judgement:
         (Actor(0, GAPS, {job.LOADER_THREAD: 0.3, **RESTS}), "unexplained"),
         (Actor(0, IDLE, RESTS), "none"),
         (Actor(0, {"compute": 0.95, "starved": 0.05}, ONE_THREAD), "none"),
+        (Actor(0, {"compute": 0.86, "starved": 0.14}, PREPARES), "none"),
         # Compilation.
         (Actor(0, NOTHING, rates=phase("compile")), "compile"),
         (Actor(0, NOTHING, {job.COMPILER_CPUS: 2.5}), "compile"),
@@ -336,6 +337,32 @@ IN_PAGE_FAULTS = {job.HOST_THREAD: 1.0, job.HOST_CPUS: 1.0, job.HOST_SYSTEM: 0.5
     ],
 )
 def test_memory_that_comes_and_goes_is_told_from_launches_and_data(
+    actor: Actor, cause: str
+) -> None:
+    assert told(actor).cause == cause
+
+
+WAITS_FOR_CPU: dict[Labelled, float] = {(job.PRESSURE_WAITING, ("cpu",)): 0.6}
+
+
+@pytest.mark.parametrize(
+    ("actor", "cause"),
+    [
+        # It sleeps in every step, its loader does not keep up, or others have the CPUs.
+        (Actor(0, LAUNCHES, RESTS), "unexplained"),
+        (Actor(0, {**LAUNCHES, "launch": 0.4, "starved": 0.27}, RESTS), "unexplained"),
+        (Actor(0, LAUNCHES, PREPARES), "data_loading_cpu"),
+        (Actor(0, LAUNCHES, RESTS, WAITS_FOR_CPU), "data_loading_cpu"),
+        # It launches for most of the gaps, or may sleep only while kernels run.
+        (Actor(0, LAUNCHES, {job.HOST_CPUS: 0.35}), "kernel_launch"),
+        (Actor(0, {"compute": 0.7, "launch": 0.3}, {job.HOST_CPUS: 0.3}), "kernel_launch"),
+        # Of a server, another process may launch; of some, nothing is known.
+        (server(LAUNCHES, RESTS), "kernel_launch"),
+        (Actor(0, LAUNCHES), "kernel_launch"),
+        (Actor(0, LAUNCHES, RESTS, levels={(job.UNREADABLE, ("stat",)): 1.0}), "kernel_launch"),
+    ],
+)
+def test_a_process_that_sleeps_between_kernels_does_not_launch_them(
     actor: Actor, cause: str
 ) -> None:
     assert told(actor).cause == cause

@@ -35,12 +35,10 @@ from gpunode.verdict.facts import Facts, Snapshot
 from gpunode.verdict.source import USED
 from tests import strict
 from tests.verdict.stage import Actor, Stage
-from tests.verdict.test_causes import GAPS, PREPARES
+from tests.verdict.test_causes import GAPS, LAUNCHES, ONE_THREAD, PREPARES
 
 FAMILIES = (data, host, allocation, communication, limits, serving)
 AT = ("0", "GPU-0")
-BOTH = ({"compute": 0.6, "starved": 0.4}, {"compute": 0.6, "launch": 0.4})
-"""What two GPUs do: one waits for data, one for launches."""
 
 
 def failing(on: str, error: BaseException) -> Callable[[Cause], Cause]:
@@ -116,7 +114,7 @@ def test_whatever_fails_every_gpu_has_a_verdict(
     broken: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     change(monkeypatch, failing("0", KeyError("ours")), broken)
-    stage = Stage(*(Actor(index, states, PREPARES) for index, states in enumerate(BOTH)))
+    stage = Stage(Actor(0, GAPS, PREPARES), Actor(1, LAUNCHES, ONE_THREAD))
     stage.play(20)
     expected = ["data_loading_cpu", "kernel_launch"]
     assert stage.causes == [

@@ -341,8 +341,8 @@ UNEXPLAINED = Cause(
     name="unexplained",
     meaning="starved, and nothing that is read on this node explains it",
     named_when=(
-        "the GPU is `starved`, and nothing on this node shows a cause; a remote service, "
-        "a sleep or a lock is likely"
+        "the GPU is `starved`, or its process sleeps in most of the gaps between kernels, and "
+        "nothing on this node shows a cause; a remote service, a sleep or a lock is likely"
     ),
     advice=Advice(
         "soon",
