@@ -354,6 +354,31 @@ windows = st.builds(
 )
 
 
+@pytest.mark.parametrize(
+    ("busy", "copied"),
+    [
+        pytest.param(0.6, 0.0, id="a kernel of cuDNN that reads what the host has"),
+        pytest.param(0.7, 0.4, id="copies from memory that is not pinned"),
+        pytest.param(None, 0.4, id="the buffer of utilisation was not read"),
+    ],
+)
+def test_what_no_copy_engine_moved_while_no_kernel_ran_is_no_copy(
+    busy: float | None, copied: float
+) -> None:
+    """Readings of a recurrent network on an H200; with engines, those of a copy beside."""
+    seen = window(
+        steady(235),
+        graphics=0.6,
+        sm=0.5,
+        dram=0.2,
+        busy=busy,
+        pcie_receive=5.75e9,
+        pcie_transmit=0.39e9,
+        peers=False,
+    )
+    assert split(seen).shares["copy"] == pytest.approx(copied, abs=0.02)
+
+
 @given(windows)
 def test_shares_are_shares(seen: Window) -> None:
     shares = split(seen).shares

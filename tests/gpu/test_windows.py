@@ -126,6 +126,10 @@ SIGNATURES: dict[str, tuple[dict[str, float], float]] = {
 }
 
 
+COPYING = {"pinned": 1.0, "pageable": 0.15, "results": 0.11}
+"""Share of the time in which copy engines run."""
+
+
 def mixture(seed: int) -> Window:
     """Some signatures, each for a share of the window, with the draw that goes with them."""
     any_of = random.Random(seed)
@@ -142,8 +146,10 @@ def mixture(seed: int) -> Window:
     smooth = any_of.choice([0.0, 1.0, any_of.random()])
     mean = sum(watts) / len(watts)
     values["graphics"] = min(1.0, values["graphics"])
-    pinned = sum(w for n, w in zip(names, weights, strict=True) if n == "pinned") / sum(weights)
-    busy = any_of.choice([None, min(1.0, values["graphics"] + pinned)])
+    copying = sum(
+        weight * COPYING.get(name, 0.0) for name, weight in zip(names, weights, strict=True)
+    )
+    busy = any_of.choice([None, min(1.0, values["graphics"] + copying / sum(weights))])
     return window(
         dict(values),
         [smooth * mean + (1 - smooth) * draw for draw in watts],

@@ -2,7 +2,8 @@
 
 ``unseen_programs/`` has what ``tests.bench.truth.generate`` wrote for seeds never drawn before.
 Neither the fit nor a person used them: what is drawn after a change of the ledger goes there, and
-what was there before goes to the fit.
+what was there before goes to the fit. With ``--most 1 --watch 16``, each program has a process of
+its own, so that its verdict rests on nothing that another did.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ RIGHT = 0.95
 
 TEXT = (
     "Random programs of seeds that were drawn once, after the ledger, its constants and the "
-    "verdicts were made. Each ran for about 12 s beside the daemon; in the last seconds every "
-    "kernel was traced. The verdict is the last one, and right if it names a cause that the "
-    "program, or a loss in its trace, was drawn to have. It rests on readings of 10 to 30 s, and "
-    "stands for 30 s: so it also rests on the program before, and on the pause in which a CPU "
-    "wrote the trace of that one. *Corrected* takes away the errors that the most similar programs "
-    "of other families had in the fit. It is not in the product: it says whether more can be "
-    "learned from the readings."
+    "verdicts were made. Each ran for about 20 s beside the daemon, in a process of its own; in "
+    "the last seconds every kernel was traced. The verdict is the last one, and right if it names "
+    "a cause that the program, or a loss in its trace, was drawn to have. They are few: programs "
+    "that were drawn before the last change of the ledger or of a verdict are among those that "
+    "the constants are fitted to. *Corrected* takes away the errors that the most similar "
+    "programs of other families had in the fit. It is not in the product: it says whether more "
+    "can be learned from the readings."
 )
 
 

@@ -122,6 +122,11 @@ ONE_WAY = 1.3
 TINY = (0.005, 0.02)
 """SM share of the kernels' time below which their launch takes longer than they do."""
 
+BY_ENGINES = (0.0, 0.9)
+"""Bytes that PCIe can carry while only copy engines run, per byte that it carried: 0.9 to 1.3 where
+copy engines moved them, and about 0 where kernels did. Those of cuDNN for recurrent networks read
+the host's memory at up to 9 GB/s. What is copied while kernels run costs no time either."""
+
 TOO_FAST = (1.2, 4.0)
 """Rate of copies, while no kernel runs, over that of pageable ones, from which they are pinned."""
 
@@ -206,7 +211,7 @@ def _split_by_counters(window: Window, tuned: Tuned) -> Split:
     _split_kernels(window, tuned, graphics, shares)
     rest = 1.0 - graphics
     rest -= _split_engines(window, graphics, rest, shares)
-    rest -= _split_copies(window, tuned, rest, shares)
+    rest -= _split_copies(window, tuned, graphics, rest, shares)
     _split_rest(window, tuned, graphics, rest, result)
     return result
 
@@ -377,7 +382,9 @@ def _split_engines(window: Window, graphics: float, rest: float, shares: dict[st
     return copies + peers + unseen
 
 
-def _split_copies(window: Window, tuned: Tuned, rest: float, shares: dict[str, float]) -> float:
+def _split_copies(
+    window: Window, tuned: Tuned, graphics: float, rest: float, shares: dict[str, float]
+) -> float:
     """Assign the time of copies that a CPU holds up; returns how much that was.
 
     Copy engines move memory that is not pinned in short bursts, between which a CPU copies the
@@ -401,9 +408,18 @@ def _split_copies(window: Window, tuned: Tuned, rest: float, shares: dict[str, f
     held_up = results * to_host / (new + (used - new) * returned)
     round_trip = returned * min(to_device, to_host)
     held_up += max(pageable * to_device, round_trip) / tuned.pageable_to_device
+    held_up *= _by_engines(window, graphics)
     held_up = min(rest, max(0.0, held_up - shares["copy"]))
     shares["copy"] += held_up
     return held_up
+
+
+def _by_engines(window: Window, graphics: float) -> float:
+    """How sure it is that copy engines moved what PCIe did, while no kernel ran; 1 if not known."""
+    most = window.limits.pcie_bytes_per_second
+    if window.busy is None or not most or not window.pcie:
+        return 1.0
+    return _ramp((window.busy - graphics) * most / window.pcie, BY_ENGINES)
 
 
 def _left_of(rate: float, part: float, enough: Ramp) -> float:
