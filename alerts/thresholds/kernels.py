@@ -21,7 +21,9 @@ KERNELS = (
         when="training loses {value} of the time to gaps between small kernels, or a service "
         "{server_launches}",
         meaning="The CPU launches kernels more slowly than the GPU runs them.",
-        remedy="Use CUDA graphs, torch.compile, larger batches, or a faster CPU or governor.",
+        remedy="If the verdict is kernel_launch, use CUDA graphs, torch.compile, larger batches or "
+        "a faster CPU or governor. If it is unexplained, the process sleeps between kernels: see "
+        "for what (`gpunode stacks --pid PID`).",
         source=LEDGER,
         record="job:gpunode_launch:ratio",
         signal=(
