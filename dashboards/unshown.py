@@ -75,7 +75,6 @@ UNSHOWN: Mapping[str, tuple[str, ...]] = {
         "gpunode_incident_write_failures_total",
     ),
     "How well gpunode itself reads: `gpunode doctor` tells of it in words": (
-        "gpunode_job_unreadable_processes",
         "gpunode_nccl_ras_unanswered",
         "gpunode_serving_unanswered",
         "gpunode_source_cpu_seconds_total",

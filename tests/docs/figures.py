@@ -263,6 +263,9 @@ LOSSES: dict[str, tuple[str, ...]] = {
 }
 """By the loss, the causes that need no other explanation."""
 
+OF_SLEEP = ("data_loading_cpu", "unexplained")
+"""Explanations that are also looked for where the process sleeps between kernels."""
+
 PILL, STEP = 30, 42
 IN_A_ROW = 4
 """The limits of the work in a row."""
@@ -279,7 +282,7 @@ def _pill(cause: str, x: float, y: float, width: float) -> Drawn:
 def verdict() -> str:
     """How a verdict falls: the losses of the ledger, their causes, and the limits of the work."""
     lost = {cause for found in LOSSES.values() for cause in found}
-    assert lost == {cause.name for cause, _ in LOOKS_FOR_LOSSES}
+    assert {*lost, *OF_SLEEP} == {cause.name for cause, _ in LOOKS_FOR_LOSSES}
     assert {*EXPLAINED, *LIMITS, *lost, UNEXPLAINED.name, NONE.name} == set(CAUSES)
     left, middle, width = 24, 500, 436
     drawn: Drawn = [
@@ -321,6 +324,14 @@ def verdict() -> str:
         y += tall + gap
     foot = top + height
     drawn += [
+        _text(f"{', '.join(OF_SLEEP)}: also", left, foot + 18, size=12, colour=QUIET),
+        _text(
+            f"launch ≥ {LAUNCHES:g} while the process sleeps",
+            left,
+            foot + 34,
+            size=12,
+            colour=QUIET,
+        ),
         _text(
             f"stalled_collective: for {STALLED:g} s or more, and no peer is at work",
             middle,
@@ -328,7 +339,7 @@ def verdict() -> str:
             size=12,
             colour=QUIET,
         ),
-        _arrow(left + width / 2, foot + 2, left + width / 2, foot + 42),
+        _arrow(left + width - 60, foot + 2, left + width - 60, foot + 42),
         _arrow(middle + width - 60, foot + 2, middle + width - 60, foot + 42),
         _box(left, foot + 46, WIDTH - 2 * left, 46, "#e9f4ee"),
         _text(

@@ -99,7 +99,6 @@ def told(actor: Actor) -> Judgement:
         (Actor(0, GAPS, {job.LOADER_THREAD: 0.3, **RESTS}), "unexplained"),
         (Actor(0, IDLE, RESTS), "none"),
         (Actor(0, {"compute": 0.95, "starved": 0.05}, ONE_THREAD), "none"),
-        (Actor(0, {"compute": 0.86, "starved": 0.14}, PREPARES), "none"),
         # Compilation.
         (Actor(0, NOTHING, rates=phase("compile")), "compile"),
         (Actor(0, NOTHING, {job.COMPILER_CPUS: 2.5}), "compile"),
@@ -353,9 +352,15 @@ WAITS_FOR_CPU: dict[Labelled, float] = {(job.PRESSURE_WAITING, ("cpu",)): 0.6}
         (Actor(0, {**LAUNCHES, "launch": 0.4, "starved": 0.27}, RESTS), "unexplained"),
         (Actor(0, LAUNCHES, PREPARES), "data_loading_cpu"),
         (Actor(0, LAUNCHES, RESTS, WAITS_FOR_CPU), "data_loading_cpu"),
+        # What is no part of every step does not explain short gaps.
+        (Actor(0, LAUNCHES, RESTS, WRITES), "unexplained"),
+        (Actor(0, {"compute": 0.03, "launch": 0.97}, {**RESTS, job.BLOCKED: 1.0}), "unexplained"),
+        (notebook({"compute": 0.03, "launch": 0.97}, RESTS), "unexplained"),
         # It launches for most of the gaps, or may sleep only while kernels run.
         (Actor(0, LAUNCHES, {job.HOST_CPUS: 0.35}), "kernel_launch"),
         (Actor(0, {"compute": 0.7, "launch": 0.3}, {job.HOST_CPUS: 0.3}), "kernel_launch"),
+        # Short gaps are few, as in every job.
+        (Actor(0, {"compute": 0.84, "launch": 0.14, "starved": 0.02}, RESTS), "none"),
         # Of a server, another process may launch; of some, nothing is known.
         (server(LAUNCHES, RESTS), "kernel_launch"),
         (Actor(0, LAUNCHES), "kernel_launch"),

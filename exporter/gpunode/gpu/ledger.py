@@ -123,9 +123,9 @@ TINY = (0.005, 0.02)
 """SM share of the kernels' time below which their launch takes longer than they do."""
 
 BY_ENGINES = (0.0, 0.9)
-"""Bytes that PCIe can carry while only copy engines run, per byte that it carried: 0.9 to 1.3 where
-copy engines moved them, and about 0 where kernels did. Those of cuDNN for recurrent networks read
-the host's memory at up to 9 GB/s. What is copied while kernels run costs no time either."""
+"""What PCIe could have moved in the time in which only copy engines ran, over what it moved: 0.9 to
+1.3 where copy engines moved it, and about 0 where kernels did. The kernels of cuDNN for recurrent
+networks read the host's memory at up to 9 GB/s."""
 
 TOO_FAST = (1.2, 4.0)
 """Rate of copies, while no kernel runs, over that of pageable ones, from which they are pinned."""
@@ -408,18 +408,22 @@ def _split_copies(
     held_up = results * to_host / (new + (used - new) * returned)
     round_trip = returned * min(to_device, to_host)
     held_up += max(pageable * to_device, round_trip) / tuned.pageable_to_device
-    held_up *= _by_engines(window, graphics)
+    held_up *= _moved_by_engines(window, graphics)
     held_up = min(rest, max(0.0, held_up - shares["copy"]))
     shares["copy"] += held_up
     return held_up
 
 
-def _by_engines(window: Window, graphics: float) -> float:
-    """How sure it is that copy engines moved what PCIe did, while no kernel ran; 1 if not known."""
-    most = window.limits.pcie_bytes_per_second
-    if window.busy is None or not most or not window.pcie:
+def _moved_by_engines(window: Window, graphics: float) -> float:
+    """How sure it is that copy engines moved what PCIe did, and no kernel; 1 if that is not known.
+
+    Only GPM's counters cover the same time as the buffer of utilisation.
+    """
+    most, moved = window.limits.pcie_bytes_per_second, window.pcie
+    gpm = window.activity is not None and window.activity.counters == "gpm"
+    if not gpm or window.busy is None or not most or not moved or moved > most:
         return 1.0
-    return _ramp((window.busy - graphics) * most / window.pcie, BY_ENGINES)
+    return _ramp((window.busy - graphics) * most / moved, BY_ENGINES)
 
 
 def _left_of(rate: float, part: float, enough: Ramp) -> float:

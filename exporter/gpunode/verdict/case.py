@@ -9,7 +9,6 @@ from itertools import pairwise
 from gpunode.gpu.activity import SECONDS
 from gpunode.gpu.ledger import STATES
 from gpunode.gpu.units import PCIE_BYTES
-from gpunode.jobs.processes import HOST_CPUS, UNREADABLE
 from gpunode.metric import Metric
 from gpunode.verdict.facts import At, Facts, series_name
 
@@ -21,13 +20,6 @@ LATELY = "[30s]"
 
 STANDS = "where it stands: "
 """Begins the meaning of evidence that no series proves."""
-
-GAPS = ("launch", "starved", "idle")
-"""States of gaps between kernels: which of them a gap is depends on its length, not its cause."""
-
-SLEPT = 0.5
-"""From this share of the gaps between kernels in which the process slept, it launched nothing in
-them, however short they are."""
 
 TO_HOST = 0.5
 """From this many bytes sent per byte received, copies bring results to the host."""
@@ -89,9 +81,6 @@ class Case:
     peers: tuple[Mapping[str, float], ...] = ()
     """The ledger's shares of the other GPUs of the job on this node."""
 
-    slept: float = 0.0
-    """Share of time in short gaps between kernels in which the process launched nothing."""
-
     def now(self, metric: Metric, *labels: str) -> float:
         """The latest value of a series of this GPU, 0 without one."""
         return self.facts.now(metric, *self.at, *labels) or 0.0
@@ -117,14 +106,9 @@ class Case:
         return found
 
     @property
-    def gaps(self) -> float:
-        """Share of time in gaps between kernels, whatever their length."""
-        return sum(self.shares[state] for state in GAPS)
-
-    @property
     def without_work(self) -> float:
-        """Share of time in which a process held the GPU, and neither ran nor launched anything."""
-        return self.shares["starved"] + self.shares["idle"] + self.slept
+        """Share of time in which a process held the GPU and nothing ran."""
+        return self.shares["starved"] + self.shares["idle"]
 
     @property
     def results(self) -> float:
@@ -152,19 +136,6 @@ class Case:
         """Evidence from the ledger."""
         meaning = f"share of time: {STATES[state]}"
         return self.evidence(SECONDS, self.shares[state], threshold, meaning, state)
-
-
-def slept_in_gaps(facts: Facts, at: At, shares: Mapping[str, float], kind: str) -> float:
-    """Share of time in short gaps between kernels in which the process launched nothing.
-
-    It slept in most of its gaps, even if it slept as well whenever a kernel ran. Of a server,
-    another process may decide what is launched.
-    """
-    cpus, unread = facts.now(HOST_CPUS, *at), facts.now(UNREADABLE, *at, "stat")
-    if not shares or cpus is None or unread or kind == "serving":
-        return 0.0
-    gaps = sum(shares[state] for state in GAPS)
-    return shares["launch"] if gaps - cpus >= SLEPT * gaps else 0.0
 
 
 def per_second(series: str) -> str:

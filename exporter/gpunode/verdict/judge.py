@@ -14,18 +14,18 @@ from functools import partial
 from typing import TypeVar
 
 from gpunode.gpu.units import PCIE_BYTES
-from gpunode.jobs.processes import HOST_CPUS, UNREADABLE
+from gpunode.jobs.processes import UNREADABLE
 from gpunode.loop import complaints
 from gpunode.loop.complaints import isolated
 from gpunode.metric import Metric, Sample
 from gpunode.verdict.case import Case, Evidence
 from gpunode.verdict.causes import CAUSES, NONE
-from gpunode.verdict.causes.cause import WITHOUT_WORK, Bounds, Cause, Explains, Loses
+from gpunode.verdict.causes.cause import LOST, Bounds, Cause, Explains, Loses
 from gpunode.verdict.causes.host import UNEXPLAINED, unread
 
 T = TypeVar("T")
 
-USES = (HOST_CPUS, PCIE_BYTES, UNREADABLE)
+USES = (PCIE_BYTES, UNREADABLE)
 """The metrics that a verdict rests on beside those of the causes."""
 
 FAILURES = Metric(
@@ -93,26 +93,27 @@ class Judge:
         """Time without work, put down to the first explanation that has evidence."""
         results = case.results
         share = case.without_work + results
-        if share < WITHOUT_WORK:
+        if share < LOST:
             return None
         wanted = (
-            case.shares["starved"] + case.slept + results >= WITHOUT_WORK
+            case.shares["starved"] + results >= LOST
             or case.waited_for is not None
             or case.kind == "training"
         )
-        states = ("starved", "idle", *(["launch"] if case.slept else []))
+        state = max(("starved", "idle", "copy"), key=lambda state: case.shares[state])
         of_peers = case.shares["blocked"] if case.peers_starve else 0.0
         for cause, explains in EXPLANATIONS:
             if not (wanted or explains.of_idle):
                 continue
             evidence = self._asked(cause, case, explains.evidence)
             if evidence:
-                ledger = _most_of(case, *states, "copy")
+                ledger = case.state(state, LOST)
                 return Verdict(cause, share + of_peers, (ledger, *evidence))
         share = case.without_work  # copies explain themselves: DATA_LOADING_COPY
-        if not wanted or share < WITHOUT_WORK:
+        if not wanted or share < LOST:
             return None
-        evidence = (_most_of(case, *states), *unread(case))
+        state = max(("starved", "idle"), key=lambda state: case.shares[state])
+        evidence = (case.state(state, LOST), *unread(case))
         return Verdict(UNEXPLAINED, share + of_peers, evidence)
 
     def _found(
@@ -135,8 +136,3 @@ class Judge:
             where = f"verdict, GPU {case.at[0]}"
             complaints.complain(where, f"cannot look for {cause.name}", found)
         return None
-
-
-def _most_of(case: Case, *states: str) -> Evidence:
-    """Evidence from that of these states to which most of the time went."""
-    return case.state(max(states, key=lambda state: case.shares[state]), WITHOUT_WORK)

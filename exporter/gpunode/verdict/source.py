@@ -15,7 +15,7 @@ from gpunode.metric import Metric, Sample
 from gpunode.source import Reading, Readings
 from gpunode.verdict import judge, last_work, overdue, waiting
 from gpunode.verdict import workload as kinds
-from gpunode.verdict.case import Case, Evidence, WaitedFor, slept_in_gaps
+from gpunode.verdict.case import Case, Evidence, WaitedFor
 from gpunode.verdict.causes import CAUSES
 from gpunode.verdict.causes import USES as OF_CAUSES
 from gpunode.verdict.causes.cause import LOST
@@ -123,18 +123,16 @@ class Verdicts:
             workload = workloads.get(at)
             if workload is not None:
                 samples += _one_of(KINDS, WORKLOAD, at, workload.kind)
-            kind = workload.kind if workload else "unknown"
             case = Case(
                 facts,
                 recent,
                 at,
                 shares[at],
-                kind,
+                workload.kind if workload else "unknown",
                 waits.get(at, ()),
                 late.get(at),
                 not starving.isdisjoint(peers),
                 tuple(shares[peer] for peer in sorted(peers) if shares.get(peer)),
-                slept_in_gaps(facts, at, shares[at], kind),
             )
             found = self._judge.verdicts(case)
             if not found:

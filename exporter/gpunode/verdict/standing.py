@@ -74,19 +74,14 @@ class Standing:
     """Verdicts in a row that named another cause, and when the first of them fell."""
 
     def is_over(self, shares: Mapping[str, float]) -> bool:
-        """Whether what the verdict rested on is gone, and does not come and go."""
-        return distance(shares, self.rests_on) >= self._unusual
+        """Whether what the verdict rested on is gone."""
+        return distance(shares, self.rests_on) >= MOVED
 
     def moved(self, latest: Mapping[str, float]) -> bool:
         """Whether the GPU does something else than usual."""
         if any(latest.get(s, 0.0) >= BOUND > self.usual.get(s, 0.0) for s in RESTS):
             return True
-        return distance(latest, self.usual) >= self._unusual
-
-    @property
-    def _unusual(self) -> float:
-        """The distance from which the GPU does something else."""
-        return max(MOVED, VARIES * self.varies)
+        return distance(latest, self.usual) >= max(MOVED, VARIES * self.varies)
 
     def learn(self, latest: Mapping[str, float]) -> None:
         """Add the last windows to what is usual."""

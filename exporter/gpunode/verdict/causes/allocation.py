@@ -26,7 +26,7 @@ OTHERS = (CHECKPOINT, COMPILE, DATA_LOADING_STORAGE)
 
 def _calls_for_memory(case: Case) -> Iterator[Evidence]:
     """Memory comes and goes, and the process is in the kernel for much of the time without work."""
-    lost = case.gaps
+    lost = case.shares["launch"] + case.without_work
     system = case.now(job.HOST_SYSTEM)
     if system < IN_KERNEL * lost or any(explained_by(other, case) for other in OTHERS):
         return
@@ -47,7 +47,7 @@ def _between_kernels(case: Case) -> Effect | None:
     evidence = tuple(_calls_for_memory(case))
     if not evidence:
         return None
-    return Effect(case.gaps, (case.state("launch", LOST), *evidence))
+    return Effect(launch + case.without_work, (case.state("launch", LOST), *evidence))
 
 
 MEMORY_ALLOCATION = Cause(

@@ -7,15 +7,10 @@ from dataclasses import dataclass
 
 from gpunode.metric import Metric
 from gpunode.verdict.advice import Advice, Family
-from gpunode.verdict.case import GAPS, Case, Evidence
+from gpunode.verdict.case import Case, Evidence
 
 LOST = 0.1
 """Minimum share of time for a loss to count."""
-
-WITHOUT_WORK = 0.15
-"""Minimum share of time without work to count. The ledger takes gaps between kernels that take a
-tenth of the time for long ones too often: of 8 traced programs that it found starved for 0.10 to
-0.15 of the time, one was (``tests/windows``)."""
 
 BOUND = 0.5
 """Minimum share of time for a resource to count as bounding the work."""
@@ -71,6 +66,9 @@ def takes(state: str, least: float) -> Loses:
 
     return Loses(look)
 
+
+GAPS = ("launch", "starved", "idle")
+"""States of gaps between kernels: which of them a gap is depends on its length, not its cause."""
 
 RESIDUE = 0.1
 """Share of the time that such gaps take in a job that nothing holds up: the median of the pairs of

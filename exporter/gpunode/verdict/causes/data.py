@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gpunode.gpu.activity import SECONDS
 from gpunode.gpu.health import PCIE_GENERATION, PCIE_WIDTH
 from gpunode.gpu.units import PCIE_BYTES
 from gpunode.host import disk, lustre, nfs, pressure
@@ -27,6 +28,7 @@ from gpunode.verdict.causes.host import (
     busy_thread,
     explained_by,
     phase,
+    waits_in_short_gaps,
 )
 from gpunode.verdict.facts import At, Facts, series_name
 
@@ -129,25 +131,37 @@ def _pressure(facts: Facts, at: At, resource: str) -> tuple[str, float] | None:
     return None
 
 
+def _in_short_gaps(case: Case) -> Effect | None:
+    """The process waits a little in every step: for its loader, or for a CPU."""
+    waits = waits_in_short_gaps(case)
+    why = (*_loader(case), *_cpu(case)) if waits else ()
+    return Effect(waits.share, (*waits.evidence, *why)) if waits and why else None
+
+
 DATA_LOADING_CPU = Cause(
     name="data_loading_cpu",
     meaning="starved, and the CPUs that prepare the data are at their limit",
     named_when=(
         "the GPU is `starved`, and the CPUs are the reason: a thread that prepares data "
         "is at its limit, or the thread that runs the training was busy for most of the "
-        "gaps, or the job's CPU quota throttles it, or its tasks wait for a CPU (PSI)"
+        "gaps, or the job's CPU quota throttles it, or its tasks wait for a CPU (PSI); or the "
+        "process sleeps in most of the gaps between kernels, however short, for such a reason"
     ),
     looks=(
         Explains(_loader, rank=70),
         Explains(_data_on_host, rank=80),
         Explains(_cpu, rank=110),
+        Loses(_in_short_gaps),
     ),
     uses=(
+        SECONDS,
+        job.HOST_CPUS,
         job.HOST_THREAD,
         job.LOADER_THREAD,
         job.PRESSURE_WAITING,
         job.QUOTA_PERIODS,
         job.QUOTA_THROTTLED_PERIODS,
+        job.UNREADABLE,
         pressure.WAITING,
         steps.SECONDS,
     ),

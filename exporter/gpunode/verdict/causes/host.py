@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
-from gpunode.gpu.activity import MEMORY_USED, PROCESSES
+from gpunode.gpu.activity import MEMORY_USED, PROCESSES, SECONDS
 from gpunode.gpu.units import PCIE_BYTES
 from gpunode.jobs import processes as job
 from gpunode.jobs import steps
@@ -20,6 +20,7 @@ from gpunode.verdict.causes.cause import (
     Remedy,
     without_gaps_and_copies,
 )
+from gpunode.verdict.causes.limits import LAUNCHES
 from gpunode.verdict.engine import USES as OF_ENGINE
 from gpunode.verdict.engine import engine_of, nobody_asks
 from gpunode.verdict.workload import WORKLOAD
@@ -57,6 +58,9 @@ GROWS = 3
 WRITES = 50e6
 """From this many bytes per second that a job writes while the GPU waits, it saves its state."""
 
+ASLEEP = 0.5
+"""If a process slept in so much of the gaps between kernels, none of them is a launch."""
+
 IN_PHASE = 0.5
 """Share of the GPU's lost time that the client's phase must cover to explain it."""
 
@@ -84,6 +88,27 @@ def busy_thread(case: Case) -> Iterator[Evidence]:
     if busy >= least:
         meaning = "share of a CPU used by one thread, or by all that share one, of the process"
         yield case.evidence(job.HOST_THREAD, busy, least, meaning)
+
+
+def waits_in_short_gaps(case: Case) -> Effect | None:
+    """The process slept in most of the gaps between kernels, so that it launched nothing in them.
+
+    That is so if its CPU time does not fill half of the gaps, even if all of it fell there. It is
+    read every 10 s: the highest of 30 s counts, beside the gaps of these. Of a server, another
+    process may decide what is launched.
+    """
+    cpus, unread = case.facts.now(job.HOST_CPUS, *case.at), case.now(job.UNREADABLE, "stat")
+    usual = case.facts.shares(case.at)
+    gaps = sum(usual.get(state, 0.0) for state in ("launch", "starved"))
+    if cpus is None or unread or case.kind == "serving":
+        return None
+    used, most = case.facts.peak(job.HOST_CPUS, *case.at), (1.0 - ASLEEP) * gaps
+    if min(gaps, case.shares["launch"]) < LAUNCHES or used > most:
+        return None
+    meaning = "CPUs that the process on the GPU uses at most, within 30 s"
+    query = f"max_over_time({case.series(job.HOST_CPUS)}{LATELY})"
+    sleeps = case.evidence(job.HOST_CPUS, used, most, meaning, query=query)
+    return Effect(case.shares["launch"], (case.state("launch", LAUNCHES), sleeps))
 
 
 def _host_compute(case: Case) -> Iterator[Evidence]:
@@ -341,9 +366,12 @@ UNEXPLAINED = Cause(
     name="unexplained",
     meaning="starved, and nothing that is read on this node explains it",
     named_when=(
-        "the GPU is `starved`, or its process sleeps in most of the gaps between kernels, and "
-        "nothing on this node shows a cause; a remote service, a sleep or a lock is likely"
+        "the GPU is `starved`, or has short gaps between kernels in most of which its process "
+        "sleeps, and nothing on this node shows a cause; a remote service, a sleep or a lock is "
+        "likely"
     ),
+    looks=(Loses(waits_in_short_gaps),),
+    uses=(SECONDS, job.HOST_CPUS, job.UNREADABLE),
     advice=Advice(
         "soon",
         "held with nothing to run, and nothing on this node explains it",
@@ -353,6 +381,7 @@ UNEXPLAINED = Cause(
     remedy=Remedy(("starved",), "Profile the process: nothing on its node explains why it pauses."),
     family="unknown",
     uncertain=True,
+    refines=("kernel_launch",),
 )
 """What is named if nothing explains time without work."""
 

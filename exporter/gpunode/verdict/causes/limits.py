@@ -17,7 +17,7 @@ from gpunode.gpu.power import POWER_DEFAULT_LIMIT, POWER_LIMIT
 from gpunode.gpu.units import ACTIVE
 from gpunode.verdict.advice import Advice
 from gpunode.verdict.case import Case, Evidence, per_second
-from gpunode.verdict.causes.cause import BOUND, Bounds, Cause, Effect, Loses, Remedy
+from gpunode.verdict.causes.cause import BOUND, Bounds, Cause, Effect, Loses, Remedy, takes
 
 LAUNCHES = 0.15
 """Minimum share of time in gaps between kernels to count; healthy training has half of it."""
@@ -45,21 +45,11 @@ MEMORY_FULL = 0.97
 """At this share in use, excluding the driver's reserve, the frame buffer is full."""
 
 
-def _launches(case: Case) -> Effect | None:
-    """Gaps in which a process slept were no launches."""
-    if case.slept or case.shares["launch"] < LAUNCHES:
-        return None
-    return Effect(case.shares["launch"], (case.state("launch", LAUNCHES),))
-
-
 KERNEL_LAUNCH = Cause(
     name="kernel_launch",
     meaning="gaps between small kernels",
-    named_when=(
-        f"gaps between small kernels take at least {LAUNCHES:g} of the time, and the process does "
-        "not sleep in most of its gaps"
-    ),
-    looks=(Loses(_launches),),
+    named_when=f"gaps between small kernels take at least {LAUNCHES:g} of the time",
+    looks=(takes("launch", LAUNCHES),),
     advice=Advice(
         "soon",
         "waiting between kernels that are too small",
