@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -47,11 +49,12 @@ def test_a_process_that_is_stopped_misses_beats(tmp_path: Path) -> None:
         child.stdout.readline()
         beats = beat.Beats(shared)
         with beats.longest() as found:
-            child.send_signal(19)
+            child.send_signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, child.pid, os.WSTOPPED)
             time.sleep(0.2)
-            child.send_signal(18)
+            child.send_signal(signal.SIGCONT)
         child.kill()
-    assert found[0] >= 0.19
+    assert found[0] >= 0.2
 
 
 ON_A_FILE_SERVER = """

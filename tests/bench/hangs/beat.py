@@ -68,7 +68,7 @@ int wait_in_the_kernel(void)
 """
 KEPT = struct.Struct("=dd")
 
-PATIENCE = 0.2
+PATIENCE = 2.0
 """Seconds to wait for a beat."""
 
 

@@ -364,7 +364,7 @@ def unread(case: Case) -> Iterator[Evidence]:
 
 UNEXPLAINED = Cause(
     name="unexplained",
-    meaning="starved, and nothing that is read on this node explains it",
+    meaning="held with nothing to run, and nothing that is read on this node explains it",
     named_when=(
         "the GPU is `starved`, or has short gaps between kernels in most of which its process "
         "sleeps, and nothing on this node shows a cause; a remote service, a sleep or a lock is "
