@@ -159,7 +159,7 @@ def test_the_jobs_that_hold_gpus_are_listed(stage: Stage) -> None:
 def test_how_many_gpus_a_cause_holds_up_is_not_taken_for_the_time_it_costs(stage: Stage) -> None:
     mild, full = asked(stage, [("holds_up", {"job": name}) for name in ("starved_mild", "memfull")])
     (cause,) = [one for one in mild["claims"] if one["labels"].get("cause") == "unexplained"][:1]
-    assert cause["says"].startswith("2 of its 2 GPUs: what costs them most is: starved")
+    assert cause["says"].startswith("2 of its 2 GPUs: what costs them most is: held with")
     assert cause["value"] == 2
     (lost,) = [one for one in mild["claims"] if one["labels"].get("state") == "starved"]
     assert lost["value"] == pytest.approx(0.2, abs=0.03)
@@ -362,7 +362,7 @@ def test_a_node_says_what_it_could_not_read(told_by: Callable[[str], Told]) -> N
 def test_a_node_tells_for_how_long_and_what_to_do(told_by: Callable[[str], Told]) -> None:
     now = told_by("starved").now
     first = said(now)[0]
-    assert re.match(r"GPU 0: starved, .* \(unexplained\), for \d+ s", first), first
+    assert re.match(r"GPU 0: held with nothing to run, .* \(unexplained\), for \d+ s", first), first
     assert any(text.startswith("GPUs 0 and 1: See what") for text in now["not_proven"])
 
 
