@@ -22,8 +22,8 @@ KERNELS = (
         "{server_launches}",
         meaning="The CPU launches kernels more slowly than the GPU runs them.",
         remedy="If the verdict is kernel_launch, use CUDA graphs, torch.compile, larger batches or "
-        "a faster CPU or governor. If it is another, the process sleeps between kernels: see what "
-        "it waits for (`gpunode stacks --pid PID`).",
+        "a faster CPU or governor. Else do what the verdict advises: the process may sleep between "
+        "kernels (`gpunode stacks --pid PID`).",
         source=LEDGER,
         record="job:gpunode_launch:ratio",
         signal=(

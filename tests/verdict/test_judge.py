@@ -190,7 +190,7 @@ def cases() -> Iterator[Case]:
     """GPUs of which a node tells everything, or everything but one thing or all of one kind."""
     of_jobs = {metric for metric in USED if metric.name.startswith("gpunode_job_")}
     known = [USED, USED - of_jobs, frozenset({PCIE_BYTES}), *(USED - {one} for one in USED)]
-    states = ("starved", "copy", "compute", "communication")
+    states = ("starved", "copy", "compute", "communication", "launch")
     for metrics, rate, main in product(known, (0.0, 0.3, 1e9), states):
         snapshots = tuple(
             Snapshot(at, {key: (value, at) for key, value in series(metrics, rate * at)})
@@ -198,7 +198,7 @@ def cases() -> Iterator[Case]:
         )
         facts = Facts(snapshots, USED, 3.0)
         shares = dict.fromkeys(STATES, 0.0) | {main: 1.0}
-        yield Case(facts, facts, AT, shares, "serving")
+        yield Case(facts, facts, AT, shares, "training" if main == "launch" else "serving")
 
 
 @pytest.fixture(scope="module")

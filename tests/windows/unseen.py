@@ -33,11 +33,10 @@ TEXT = (
     "verdicts were made. Each ran for about 20 s beside the daemon, in a process of its own; in "
     "the last seconds every kernel was traced. The verdict is the last that the daemon of that day "
     "gave, and right if it names a cause that the program, or a loss in its trace, was drawn to "
-    "have. They are few: programs "
-    "that were drawn before the last change of the ledger or of a verdict are among those that "
-    "the constants are fitted to. *Corrected* takes away the errors that the most similar "
-    "programs of other families had in the fit. It is not in the product: it says whether more "
-    "can be learned from the readings."
+    "have. They are few: programs that were drawn before the last change of the ledger or of a "
+    "verdict are among those that the constants are fitted to. *Corrected* takes away the errors "
+    "that the most similar programs of other families had in the fit. It is not in the product: it "
+    "says whether more can be learned from the readings."
 )
 
 

@@ -211,7 +211,7 @@ def _split_by_counters(window: Window, tuned: Tuned) -> Split:
     _split_kernels(window, tuned, graphics, shares)
     rest = 1.0 - graphics
     rest -= _split_engines(window, graphics, rest, shares)
-    rest -= _split_copies(window, tuned, graphics, rest, shares)
+    rest -= _split_copies(window, tuned, rest, shares)
     _split_rest(window, tuned, graphics, rest, result)
     return result
 
@@ -382,9 +382,7 @@ def _split_engines(window: Window, graphics: float, rest: float, shares: dict[st
     return copies + peers + unseen
 
 
-def _split_copies(
-    window: Window, tuned: Tuned, graphics: float, rest: float, shares: dict[str, float]
-) -> float:
+def _split_copies(window: Window, tuned: Tuned, rest: float, shares: dict[str, float]) -> float:
     """Assign the time of copies that a CPU holds up; returns how much that was.
 
     Copy engines move memory that is not pinned in short bursts, between which a CPU copies the
@@ -408,20 +406,21 @@ def _split_copies(
     held_up = results * to_host / (new + (used - new) * returned)
     round_trip = returned * min(to_device, to_host)
     held_up += max(pageable * to_device, round_trip) / tuned.pageable_to_device
-    held_up *= _moved_by_engines(window, graphics)
+    held_up *= _moved_by_engines(window)
     held_up = min(rest, max(0.0, held_up - shares["copy"]))
     shares["copy"] += held_up
     return held_up
 
 
-def _moved_by_engines(window: Window, graphics: float) -> float:
+def _moved_by_engines(window: Window) -> float:
     """How sure it is that copy engines moved what PCIe did, and no kernel; 1 if that is not known.
 
     Only GPM's counters cover the same time as the buffer of utilisation.
     """
     most, moved = window.limits.pcie_bytes_per_second, window.pcie
     gpm = window.activity is not None and window.activity.counters == "gpm"
-    if not gpm or window.busy is None or not most or not moved or moved > most:
+    graphics = window.share("graphics")
+    if not gpm or graphics is None or window.busy is None or not most or not moved or moved > most:
         return 1.0
     return _ramp((window.busy - graphics) * most / moved, BY_ENGINES)
 

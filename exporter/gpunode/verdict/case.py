@@ -128,6 +128,12 @@ class Case:
         """Evidence from a series of this GPU."""
         return Evidence(self.series(metric, *labels), value, threshold, meaning, query)
 
+    def peak_evidence(self, metric: Metric, threshold: float, meaning: str) -> Evidence:
+        """Evidence from the highest value of a gauge of this GPU in all facts."""
+        query = f"max_over_time({self.series(metric)}{LATELY})"
+        value = self.facts.peak(metric, *self.at)
+        return self.evidence(metric, value, threshold, meaning, query=query)
+
     def series(self, metric: Metric, *labels: str) -> str:
         """A series of this GPU, as exported."""
         return series_name(metric, (*self.at, *labels))

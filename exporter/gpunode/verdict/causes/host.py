@@ -10,7 +10,7 @@ from gpunode.gpu.units import PCIE_BYTES
 from gpunode.jobs import processes as job
 from gpunode.jobs import steps
 from gpunode.verdict.advice import Advice
-from gpunode.verdict.case import LATELY, Case, Evidence
+from gpunode.verdict.case import Case, Evidence
 from gpunode.verdict.causes.cause import (
     LOST,
     Cause,
@@ -97,18 +97,19 @@ def waits_in_short_gaps(case: Case) -> Effect | None:
     read every 10 s: the highest of 30 s counts, beside the gaps of these. Of a server, another
     process may decide what is launched.
     """
+    launch = case.shares["launch"]
+    if launch < LAUNCHES or case.kind == "serving":
+        return None
     cpus, unread = case.facts.now(job.HOST_CPUS, *case.at), case.now(job.UNREADABLE, "stat")
     usual = case.facts.shares(case.at)
     gaps = sum(usual.get(state, 0.0) for state in ("launch", "starved"))
-    if cpus is None or unread or case.kind == "serving":
-        return None
-    used, most = case.facts.peak(job.HOST_CPUS, *case.at), (1.0 - ASLEEP) * gaps
-    if min(gaps, case.shares["launch"]) < LAUNCHES or used > most:
+    if cpus is None or unread or gaps < LAUNCHES:
         return None
     meaning = "CPUs that the process on the GPU uses at most, within 30 s"
-    query = f"max_over_time({case.series(job.HOST_CPUS)}{LATELY})"
-    sleeps = case.evidence(job.HOST_CPUS, used, most, meaning, query=query)
-    return Effect(case.shares["launch"], (case.state("launch", LAUNCHES), sleeps))
+    sleeps = case.peak_evidence(job.HOST_CPUS, (1.0 - ASLEEP) * gaps, meaning)
+    if sleeps.value > sleeps.threshold:
+        return None
+    return Effect(launch, (case.state("launch", LAUNCHES), sleeps))
 
 
 def _host_compute(case: Case) -> Iterator[Evidence]:
@@ -156,9 +157,8 @@ def _compile(case: Case) -> Iterator[Evidence]:
     if case.now(job.COMPILER_CPUS) >= COMPILES or (
         used >= COMPILES and case.without_work >= RUNS_NOTHING
     ):
-        query = f"max_over_time({case.series(job.COMPILER_CPUS)}{LATELY})"
         meaning = "CPUs used by compilers at most, within 30 s"
-        yield case.evidence(job.COMPILER_CPUS, used, COMPILES, meaning, query=query)
+        yield case.peak_evidence(job.COMPILER_CPUS, COMPILES, meaning)
 
 
 def rises_and_falls(case: Case) -> tuple[int, int]:
