@@ -353,6 +353,12 @@ def test_a_line_of_unknown_form_is_counted_with_its_words_and_no_name() -> None:
     ]
 
 
+def test_an_xid_of_a_gpu_that_is_not_on_the_bus_is_unread() -> None:
+    line = "3,1,2,-;NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus."
+    reading = KernelLog(Logged(line), Settings()).read()
+    assert [one.kind.what for one in reading.unread] == ["kernel_line"]
+
+
 def test_xids_beyond_the_bound_are_unread() -> None:
     lines = [f"3,{n},2,-;NVRM: Xid (PCI:0000:1b:00): {n}, pid=1" for n in range(1000, 1070)]
     reading = KernelLog(Logged(*lines), Settings()).read()

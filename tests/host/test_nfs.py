@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpunode.config import Settings
-from gpunode.host.nfs import IN_FLIGHT, Nfs
+from gpunode.host.nfs import IN_FLIGHT, Nfs, parse
 from tests.machine import MACHINES, Machine, told
 
 MOUNT = """\
@@ -94,3 +94,9 @@ def test_all_that_is_sent_after_the_last_reply_is_in_flight(
     before = client.after(0, 0)
     assert client.after(unanswered, 0) == before + unanswered
     assert all(client.after(0, 0) == before + unanswered for _ in range(reads))
+
+
+def test_reading_with_holes_is_reading() -> None:
+    line = "\tREAD_PLUS: 1000 1000 0 1 2 30 900000 900040 0\n"
+    (mount,) = parse(MOUNT.format(9, 9) + line).values()
+    assert mount.operations["read"].rtt_seconds == 900.0

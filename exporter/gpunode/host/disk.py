@@ -6,7 +6,7 @@ https://docs.kernel.org/admin-guide/iostats.html
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from gpunode.config import Settings
@@ -74,6 +74,10 @@ WHOLE = re.compile(
 """Whole disks, md arrays and disks over a network: no partitions, and no loop, RAM or device-mapper
 devices."""
 
+PATH = re.compile(r"(nvme\d+)c\d+(n\d+)")
+"""A path to an NVMe disk that has several: before Linux 6.2, only the paths count requests.
+https://github.com/torvalds/linux/commit/d4d957b53d91"""
+
 
 @dataclass(frozen=True, slots=True)
 class Disk:
@@ -89,23 +93,47 @@ class Disk:
 def parse(text: str) -> dict[str, Disk]:
     """Parse the whole disks in /proc/diskstats. Raises ``ValueError``."""
     found: dict[str, Disk] = {}
+    paths: dict[str, list[Disk]] = {}
     for line in text.splitlines():
         name, *fields = line.split()[2:] or [""]
-        if not WHOLE.fullmatch(name):
+        path = PATH.fullmatch(name)
+        if not path and not WHOLE.fullmatch(name):
             continue
         if len(fields) < 11:
             raise ValueError(f"not a line of /proc/diskstats: {line[:80]!r}")
         reads, _, read, reading, writes, _, written, writing, in_flight, busy, _ = map(
             counter, fields[:11]
         )
-        found[name] = Disk(
+        disk = Disk(
             (reads, writes),
             (read * SECTOR, written * SECTOR),
             (reading / 1e3, writing / 1e3),
             in_flight,
             busy / 1e3,
         )
+        if path:
+            paths.setdefault(path[1] + path[2], []).append(disk)
+        else:
+            found[name] = disk
+    for name, several in paths.items():
+        if name not in found or not any(found[name].operations):
+            found[name] = _over_paths(several)
     return found
+
+
+def _over_paths(paths: list[Disk]) -> Disk:
+    """A disk by its paths, of which several may be busy at a time."""
+
+    def total(pair: Callable[[Disk], tuple[float, float]]) -> tuple[float, float]:
+        return sum(pair(path)[0] for path in paths), sum(pair(path)[1] for path in paths)
+
+    return Disk(
+        total(lambda path: path.operations),
+        total(lambda path: path.bytes),
+        total(lambda path: path.wait_seconds),
+        sum(path.in_flight for path in paths),
+        max(path.busy_seconds for path in paths),
+    )
 
 
 class Disks:

@@ -381,6 +381,7 @@ class KernelLog:
             match = XID.match(message)
             bus_id = self._bus_id(match["address"]) if match else None
             if match is None or bus_id is None:
+                yield UNREAD_LINE.seen(unnumbered(message))
                 return
             yield from self._count_xid(bus_id, match["xid"], message[match.end() :])
         self.events[kind] += 1

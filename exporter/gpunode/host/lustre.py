@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from gpunode.config import Settings
 from gpunode.host.mounts import MORE_MOUNTS
@@ -19,17 +20,21 @@ from gpunode.node.node import Node
 from gpunode.source import MANY, NodeSource, Reading, bounded, limit
 from gpunode.unread import Unread
 
+T = TypeVar("T")
+
 FILESYSTEM = ("filesystem",)
 BYTES = Metric(
     "gpunode_lustre_bytes_total",
     "counter",
-    "Bytes read and written by programs (llite/*/stats).",
+    "Bytes read and written by programs, over all mounts of the filesystem, each since the daemon "
+    "first saw it (llite/*/stats).",
     (*FILESYSTEM, "direction"),
 )
 OPERATIONS = Metric(
     "gpunode_lustre_operations_total",
     "counter",
-    "Metadata operations by programs (llite/*/stats).",
+    "Metadata operations by programs, over all mounts, each since the daemon first saw it "
+    "(llite/*/stats).",
     (*FILESYSTEM, "operation"),
 )
 OPERATION_SECONDS = Metric(
@@ -100,6 +105,13 @@ OTHERS = frozenset(
     }
 )  # fmt: skip
 
+OTHER = "other"
+COUNTED = {
+    *((BYTES, direction) for direction in ("read", "write")),
+    *((metric, name) for metric in (OPERATIONS, OPERATION_SECONDS) for name in (*NAMED, OTHER)),
+}
+"""What a mount tells, each from the first such operation on."""
+
 CLIENT = re.compile(r"(?P<filesystem>[\w.-]{1,8})-(?:OST|MDT)[0-9a-f]{4}-\w+-[0-9a-f]{16}")
 """The name of a client's target; servers also have such devices, with a different suffix."""
 
@@ -143,7 +155,6 @@ class Import:
 class LustreFilesystem:
     """The result of one read of a filesystem, over all its targets."""
 
-    stats: dict[str, Count] = field(default_factory=dict)
     in_flight: dict[str, float] = field(default_factory=dict)
     targets: dict[bool, int] = field(default_factory=dict)
     waited: dict[str, float] = field(default_factory=dict)
@@ -153,20 +164,33 @@ class LustreFilesystem:
 
 
 class LustreTotals:
-    """Sums of counters over targets that come and go; each target counts from its first read."""
+    """Sums of counters over devices that come and go; each device counts from its first read.
+
+    A device is a target, or a mount: a filesystem may be mounted for each pod.
+    """
 
     def __init__(self) -> None:
         self.sums: dict[tuple[Metric, str, str], float] = {}
-        self._last: dict[tuple[Metric, str], float] = {}
+        self._last: dict[str, dict[tuple[Metric, str], float]] = {}
+        """By device."""
 
-    def add(self, metric: Metric, filesystem: str, server: str, target: str, value: float) -> float:
-        """Add the increase of a target's counter, which is returned, or nothing after a reset."""
-        before = self._last.get((metric, target), value)
-        self._last[metric, target] = value
-        key = metric, filesystem, server
+    def add(self, metric: Metric, filesystem: str, label: str, device: str, value: float) -> float:
+        """Add the increase of a device's counter, which is returned, or nothing after a reset."""
+        last = self._last.setdefault(device, {})
+        before = last.get((metric, label), value)
+        last[metric, label] = value
+        key = metric, filesystem, label
         gained = max(0.0, value - before)
         self.sums[key] = self.sums.get(key, 0.0) + gained
         return gained
+
+    def begin(self, metric: Metric, label: str, device: str) -> None:
+        """Count from 0 what a device does not tell yet, as it is told from the first time on."""
+        self._last.setdefault(device, {}).setdefault((metric, label), 0.0)
+
+    def keep(self, devices: set[str]) -> None:
+        """Forget all other devices."""
+        self._last = {name: last for name, last in self._last.items() if name in devices}
 
 
 def parse_stats(text: str) -> dict[str, Count]:
@@ -231,15 +255,19 @@ class Lustre:
         self._left_out: dict[str, tuple[Unread, ...]] = {}
         """By what there is too much of, in this read."""
 
+        self._seen: set[str] = set()
+        """The devices that are there, in this read."""
+
     def read(self) -> Reading:
         found: dict[str, LustreFilesystem] = {}
-        self._left_out = {}
+        self._left_out, self._seen = {}, set()
         for root in ROOTS:
             self._read_clients(root, found)
             for kind, server in SERVERS.items():
                 self._read_targets(f"{root}/{kind}", server, found)
         for root in SETTINGS:
             self._read_stripes(root, found)
+        self.totals.keep(self._seen)
         unread = tuple(one for each in self._left_out.values() for one in each)
         return Reading((*_samples(found), *self._total_samples(found)), unread=unread)
 
@@ -252,8 +280,13 @@ class Lustre:
     def _read_clients(self, root: str, found: dict[str, LustreFilesystem]) -> None:
         for name, fsname in self._devices(f"{root}/llite", LLITE, found):
             stats = self._stats(f"{root}/llite/{name}/stats")
-            if stats is not None:
-                found[fsname].stats = stats
+            if stats is None:
+                continue
+            counted = _counted(stats)
+            for (metric, label), value in counted.items():
+                self.totals.add(metric, fsname, label, name, value)
+            for metric, label in COUNTED - counted.keys():
+                self.totals.begin(metric, label, name)
 
     def _read_targets(self, folder: str, server: str, found: dict[str, LustreFilesystem]) -> None:
         for name, fsname in self._devices(folder, CLIENT, found):
@@ -302,6 +335,7 @@ class Lustre:
             filesystem = match["filesystem"]
             if filesystem in found or len(found) < MANY:
                 found.setdefault(filesystem, LustreFilesystem())
+                self._seen.add(name)
                 yield name, filesystem
             else:
                 self._left_out[""] = (MORE_MOUNTS.seen(f"more than {MANY} Lustre filesystems"),)
@@ -313,13 +347,12 @@ class Lustre:
             return None
 
 
-def _add(totals: dict[str, float], key: str, value: float) -> None:
+def _add(totals: dict[T, float], key: T, value: float) -> None:
     totals[key] = totals.get(key, 0.0) + value
 
 
 def _samples(found: dict[str, LustreFilesystem]) -> Iterator[Sample]:
     for name, filesystem in found.items():
-        yield from _operation_samples(name, filesystem.stats)
         for server, value in filesystem.in_flight.items():
             yield from IN_FLIGHT.at(value, name, server)
         yield from STRIPES.at(filesystem.stripes, name)
@@ -332,24 +365,19 @@ def _samples(found: dict[str, LustreFilesystem]) -> Iterator[Sample]:
                 yield from TARGETS.at(count, name, str(connected).lower())
 
 
-def _operation_samples(name: str, stats: dict[str, Count]) -> Iterator[Sample]:
-    for direction in ("read", "write"):
+def _counted(stats: dict[str, Count]) -> dict[tuple[Metric, str], float]:
+    """The counters of a mount, by metric and label; a line is missing until the first operation."""
+    found: dict[tuple[Metric, str], float] = {}
+    for direction in ("read", "write") if stats else ():
         moved = stats.get(f"{direction}_bytes")
-        # The line is missing until the first read or write.
-        if stats:
-            yield from BYTES.at((moved.sum if moved else None) or 0.0, name, direction)
-    operations: dict[str, float] = {}
-    seconds: dict[str, float] = {}
+        found[BYTES, direction] = (moved.sum if moved else None) or 0.0
     for operation, count in stats.items():
         if operation in NAMED or operation in OTHERS:
-            key = operation if operation in NAMED else "other"
-            _add(operations, key, count.samples)
+            label = operation if operation in NAMED else OTHER
+            _add(found, (OPERATIONS, label), count.samples)
             if count.sum is not None and count.unit.startswith("usec"):
-                _add(seconds, key, count.sum / 1e6)
-    for operation, value in operations.items():
-        yield from OPERATIONS.at(value, name, operation)
-    for operation, value in seconds.items():
-        yield from OPERATION_SECONDS.at(value, name, operation)
+                _add(found, (OPERATION_SECONDS, label), count.sum / 1e6)
+    return found
 
 
 NODE_SOURCE: NodeSource = Lustre

@@ -94,7 +94,7 @@ VIRTUAL = re.compile(
     r"tunl.*|gre.*|sit.*|ip6tnl.*|dummy.*|ifb.*|tap.*|tun.*|wg.*|nodelocaldns|kube-.*|vnet.*|"
     r"ip_vti.*|ip6_vti.*|erspan.*|teql.*|nlmon.*"
 )
-"""Virtual interfaces to skip; a node with many pods has hundreds of them."""
+"""Virtual interfaces to skip, by name; a node with many pods has hundreds of them."""
 
 PAUSE = re.compile(r"(?P<direction>rx|tx)_prio(?P<priority>[0-7])_pause")
 DIRECTIONS = {"rx": "receive", "tx": "transmit"}
@@ -153,8 +153,8 @@ class Network:
 
     def read(self) -> Reading:
         devices = parse_devices(read_as_node(self.node, "net/dev"))
-        found = [name for name in devices if not VIRTUAL.fullmatch(name)]
-        wired, left_out = bounded(found, MORE_INTERFACES)
+        named = [name for name in devices if not VIRTUAL.fullmatch(name)]
+        wired, left_out = bounded(self._wired(named), MORE_INTERFACES)
         bonds = (self._text("/sys/class/net/bonding_masters") or "").split()
         samples: list[Sample] = []
         for name in wired:
@@ -164,6 +164,24 @@ class Network:
             if name in bonds:
                 samples += self._bond_samples(name)
         return Reading((*samples, *self._tcp_samples()), unread=left_out)
+
+    def _wired(self, names: list[str]) -> list[str]:
+        """Adapters, and what is built upon others: bonds, VLANs and bridges.
+
+        The host's ends of the pods' interfaces have neither, whatever a network plugin calls them.
+        All, if none is known to be an adapter: as in a container, which has but its own end.
+        """
+        entries = {name: self._entries(f"/sys/class/net/{name}") for name in names}
+        adapters = [name for name in names if "device" in entries[name]]
+        if not adapters:
+            return names
+        built = [
+            name
+            for name in names
+            if not entries[name]
+            or any(one.startswith("lower_") or one == "bonding" for one in entries[name])
+        ]
+        return list(dict.fromkeys(adapters + built))
 
     def _link_samples(self, name: str) -> Iterator[Sample]:
         folder = f"/sys/class/net/{name}"
@@ -215,6 +233,12 @@ class Network:
         ):
             if value is not None and value >= 0:
                 yield from metric.at(counter(str(value)), *labels)
+
+    def _entries(self, folder: str) -> list[str]:
+        try:
+            return self.node.list_directory(folder)
+        except OSError:
+            return []
 
     def _text(self, path: str) -> str | None:
         try:

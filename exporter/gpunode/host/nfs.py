@@ -66,8 +66,9 @@ WAIT_SECONDS = Metric(
     OPERATION,
 )
 
-OPERATIONS = {"READ": "read", "WRITE": "write", "COMMIT": "commit"}
-"""Operations that move data; all others count as ``metadata``."""
+OPERATIONS = {"READ": "read", "READ_PLUS": "read", "WRITE": "write", "COMMIT": "commit"}
+"""Operations that move data; all others count as ``metadata``. Of servers of version 4.2, newer
+kernels read with READ_PLUS: https://www.rfc-editor.org/rfc/rfc7862#section-15.10."""
 
 SENDS = {"tcp": 5, "udp": 2, "rdma": 5}
 """By transport, the place of the requests sent among its counters; the next is that of the replies.

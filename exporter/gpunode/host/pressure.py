@@ -5,6 +5,8 @@ https://docs.kernel.org/accounting/psi.html
 
 from __future__ import annotations
 
+import errno
+
 from gpunode.config import Settings
 from gpunode.metric import Metric, Sample
 from gpunode.node.kernel import counter
@@ -74,6 +76,12 @@ class Pressure:
             return parse(self.node.read_text(f"/proc/pressure/{resource}"))
         except FileNotFoundError:
             return {}
+        except OSError as error:
+            # Compiled in and off until it is asked for with psi=1, as in RHEL 8.
+            # https://docs.kernel.org/admin-guide/kernel-parameters.html
+            if error.errno == errno.EOPNOTSUPP:
+                return {}
+            raise
 
 
 NODE_SOURCE: NodeSource = Pressure
