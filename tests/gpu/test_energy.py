@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from gpunode.driver.driver import Buffered, Gpu, Unsupported
+from gpunode.driver.driver import Buffered, DriverError, Gpu, Unsupported
 from gpunode.gpu.buffers import PowerBuffer
 from gpunode.gpu.energy import StateEnergy, divided
 from gpunode.gpu.ledger import STATES
@@ -141,6 +141,30 @@ def test_without_a_counter_the_samples_are_counted() -> None:
     follower = Follower(gpu)
     follower.follow(100)
     assert follower.total == pytest.approx(gpu.drawn(), rel=0.01)
+
+
+class Failing(Metered):
+    """The driver answers with an error in some of the time."""
+
+    fails: tuple[float, float] = 0.0, 0.0
+
+    def energy(self) -> float:
+        if self.fails[0] <= self.until < self.fails[1]:
+            raise DriverError("nvmlDeviceGetTotalEnergyConsumption: Unknown Error")
+        return super().energy()
+
+
+@pytest.mark.parametrize("fails", [(0.0, 60.0), (90.0, 250.0)])
+def test_a_counter_that_fails_for_a_while_takes_nothing_away(fails: tuple[float, float]) -> None:
+    gpu = Failing(square, 1.06)
+    gpu.fails = fails
+    follower = Follower(gpu)
+    follower.follow(fails[1] - 2.0)
+    assert follower.energy.counter is None
+    before, drawn = (0.0, 0.0) if fails[0] else (follower.total, gpu.drawn())
+    follower.follow(600)
+    assert follower.total - before == pytest.approx(gpu.drawn() - drawn, rel=0.01)
+    assert follower.energy.counter is not None
 
 
 def test_a_state_that_draws_little_gets_little() -> None:

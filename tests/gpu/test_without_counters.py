@@ -10,6 +10,7 @@ import pytest
 from gpunode.config import Settings
 from gpunode.driver.driver import (
     Buffered,
+    DriverError,
     Identity,
     Limits,
     PowerLimits,
@@ -146,3 +147,16 @@ def test_without_counters_of_links_a_hang_cannot_be_told(tmp_path: Path) -> None
     seen.card.linked = False
     seen.card.hang()
     assert seen.windows(300) == 0
+
+
+def test_time_in_which_a_sensor_failed_is_unknown(tmp_path: Path) -> None:
+    seen = Watched(tmp_path)
+    seen.windows(20)
+    seen.card.fails = True
+    for _ in range(15):
+        with pytest.raises(DriverError):
+            seen.windows(2)
+    seen.card.fails = False
+    seen.windows(2)
+    assert seen.source.seconds["unknown"] == 32
+    assert sum(seen.source.seconds.values()) == pytest.approx(52)

@@ -238,13 +238,16 @@ class GpuActivity:
             self.limits = limits_of(self.gpu.identity, known(self.gpu.limits) or Limits())
         activity, unread = units.possible(known(self.gpu.activity))
         drawn = self.power.drain(closed.monotonic)
-        opened, self._opened = self._opened, closed
+        opened = self._opened
         if opened is None:
             self.units.count_nvlinks(0.0)
             if drawn is not None:
                 self.power.energy.begin(closed.monotonic)
+            self._opened = closed
             return None
         window = self._window(opened, closed, activity, drawn)
+        # If a sensor failed, the next window has the time of this one, too.
+        self._opened = closed
         if window.rests and window.power is not None:
             self._rested_at = window.power.mean
         result = split(window)

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gpunode.driver.driver import Gpu, known
+from gpunode.driver.driver import DriverError, Gpu, known
 from gpunode.gpu.buffers import PowerBuffer
 from gpunode.gpu.ledger import STATES
 
@@ -98,6 +98,9 @@ class StateEnergy:
         """Since the daemon started, by state; empty until the GPU has shown its draw."""
 
         self._start: _Start | None = None
+        self._fails = False
+        """Whether the last read of the energy counter failed; then it is read in each window."""
+
         self._factor = 1.0
         """Energy counter over samples, in all the time of ``_compared`` and in ``TRUSTED``."""
 
@@ -111,14 +114,15 @@ class StateEnergy:
 
     @property
     def counter(self) -> float | None:
-        """The driver's energy counter in joules, as last read; None if there is none."""
-        return self._start.counter if self._start else None
+        """The driver's energy counter in joules, as last read; None without one, or if it fails."""
+        return self._start.counter if self._start and not self._fails else None
 
     def begin(self, now: float) -> None:
         """Take the energy counter's value as the start."""
-        counter = known(self.gpu.energy)
+        counter = self._read()
         if counter is not None:
-            self._start = _Start(now, counter, 0.0, 0.0, SETTLED_FIRST)
+            self._start = _Start(now, counter, self._drawn, self._covered, SETTLED_FIRST)
+            self._estimated = 0.0
 
     def count(
         self,
@@ -152,12 +156,14 @@ class StateEnergy:
         """What was counted too little since the energy counter was read, if it is read now."""
         start = self._start
         if start is None:
+            if self._fails:
+                self.begin(now)
             return 0.0
         elapsed, covered = now - start.at, self._covered - start.covered
         missing = elapsed - covered > MISSING
         if elapsed < (SETTLED_FIRST if missing else start.wait):
             return 0.0
-        counter = known(self.gpu.energy)
+        counter = self._read()
         if counter is None:
             return 0.0
         told, drawn = counter - start.counter, self._drawn - start.drawn
@@ -175,3 +181,12 @@ class StateEnergy:
         trusted = TRUSTED * drawn / covered
         self._factor = (trusted + counted + told) / (trusted + sampled + drawn)
         return told - estimated
+
+    def _read(self) -> float | None:
+        """The energy counter; if it fails, the samples alone are counted until it can be read."""
+        self._fails = False
+        try:
+            return known(self.gpu.energy)
+        except DriverError:
+            self._fails = True
+            return None
