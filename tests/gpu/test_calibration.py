@@ -12,11 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpunode.driver.driver import Gpu, Identity, Limits
+from gpunode.driver.driver import Activity, Gpu, Identity, Limits
 from gpunode.gpu.calibration import PLAUSIBLE, calibration, implausible, kept, written
 from gpunode.gpu.models import MEASURED_ON_H200, Ceilings
-from gpunode.gpu.probe import Probed, ProbeError, Sensed, measured
+from gpunode.gpu.probe import Probed, ProbeError, Sensed, measured, probe
 from gpunode.node.local import LocalNode
+from tests.machine import MachineGpu
 
 L40S = Identity(0, "GPU-0", "NVIDIA L40S", compute_capability="8.9")
 PATH = "/var/lib/gpunode/calibration.json"
@@ -36,6 +37,13 @@ def probed(**readings: Sensed) -> Probed:
 
 def found(**readings: Sensed) -> Ceilings:
     return measured(cast(Gpu, SimpleNamespace(identity=L40S)), probed(**readings))
+
+
+class Counted(MachineGpu):
+    """A GPU with counters."""
+
+    def activity(self) -> Activity:
+        return Activity(4.0, {"graphics": 1.0})
 
 
 def node(folder: Path, text: str | None = None) -> LocalNode:
@@ -75,6 +83,46 @@ def test_what_a_site_has_measured_is_used_and_told(tmp_path: Path) -> None:
     assert (other.own, other.measured_on) == (False, "H200")
 
 
+def test_instances_have_what_was_measured_of_their_gpu(tmp_path: Path) -> None:
+    here = node(tmp_path, '{"NVIDIA B200": {"tensor": 0.8}}')
+    instance = replace(L40S, name="NVIDIA B200 MIG 1g.23gb", mig=True)
+    assert calibration(here, instance, PATH).ceilings.tensor == 0.8
+
+
+PROBED = """
+import os, select, sys
+print("ready", 132, flush=True)
+for name in sys.stdin:
+    if name.strip() == "collective":
+        {then}
+    print("begun", flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("then", "why"),
+    [
+        ("sys.exit('the collective did not begin within 60 s')", "did not begin within 60 s"),
+        ("select.select([], [], [])", "did not go on within 0.5 s"),
+    ],
+)
+def test_a_collective_that_does_not_begin_costs_the_links_alone(
+    then: str,
+    why: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    (tmp_path / "probed.py").write_text(PROBED.format(then=then))
+    monkeypatch.setattr("gpunode.gpu.probe.PROGRAM", tmp_path / "probed.py")
+    monkeypatch.setattr("gpunode.gpu.probe.PATIENCE", 0.5 if "select" in then else 60.0)
+    monkeypatch.setattr("gpunode.gpu.probe.SETTLE", 0.0)
+    monkeypatch.setattr("gpunode.gpu.probe.MEASURE", 0.0)
+    gpus = cast(list[Gpu], [Counted(index, f"GPU-{index}", "") for index in range(2)])
+    assert set(probe(gpus[0], gpus[1:]).readings) == {"rest", "tensor", "pipe", "dram"}
+    assert why in caplog.text
+
+
 def test_without_a_file_a_gpu_has_the_ceilings_of_its_model(tmp_path: Path) -> None:
     assert not calibration(node(tmp_path), L40S, PATH).own
     assert calibration(node(tmp_path), replace(L40S, name="NVIDIA H200"), "").own
@@ -86,7 +134,9 @@ def test_without_a_file_a_gpu_has_the_ceilings_of_its_model(tmp_path: Path) -> N
         ("{", "EOF"),
         ('{"NVIDIA L40S": {"tensor": 7}}', "tensor is 7, which is not between 0.3 and 1"),
         ('{"NVIDIA L40S": {"tensors": 0.9}}', "tensors is no ceiling"),
-        ('{"NVIDIA L40S": {"tensor": "NaN"}}', "tensor is nan"),
+        ('{"NVIDIA L40S": {"tensor": "NaN"}}', "tensor: Input should be a finite number"),
+        ('{"NVIDIA L40S": {"sms": Infinity}}', "sms: Input should be a finite number"),
+        ('{"NVIDIA L40S": {}}', "NVIDIA L40S: has no ceiling"),
     ],
 )
 def test_a_file_that_cannot_be_is_not_used_and_the_log_says_why(

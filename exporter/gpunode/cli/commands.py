@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, NoReturn, get_args
 
 from gpunode import __version__
@@ -59,6 +60,7 @@ from gpunode.export.exposition import Exposition
 from gpunode.export.web.access import AccessFile
 from gpunode.export.web.entrance import Entrance
 from gpunode.gpu.calibration import implausible, kept, written
+from gpunode.gpu.models import Ceilings
 from gpunode.gpu.probe import ProbeError, measured, probe
 from gpunode.handover.formats import FORMATS
 from gpunode.incidents.black_box import BlackBox
@@ -407,10 +409,20 @@ def _whole_gpus(node: LocalNode) -> tuple[list[Gpu], str]:
 
 def _keep(path: Path, text: str) -> None:
     """Write a file that the daemon may read at any time. Raises ``OSError``."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    _make_folder(path.parent)
     fresh = path.with_name(f".{path.name}.new")
     fresh.write_text(text)
+    fresh.chmod(0o644)  # whatever the umask: the daemon may run as another user
     fresh.rename(path)
+
+
+def _make_folder(folder: Path) -> None:
+    """Make a folder in which this program can write, and any can read. Raises ``OSError``."""
+    if not folder.is_dir():
+        folder.mkdir(parents=True)
+        folder.chmod(0o755)
+    with TemporaryFile(dir=folder):
+        pass
 
 
 def nccl_bench(settings: NcclBenchSettings) -> None:
@@ -450,13 +462,22 @@ def nccl_bench(settings: NcclBenchSettings) -> None:
         sys.exit(1)
 
 
+def _calibrated(path: Path) -> dict[str, Ceilings]:
+    """What was kept before. Raises ``OSError``, and ``ValueError`` with the file in it."""
+    try:
+        return kept(path.read_text()) if path.exists() else {}
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
 def calibrate(settings: CalibrateSettings) -> None:
     """Measure what kernels reach on a GPU, print it, and keep it for the daemon."""
     if not settings.gpu.calibration_file:
         raise UsageError("gpu.calibration-file: is empty, so that there is nowhere to keep it")
     path = Path(f"{settings.path.rootfs}/{settings.gpu.calibration_file}")
     try:
-        before = kept(path.read_text()) if path.exists() else {}
+        before = _calibrated(path)
+        _make_folder(path.parent)
         gpus, why = _whole_gpus(local_node(settings.path, settings.dcgm, COLD))
         if settings.index >= len(gpus):
             raise ProbeError(why or f"there is no GPU {settings.index}")

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import FiniteFloat, TypeAdapter, ValidationError
 
 from gpunode.config import first_mistake
 from gpunode.driver.driver import Identity
-from gpunode.gpu.models import Calibration, Ceilings, calibration_of
+from gpunode.gpu.models import Calibration, Ceilings, calibration_of, ceilings_of
 from gpunode.node.node import Node
 
 log = logging.getLogger(__name__)
@@ -65,8 +65,10 @@ def _ceilings(gpu: str, values: Mapping[str, float]) -> Ceilings:
     unknown = sorted(values.keys() - PLAUSIBLE.keys())
     if unknown:
         raise ValueError(f"{gpu}: {unknown[0]} is no ceiling")
+    if not values:
+        raise ValueError(f"{gpu}: has no ceiling")
     whole: dict[str, Any] = {name: round(values[name]) for name in WHOLE & values.keys()}
-    found = replace(Ceilings(), **{**values, **whole})
+    found = replace(ceilings_of(Identity(0, "", gpu)), **{**values, **whole})
     if complaint := implausible(found):
         raise ValueError(f"{gpu}: {complaint}")
     return found
@@ -93,6 +95,6 @@ def written(found: Mapping[str, Ceilings]) -> str:
     return json.dumps(every, indent=1) + "\n"
 
 
-FILE = TypeAdapter(dict[str, dict[str, float]])
+FILE = TypeAdapter(dict[str, dict[str, FiniteFloat]])
 WHOLE = frozenset({"sms", "nvlink_channels", "pcie_channels"})
 """Ceilings that are numbers of something."""

@@ -309,10 +309,12 @@ NONE: Mapping[str, Ceilings] = {}
 def calibration_of(identity: Identity, own: Mapping[str, Ceilings] = NONE) -> Calibration:
     """What is known of a GPU of that name; the H200's figures if nothing is known of its kind.
 
-    ``own`` has what ``gpunode calibrate`` measured on this site, by the name of a GPU.
+    ``own`` has what ``gpunode calibrate`` measured on this site, by the name of a GPU; a MIG
+    instance has what its GPU has.
     """
-    if identity.name in own:
-        return Calibration(own[identity.name], identity.name, own=True)
+    name = identity.name.partition(" MIG ")[0]
+    if name in own:
+        return Calibration(own[name], name, own=True)
     named = model_of(identity.name)
     model = named or model_of(CAPABILITIES.get(identity.compute_capability or "", ""))
     if named is not None and named.name in MEASURED_MODELS:

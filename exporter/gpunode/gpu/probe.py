@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -29,6 +30,9 @@ PROGRAM = Path(__file__).with_name("probe_torch.py")
 
 SETTLE, MEASURE = 2.0, 4.0
 """Seconds that a GPU gets to warm up to each thing, and over which it is then measured."""
+
+PATIENCE = 180.0
+"""Seconds for the program's next line; it may have to import PyTorch from a slow disk."""
 
 ALONE = ("rest", "tensor", "pipe", "dram")
 """What one GPU can do; two can also run a ``collective``."""
@@ -93,8 +97,12 @@ def probe(gpu: Gpu, others: Iterable[Gpu]) -> Probed:
         power = known(gpu.power_limits)
         with _program([gpu, *peers[:1]]) as program:
             [sms] = program.answer("ready")
-            names = (*ALONE, "collective") if peers else ALONE
-            readings = {name: _read(gpu, name, program) for name in names}
+            readings = {name: _read(gpu, name, program) for name in ALONE}
+            if peers:
+                try:
+                    readings["collective"] = _read(gpu, "collective", program)
+                except ProbeError as error:
+                    log.warning("what the links reach is not measured: %s", error)
     except DriverError as error:
         raise ProbeError(str(error)) from error
     return Probed(readings, int(sms), limits, (power.default or power.enforced) if power else None)
@@ -119,6 +127,8 @@ class _Program:
 
     def answer(self, word: str) -> list[str]:
         """The rest of its next line, which begins with that word."""
+        if not select.select([self.answers], [], [], PATIENCE)[0]:
+            raise ProbeError(f"PyTorch did not go on within {PATIENCE:g} s")
         line = self.answers.readline().split()
         if line[:1] == [word]:
             return line[1:]

@@ -27,6 +27,10 @@ REDUCED = 1 << 28
 """Numbers of 2 bytes in a collective."""
 
 
+PATIENCE = 60.0
+"""Seconds for two processes to begin a collective."""
+
+
 def operations(torch: Any, device: Any) -> dict[str, Callable[[], object]]:
     """What can be asked for, by name; each does it once."""
     torch.backends.cuda.matmul.allow_tf32 = False
@@ -61,9 +65,10 @@ def collective(torch: Any, lines: Any) -> None:
     ]
     for rank in ranks:
         rank.start()
-    if begun.wait(60.0):
-        print("begun", flush=True)
-        select.select([lines], [], [])
+    if not begun.wait(PATIENCE):
+        sys.exit(f"the collective did not begin within {PATIENCE:g} s")
+    print("begun", flush=True)
+    select.select([lines], [], [])
     ended.set()
     for rank in ranks:
         rank.join(20.0)
