@@ -279,6 +279,13 @@ def test_jobs_that_lost_most_and_what_would_give_it_back(written: Written) -> No
         ({"idle": 50, "launch": 55}, {"kernel_launch": 60}, ("launch", "kernel_launch", 55)),
         ({"compute": 50, "launch": 5}, {"thermal": 40}, ("launch", "", 5)),
         ({"unknown": 50, "launch": 5}, {}, ("unknown", "", 0)),
+        # Short gaps in which a process sleeps, and no more than the verdict was there.
+        ({"launch": 50}, {"unexplained": 100}, ("launch", "unexplained", 50)),
+        (
+            {"launch": 40, "starved": 45},
+            {"data_loading_cpu": 50},
+            ("starved", "data_loading_cpu", 50),
+        ),
     ],
 )
 def test_what_would_give_back_most(

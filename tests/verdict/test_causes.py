@@ -341,6 +341,32 @@ def test_memory_that_comes_and_goes_is_told_from_launches_and_data(
     assert told(actor).cause == cause
 
 
+def ranks(*states: dict[str, float]) -> Stage:
+    """Ranks of a job, each with the time of one of them."""
+    busy = {job.HOST_CPUS: 1.0, job.HOST_THREAD: 1.0}
+    stage = Stage(*(Actor(at, one, busy, peers=True) for at, one in enumerate(states)))
+    stage.play(60)
+    return stage
+
+
+@pytest.mark.parametrize("launch", [0.149, 0.151, 0.2])
+def test_gaps_of_all_ranks_do_not_hide_a_rank_of_another_node(launch: float) -> None:
+    one = {"compute": 0.4 - launch, "launch": launch, "blocked": 0.6}
+    assert {verdict.cause for verdict in map(ranks(one, one).verdict, range(2))} == {"straggler"}
+
+
+@pytest.mark.parametrize("blocked", [0.09, 0.11])
+def test_gaps_of_all_ranks_do_not_hide_a_rank_with_more_work(blocked: float) -> None:
+    late = {"compute": 0.85 - blocked, "launch": 0.15, "blocked": blocked}
+    waits = {"compute": 0.05, "launch": 0.15, "blocked": 0.8}
+    assert ranks(late, waits).verdict(1).cause == "straggler"
+
+
+def test_ranks_that_wait_no_longer_than_the_gaps_of_others_wait_by_turns() -> None:
+    one = {"compute": 0.4, "launch": 0.3, "blocked": 0.3}
+    assert {each.cause for each in map(ranks(one, one).verdict, range(2))} == {"kernel_launch"}
+
+
 WAITS_FOR_CPU: dict[Labelled, float] = {(job.PRESSURE_WAITING, ("cpu",)): 0.6}
 
 

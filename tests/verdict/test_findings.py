@@ -14,11 +14,13 @@ from gpunode.incidents import history
 from gpunode.jobs import processes
 from gpunode.jobs.owners import NCCL_SETTING
 from gpunode.loop.playing import NowPlaying
+from gpunode.metric import Metric
 from gpunode.node.node import Node
 from gpunode.node.tape import TapeNode
 from gpunode.sources import watch
 from tests.export.page import scenes
 from tests.verdict.stage import Actor, Stage
+from tests.verdict.test_causes import RESTS
 
 
 def told(story: str, folder: Path = STORIES, seconds: float = 0.0) -> NodeNow:
@@ -178,3 +180,31 @@ def test_what_cannot_be_read_of_a_job_is_not_said_to_explain_nothing() -> None:
     (finding,) = node(scene.play(60).stage.loop).findings
     assert "what may explain it is not all read on this node" in finding.title
     assert any("what they do is not known" in one.meaning for one in finding.evidence)
+
+
+@pytest.mark.parametrize(
+    ("gauges", "does"),
+    [
+        (RESTS, "at work, with short gaps in which its process sleeps"),
+        (
+            {**RESTS, processes.LOADER_THREAD: 0.99},
+            "at work, with short gaps in which its process waits for a CPU or its data",
+        ),
+    ],
+)
+def test_a_gpu_at_work_is_not_said_to_run_nothing(gauges: dict[Metric, float], does: str) -> None:
+    stage = Stage(Actor(0, {"compute": 0.8, "launch": 0.2}, gauges))
+    stage.play(60)
+    (finding,) = node(stage.loop).findings
+    assert finding.title == f"GPU 0 is {does}"
+
+
+def test_no_more_is_promised_than_mending_what_is_waited_for_gives() -> None:
+    cpus = {processes.HOST_CPUS: 1.0}
+    late = Actor(0, {"compute": 0.84, "launch": 0.16}, cpus, peers=True)
+    waits = {"compute": 0.3, "launch": 0.1, "blocked": 0.6}
+    stage = Stage(late, *(Actor(at, waits, cpus, peers=True) for at in (1, 2, 3)))
+    stage.play(80)
+    (finding,) = node(stage.loop).findings
+    assert "GPU 0, which is waiting between kernels that are too small" in finding.title
+    assert finding.gain.startswith("Without it: 1.1 times as fast")

@@ -98,6 +98,17 @@ OVER_NVLINK: dict[Labelled, float] = {
             "thermal",
             1.0 / 0.6,
         ),
+        # Clocks were low in little of the time, whatever they were when they were read.
+        (
+            Actor(
+                0,
+                {"compute": 1.0},
+                {SM_CLOCK: 1e9, SM_CLOCK_MAX: 2e9},
+                {(THROTTLED, ("hw_thermal",)): 0.06},
+            ),
+            "thermal",
+            1.0 / 0.94,
+        ),
     ],
 )
 def test_what_mending_a_cause_would_give(actor: Actor, cause: str, expected: float) -> None:

@@ -227,12 +227,14 @@ class Known:
         if verdict is None:
             return NOT_YET
         cause = _cause(verdict)
-        if cause.uncertain and self.short:
-            return WHILE_SHORT
-        if cause.uncertain and (self.unread or _unreadable(verdict)):
-            return NOT_ON_TAPE if self.played else UNREAD
+        said = cause.says(verdict.evidence)
+        if cause.uncertain and said is cause.advice:
+            if self.short:
+                return WHILE_SHORT
+            if self.unread or _unreadable(verdict):
+                return NOT_ON_TAPE if self.played else UNREAD
         if cause is not NONE:
-            return cause.says(verdict.evidence)
+            return said
         most = next((state for state in WITHOUT_LOSS if window.state.get(state, 0.0) >= BOUND), "")
         if most == "idle" and self.misses_a_rank:
             return IDLE_IN_A_HANG
@@ -283,7 +285,8 @@ def less_accurate(window: WindowDetail | None) -> str:
     if window is None or not window.stand_in:
         return ""
     whose = f"the ledger uses the ceilings of an {window.stand_in}"
-    return f"{whose}; `gpunode calibrate` measures its own"
+    # Without counters of its units, there is nothing to measure them by.
+    return whose if window.activity is None else f"{whose}; `gpunode calibrate` measures its own"
 
 
 def in_a_sentence(now: NodeStatus) -> str:
@@ -530,7 +533,7 @@ def _waits(known: Known) -> Iterator[Finding]:
             urgency="now" if hangs else advice.urgency,
             title=f"{counted(waiting)} {verb} for {counted(awaited)}, {advice.does}",
             remedy=_with_pid(advice.remedy, known.pids(late)),
-            gain=_gain(known, members),
+            gain=_gain(known, [*members, *([late[0]] if slowed else [])]),
             detail=". ".join(one.where for one in known.judged[members[0]].waits_for if one.where),
             evidence=(*known.judged[members[0]].evidence, *(slowed.evidence if slowed else ())),
             gpus=(*awaited, *waiting),

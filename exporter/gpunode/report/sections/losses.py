@@ -44,17 +44,20 @@ def losses_of(states: Mapping[str, float], causes: Mapping[str, float]) -> list[
     no cause gets more than it was named for. What no verdict explains is the state's own.
     """
     back: Amounts = defaultdict(float)
+    left = dict(causes)
     unexplained: Amounts = {}
     for state in LOST:
         named = {
             cause: hours
-            for cause, hours in causes.items()
+            for cause, hours in left.items()
             if cause in REMEDIES and state in REMEDIES[cause].states and hours > 0
         }
         own, all_named = states.get(state, 0.0), sum(named.values())
         unexplained[state] = max(0.0, own - all_named)
         for cause, hours in named.items():
-            back[cause] += own * hours / max(own, all_named)
+            given = own * hours / max(own, all_named)
+            back[cause] += given
+            left[cause] -= given
     nobody_knows = unexplained.pop("unknown")
     ranked = [_of_cause(cause, hours, states, causes[cause]) for cause, hours in back.items()]
     ranked += [

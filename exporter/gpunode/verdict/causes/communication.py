@@ -204,11 +204,21 @@ def _late(case: Case) -> Iterator[Evidence]:
         yield Evidence(series_name(AWAITED, labels), 1.0, 1.0, "the rank that others wait for")
 
 
+BY_TURNS = 1.25
+"""How many times as long as a peer's gaps a rank waits at most, if these are what it waits for."""
+
+
 def _by_turns(case: Case) -> bool:
-    """Whether each rank waits for the others, as all of them launch too slowly: nobody is late."""
+    """Whether each rank waits for the others, as all of them launch too slowly: nobody is late.
+
+    None waits longer than the gaps of another explain.
+    """
     ranks = (case.shares, *case.peers)
+    gaps = [one["launch"] + one["starved"] for one in ranks]
     return len(ranks) > 1 and all(
-        one["blocked"] >= LOST and one["launch"] >= LAUNCHES for one in ranks
+        LOST <= one["blocked"] <= BY_TURNS * max(gaps[:at] + gaps[at + 1 :])
+        and one["launch"] >= LAUNCHES
+        for at, one in enumerate(ranks)
     )
 
 
@@ -232,8 +242,8 @@ STRAGGLER = Cause(
     meaning="kernels spin in a collective until a peer arrives",
     named_when=(
         "the GPU spins in a collective (`blocked`) until a peer arrives; the evidence names the "
-        f"peer. Not where each rank does by turns and at least {LAUNCHES:g} of its time is gaps "
-        "between its own small kernels"
+        f"peer. Not where each rank does by turns, no longer than the gaps of another explain, and "
+        f"at least {LAUNCHES:g} of its time is gaps between its own small kernels"
     ),
     looks=(Loses(_straggler),),
     uses=(*OF_ENGINE, AWAITED, BLOCKED_STREAK, LEDGER_SENSOR),

@@ -171,8 +171,19 @@ DATA_LOADING_CPU = Cause(
         "Give the job more CPUs and loader workers, and no CPU limit. If a neighbour takes the "
         "CPUs, move the neighbour.",
     ),
+    closer=(
+        (
+            job.HOST_CPUS,
+            Advice(
+                "soon",
+                "at work, with short gaps in which its process waits for a CPU or its data",
+                "Give the job more CPUs and loader workers, and no CPU limit.",
+            ),
+        ),
+    ),
     remedy=Remedy(
-        ("starved",), "Give the job more CPUs and loader workers, or prepare its data beforehand."
+        ("starved", "launch"),
+        "Give the job more CPUs and loader workers, or prepare its data beforehand.",
     ),
     family="data",
 )

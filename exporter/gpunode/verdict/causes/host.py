@@ -378,7 +378,20 @@ UNEXPLAINED = Cause(
         "See what the process waits for: `gpunode stacks --pid PID`. Often it is a remote service, "
         "a sleep or a lock.",
     ),
-    remedy=Remedy(("starved",), "Profile the process: nothing on its node explains why it pauses."),
+    closer=(
+        (
+            job.HOST_CPUS,
+            Advice(
+                "soon",
+                "at work, with short gaps in which its process sleeps",
+                "See what the process waits for: `gpunode stacks --pid PID`. Often it is a lock, a "
+                "queue, or another process.",
+            ),
+        ),
+    ),
+    remedy=Remedy(
+        ("starved", "launch"), "Profile the process: nothing on its node explains why it pauses."
+    ),
     family="unknown",
     uncertain=True,
     refines=("kernel_launch",),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from statistics import fmean
 
 from gpunode.gpu.activity import (
     MEMORY_RESERVED,
@@ -45,6 +46,10 @@ MEMORY_FULL = 0.97
 """At this share in use, excluding the driver's reserve, the frame buffer is full."""
 
 
+HEAT = ("sw_thermal", "hw_thermal")
+POWER_LIMITS = ("hw_power_brake", "sw_power_cap")
+"""Reasons for which clocks are throttled."""
+
 KERNEL_LAUNCH = Cause(
     name="kernel_launch",
     meaning="gaps between small kernels",
@@ -61,12 +66,23 @@ KERNEL_LAUNCH = Cause(
 )
 
 
-def _unthrottled(case: Case) -> float | None:
-    """Arithmetic takes less time in proportion to the clock; the other states do not."""
-    clock, highest = case.now(SM_CLOCK), case.now(SM_CLOCK_MAX)
-    if not clock or not highest:
-        return None
-    return 1.0 - case.shares["compute"] * (1.0 - min(1.0, clock / highest))
+def _unthrottled(*reasons: str) -> Callable[[Case], float | None]:
+    """The share of its time that a job takes where the clocks are not throttled for these reasons.
+
+    Arithmetic takes less time in proportion to the clock, and only while it is throttled; the other
+    states do not.
+    """
+
+    def left(case: Case) -> float | None:
+        read, highest = case.facts.readings(SM_CLOCK, *case.at), case.now(SM_CLOCK_MAX)
+        if not read or not highest:
+            return None
+        mean = fmean(clock for clock, _ in read)
+        throttled = sum(case.rate(THROTTLED, reason) for reason in reasons)
+        slower = max(0.0, min(throttled, 1.0 - mean / highest))
+        return 1.0 - case.shares["compute"] * slower
+
+    return left
 
 
 def _held_down(case: Case, reasons: Iterable[str]) -> Effect | None:
@@ -81,7 +97,7 @@ def _held_down(case: Case, reasons: Iterable[str]) -> Effect | None:
 
 
 def _thermal(case: Case) -> Effect | None:
-    return _held_down(case, ("sw_thermal", "hw_thermal"))
+    return _held_down(case, HEAT)
 
 
 THERMAL = Cause(
@@ -95,15 +111,16 @@ THERMAL = Cause(
         "slowed down by heat",
         "Check fans, air flow and inlet temperature. Drain the node if it goes on.",
     ),
-    remedy=Remedy((), "Have the cooling of the nodes checked.", left=_unthrottled, unsure=0.3),
+    remedy=Remedy(
+        (), "Have the cooling of the nodes checked.", left=_unthrottled(*HEAT), unsure=0.3
+    ),
     family="device",
     slows_its_gpu=True,
 )
 
 
 def _power(case: Case) -> Effect | None:
-    braked = _held_down(case, ("hw_power_brake",))
-    capped = _held_down(case, ("sw_power_cap",))
+    braked, capped = (_held_down(case, (reason,)) for reason in POWER_LIMITS)
     limit, default = case.now(POWER_LIMIT), case.now(POWER_DEFAULT_LIMIT)
     if capped is None or not limit or not default or limit / default >= LIMIT_LOWERED:
         return braked  # at the board's default limit, a GPU does all it can
@@ -128,7 +145,7 @@ POWER = Cause(
     remedy=Remedy(
         (),
         "Set the board's default power limit; check the power supplies.",
-        left=_unthrottled,
+        left=_unthrottled(*POWER_LIMITS),
         unsure=0.3,
     ),
     family="device",
