@@ -52,7 +52,7 @@ OF_CLUSTERS: tuple[Record, ...] = (
         purpose="Share of its memory limit that a job uses, without caches, where it uses most.",
         given={
             **HELD,
-            series("gpunode_job_memory_bytes"): 60.0,
+            series("gpunode_job_memory_anonymous_bytes"): 60.0,
             series("gpunode_job_memory_shmem_bytes"): 15.0,
             series("gpunode_job_memory_limit_bytes"): 100.0,
         },

@@ -325,13 +325,13 @@ HOST_MEMORY = Part(
     name="gpunode_job_memory_limit",
     operation="max",
     expression=(
-        f"({of_gpus('gpunode_job_memory_bytes')} "
+        f"({of_gpus('gpunode_job_memory_anonymous_bytes')} "
         f"+ on ({GPU}) {of_gpus('gpunode_job_memory_shmem_bytes')}) "
         f"/ on ({GPU}) ({of_gpus('gpunode_job_memory_limit_bytes')} > 0)"
     ),
     purpose="Share of a limit on host memory in use, without caches",
     given={
-        series("gpunode_job_memory_bytes"): 60.0,
+        series("gpunode_job_memory_anonymous_bytes"): 60.0,
         series("gpunode_job_memory_shmem_bytes"): 15.0,
         series("gpunode_job_memory_limit_bytes"): 100.0,
     },

@@ -197,11 +197,11 @@ SYSTEM = (
         example=Example(
             fires={
                 **HELD,
-                series("gpunode_job_memory_bytes"): 60.0,
+                series("gpunode_job_memory_anonymous_bytes"): 60.0,
                 series("gpunode_job_memory_shmem_bytes"): 39.0,
                 series("gpunode_job_memory_limit_bytes"): 100.0,
             },
-            quiet={series("gpunode_job_memory_bytes"): 41.0},
+            quiet={series("gpunode_job_memory_anonymous_bytes"): 41.0},
             value=0.99,
         ),
     ),

@@ -6,6 +6,7 @@ https://docs.kernel.org/admin-guide/cgroup-v2.html; version 1 is supported too.
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -44,6 +45,7 @@ class Cgroup:
     throttled_seconds: float | None = None
     memory_limit: float | None = None
     memory_used: float | None = None
+    anonymous: float | None = None
     shmem: float | None = None
     events: dict[str, float] = field(default_factory=dict)
 
@@ -105,17 +107,21 @@ def read(node: Node, paths: Paths) -> Cgroup:
 
     stat = ask(f"{paths.cpu}/cpu.stat", parse_pairs) or {}
     has_quota = bool(stat.get("nr_periods"))
-    memory = ask(f"{paths.memory}/memory.stat", parse_pairs) or {}
+    group, limit = limited(node, paths)
+    memory = ask(f"{group}/memory.stat", parse_pairs) or {}
     if paths.version == 1:
         throttled = stat.get("throttled_time", 0.0) / 1e9
-        limit = ask(f"{paths.memory}/memory.limit_in_bytes", parse_limit)
-        used = ask(f"{paths.memory}/memory.usage_in_bytes", counter)
+        used = ask(f"{group}/memory.usage_in_bytes", counter)
+        # With those of the groups below: https://docs.kernel.org/admin-guide/cgroup-v1/memory.html
+        anonymous, shmem = (
+            memory.get(f"total_{name}", memory.get(name)) for name in ("rss", "shmem")
+        )
         events = ask(f"{paths.memory}/memory.oom_control", parse_pairs) or {}
     else:
         throttled = stat.get("throttled_usec", 0.0) / 1e6
-        limit = smallest_limit(node, paths.memory)
-        used = ask(f"{paths.memory}/memory.current", counter)
-        events = ask(f"{paths.memory}/memory.events", parse_pairs) or {}
+        used = ask(f"{group}/memory.current", counter)
+        anonymous, shmem = memory.get("anon"), memory.get("shmem")
+        events = ask(f"{group}/memory.events", parse_pairs) or {}
     return Cgroup(
         pressure={
             (resource, share): seconds
@@ -129,21 +135,39 @@ def read(node: Node, paths: Paths) -> Cgroup:
         throttled_seconds=throttled if has_quota else None,
         memory_limit=limit,
         memory_used=used,
-        shmem=memory.get("shmem"),
+        anonymous=anonymous,
+        shmem=shmem,
         events={event: events[event] for event in EVENTS if event in events},
     )
 
 
-def smallest_limit(node: Node, path: str) -> float | None:
-    """The lowest limit of a cgroup and its ancestors: a pod's limit is on the parent."""
-    limits = []
-    while path.startswith(ROOT + "/"):
+LIMITS = {1: "memory.limit_in_bytes", 2: "memory.max"}
+"""The file with the limit of a cgroup, by version."""
+
+OF_MANY = re.compile(
+    r"(?:kubelet-)?kubepods(?:-burstable|-besteffort)?(?:\.slice)?|kubelet(?:\.slice)?|burstable|"
+    r"besteffort|(?:.*_)?slurmstepd\.scope|slurm(?:_.*)?|uid_\d+|(?:system|user|machine)\.slice|"
+    r"docker"
+)
+"""Groups that hold those of many jobs: of the kubelet, of Slurm, and of systemd."""
+
+
+def limited(node: Node, paths: Paths) -> tuple[str, float | None]:
+    """The group that has the lowest limit on memory, and that: of a pod or a job, all share it.
+
+    It is that of the process or above it, within the job. Without a limit, it is the process's own.
+    """
+    path = group = paths.memory
+    lowest: float | None = None
+    while path.startswith(ROOT + "/") and not OF_MANY.fullmatch(path.rpartition("/")[2]):
         try:
-            limits.append(parse_limit(node.read_text(f"{path}/memory.max")))
+            limit = parse_limit(node.read_text(f"{path}/{LIMITS[paths.version]}"))
         except (OSError, ValueError):
-            limits.append(None)
+            limit = None
+        if limit is not None and (lowest is None or limit <= lowest):
+            group, lowest = path, limit
         path = path.rpartition("/")[0]
-    return min((limit for limit in limits if limit is not None), default=None)
+    return group, lowest
 
 
 def parse_pairs(text: str) -> dict[str, float]:

@@ -206,27 +206,35 @@ QUOTA_THROTTLED_SECONDS = Metric(
 MEMORY_LIMIT = Metric(
     "gpunode_job_memory_limit_bytes",
     "gauge",
-    "Lowest memory limit of the job's cgroup and its ancestors; absent without a limit "
-    "(memory.max).",
+    "Lowest memory limit of the process's cgroup and those above it, as far as they are of its "
+    "job; absent without a limit (memory.max).",
     GPU,
 )
 MEMORY_USED = Metric(
     "gpunode_job_memory_used_bytes",
     "gauge",
-    "Memory charged to the job's cgroup, including page cache and /dev/shm (memory.current).",
+    "Memory charged to the cgroup that has the limit, which all processes of the job share, "
+    "including page cache and /dev/shm; without a limit, to that of the process (memory.current).",
+    GPU,
+)
+MEMORY_ANONYMOUS = Metric(
+    "gpunode_job_memory_anonymous_bytes",
+    "gauge",
+    "Anonymous memory charged to the same cgroup: with /dev/shm, what cannot be freed to stay "
+    "below the limit (memory.stat: anon).",
     GPU,
 )
 MEMORY_SHMEM = Metric(
     "gpunode_job_memory_shmem_bytes",
     "gauge",
-    "Shared memory charged to the job's cgroup; files in /dev/shm count against the memory limit "
+    "Shared memory charged to the same cgroup; files in /dev/shm count against the memory limit "
     "(memory.stat: shmem).",
     GPU,
 )
 MEMORY_EVENTS = Metric(
     "gpunode_job_memory_events_total",
     "counter",
-    "Times the job's cgroup was throttled (high), had to reclaim memory at its limit (max), or had "
+    "Times the same cgroup was throttled (high), had to reclaim memory at its limit (max), or had "
     "a process killed (oom_kill) (memory.events).",
     (*GPU, "event"),
 )
@@ -436,6 +444,7 @@ class JobProcesses:
         QUOTA_THROTTLED_SECONDS,
         MEMORY_LIMIT,
         MEMORY_USED,
+        MEMORY_ANONYMOUS,
         MEMORY_SHMEM,
         MEMORY_EVENTS,
         SHM_SIZE,
@@ -727,6 +736,7 @@ class JobProcesses:
         yield from QUOTA_THROTTLED_SECONDS.at(group.throttled_seconds, *at)
         yield from MEMORY_LIMIT.at(group.memory_limit, *at)
         yield from MEMORY_USED.at(group.memory_used, *at)
+        yield from MEMORY_ANONYMOUS.at(group.anonymous, *at)
         yield from MEMORY_SHMEM.at(group.shmem, *at)
         for event, count in group.events.items():
             yield from MEMORY_EVENTS.at(count, *at, event)

@@ -378,7 +378,7 @@ def job_memory(on: On) -> None:
     limit = 512 * GIB
     share = on.number("used", 0.97) if on.active else 0.5
     on.out.gauge("gpunode_job_memory_limit_bytes", limit, **on.labels)
-    on.out.gauge("gpunode_job_memory_bytes", share * limit, **on.labels)
+    on.out.gauge("gpunode_job_memory_anonymous_bytes", share * limit, **on.labels)
     on.out.gauge("gpunode_job_memory_shmem_bytes", 0.0, **on.labels)
     on.out.gauge("gpunode_job_memory_used_bytes", share * limit, **on.labels)
 
@@ -396,7 +396,7 @@ def memory_grows(on: On) -> None:
     if on.active:
         used = Linear(used.value, on.number("rate", 0.01) / 60, on.since)
     on.out.gauge("gpunode_job_memory_limit_bytes", 1.0, **on.labels)
-    on.out.line("gpunode_job_memory_bytes", used, **on.labels)
+    on.out.line("gpunode_job_memory_anonymous_bytes", used, **on.labels)
     on.out.gauge("gpunode_job_memory_shmem_bytes", 0.0, **on.labels)
 
 
