@@ -26,6 +26,7 @@ OTHER = Vendor(
     counters=("gpm",),
     watched_errors=(),
     device_prefixes=("OTHER-",),
+    device_resources=(),
     claim_driver="gpu.other.example",
     is_device=lambda gpu, device: gpu.uuid == device,
 )

@@ -23,7 +23,7 @@ from gpunode.jobs.owners import ALLOCATIONS, GpuOwners, OwnersDetail
 from gpunode.node.local import LocalNode
 from gpunode.source import Absent
 from tests.fakes.kubelet import FakeKubelet, kubelet
-from tests.machine import MACHINES, MachineGpu, exported, told
+from tests.machine import MACHINES, MachineGpu, exported, stat, told
 
 SOCKET = "/var/lib/kubelet/pod-resources/kubelet.sock"
 WHOLE = Identity(4, "GPU-aa", "NVIDIA H200", minor=2)
@@ -94,15 +94,16 @@ DEVICES = (
     ("HAMi", "GPU-aaa-0", False, False),
     ("HAMi", "GPU-aa-0-1", False, False),
     ("HAMi, MIG", "MIG-bb", False, True),
+    ("Alibaba's gpushare", "GPU-aa-_-17", True, False),
     ("nothing known", "GPU-aa-", False, False),
-    ("nothing known", "GPU-aa-x", False, False),
-    ("nothing known", "gpu-2-mig-19", False, False),
-    ("nothing known", "gpu-2-mig-19-4", False, False),
-    ("nothing known", "gpu-2-mig-19-4-x", False, False),
+    ("nothing known", "GPU-aa-x", None, None),
+    ("nothing known", "gpu-2-mig-19", None, None),
+    ("nothing known", "gpu-2-mig-19-4", None, None),
+    ("nothing known", "gpu-2-mig-19-4-x", None, None),
     ("nothing known", "gpu-2-mig-19-4-1-1", False, False),
-    ("nothing known", "gpu-2-mig--19-4", False, False),
-    ("nothing known", "nvidia", False, False),
-    ("nothing known", "", False, False),
+    ("nothing known", "gpu-2-mig--19-4", None, None),
+    ("nothing known", "nvidia", None, None),
+    ("nothing known", "", None, None),
 )
 """Who names devices, an ID, and whether it is GPU 4, which is /dev/nvidia2, or its instance."""
 
@@ -125,8 +126,8 @@ UNATTRIBUTED = (
 def test_every_form_of_a_device_id_names_its_gpu(
     of: str,  # noqa: ARG001
     device: str,
-    gpu: bool,
-    instance: bool,
+    gpu: bool | None,
+    instance: bool | None,
 ) -> None:
     assert (is_device(WHOLE, device), is_device(INSTANCE, device)) == (gpu, instance)
 
@@ -161,6 +162,21 @@ def test_what_is_no_gpu_of_this_driver_is_given_to_none(
     pods = pods_of(root)
     running.claims = {("b", "dra", "main"): [("gpu.nvidia.com", device)]}
     assert exported(told(pods)).count("gpunode_kubelet_gpu_pods 1.0") == 1
+
+
+@pytest.mark.parametrize("device", ["0", "GPU-some-other-form", "gpu@3"])
+def test_a_device_of_a_form_that_is_not_known_is_counted_and_may_be_any_gpu(
+    device: str, root: Path, running: FakeKubelet
+) -> None:
+    pods = pods_of(root)
+    running.pods = {
+        ("a", "other", "main"): [("nvidia.com/gpu", device)],
+        ("a", "plain", "main"): [("nvidia.com/gpu", "GPU-aa"), ("nvidia.com/hostdev", "0000:3b")],
+    }
+    reading = pods.read()
+    assert [unread.kind.what for unread in reading.unread] == ["device"]
+    assert [held.pod for held in pods.holders(WHOLE) or ()] == ["plain"]
+    assert pods.holders(replace(WHOLE, uuid="GPU-cc", minor=7)) is None
 
 
 @given(st.text())
@@ -305,6 +321,20 @@ def test_clients_of_mps_are_counted_and_a_gpu_without_any_has_no_series(root: Pa
     source = GpuOwners(Census(LocalNode(root)), gpu, Settings(), pods_of(root))
     assert 'gpunode_gpu_mps_clients{gpu="0",uuid="GPU-aa"} 2' in exported(told(source))
     assert "gpunode_gpu_mps_clients" not in owners(root, pods_of(root), (10, 11, 12))
+
+
+@pytest.mark.parametrize("clients", [(), (11,)])
+def test_the_server_of_mps_owns_a_gpu_only_while_nobody_else_does(
+    clients: tuple[int, ...], root: Path
+) -> None:
+    for pid, name, pod in ((10, "nvidia-cuda-mps", ONE_POD), (11, "python3", OTHER_POD)):
+        (root / f"proc/{pid}").mkdir(parents=True)
+        (root / f"proc/{pid}/cgroup").write_text(f"0::{pod}\n")
+        (root / f"proc/{pid}/stat").write_text(stat(pid).replace("(python3)", f"({name})"))
+    gpu = SharedThroughMps(0, "GPU-aa", "0", (10, *clients))
+    look = Census(LocalNode(root)).look(gpu)
+    assert look is not None
+    assert [holder.pid for holder in look.holders] == list(clients or (10,))
 
 
 SLURM_STEP = "/system.slice/slurmstepd.scope/job_42/step_0/user/task_{}"

@@ -419,8 +419,9 @@ class Vendor:
     ``pci_id`` is the content of /sys/bus/pci/devices/*/vendor. ``counters`` are the possible
     sources of ``Activity``. ``watched_errors`` are the numbers of ``Gpu.xids`` to export as 0 from
     the start, so that the first occurrence is an increase. The kubelet names a device by an ID that
-    starts with one of ``device_prefixes``, or in a claim of ``claim_driver`` (dynamic resource
-    allocation); ``is_device`` says whether such a name is that of a GPU, or None if it may be.
+    starts with one of ``device_prefixes``, as a resource that starts with one of
+    ``device_resources``, or in a claim of ``claim_driver`` (dynamic resource allocation);
+    ``is_device`` says whether such a name is that of a GPU, or None if it may be.
     """
 
     name: str
@@ -428,6 +429,7 @@ class Vendor:
     counters: tuple[str, ...]
     watched_errors: tuple[int, ...]
     device_prefixes: tuple[str, ...]
+    device_resources: tuple[str, ...]
     claim_driver: str
     is_device: Callable[[Identity, str], bool | None]
 

@@ -34,6 +34,11 @@ FORGOTTEN = 600.0
 """Seconds after which the last look at a GPU that nobody asks about is dropped."""
 
 
+MPS_SERVER = "nvidia-cuda-mps"
+"""The name of the server of MPS and of its control daemon, as far as the kernel keeps names.
+https://docs.nvidia.com/deploy/mps/index.html"""
+
+
 @dataclass(frozen=True, slots=True)
 class Look:
     """What a driver listed on a GPU at a moment (monotonic), and who the processes are.
@@ -101,6 +106,9 @@ class Census:
         if processes is None:
             return None
         stats = {pid: stat_of(self.node, pid) for pid in dict.fromkeys(p.pid for p in processes)}
+        servers = _servers(processes, stats)
+        processes = [process for process in processes if process.pid not in servers]
+        stats = {pid: stat for pid, stat in stats.items() if pid not in servers}
         with self._lock:
             return self._publish(gpu.identity.uuid, now, processes, stats)
 
@@ -177,3 +185,13 @@ class Census:
         if known is None:
             known = self._holders[pid, stat.start] = Holder(self.node, pid, stat)
         return known
+
+
+def _servers(processes: list[Process], stats: dict[int, ProcessStat | None]) -> set[int]:
+    """The servers of MPS on a GPU that has clients: these use it, and may be another's."""
+    clients = {process.pid for process in processes if process.kind == "mps"}
+    return {
+        pid
+        for pid, stat in stats.items()
+        if clients and pid not in clients and stat is not None and stat.name == MPS_SERVER
+    }

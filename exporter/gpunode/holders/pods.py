@@ -16,6 +16,7 @@ from gpunode.metric import Metric
 from gpunode.node.kubelet import Allocation
 from gpunode.node.node import Node, names_in
 from gpunode.source import WHOLE_NODE, Absent, Place, Reading, Source
+from gpunode.unread import Unknown, shape
 
 GPU_PODS = Metric(
     "gpunode_kubelet_gpu_pods",
@@ -36,6 +37,15 @@ LONGEST_NAME = 253
 https://kubernetes.io/docs/concepts/overview/working-with-objects/names/"""
 
 
+DEVICE = Unknown(
+    "device",
+    "the kubelet names a GPU in a form that gpunode does not know; it is not said of any GPU whose "
+    "pod is not known that it is free",
+)
+NO_GPU = Identity(-1, "none", "")
+"""None of this node, as a device of a form that is known is another."""
+
+
 class Pods:
     """Asks the kubelet, and keeps its last answer for the sources of GPU owners."""
 
@@ -45,6 +55,7 @@ class Pods:
         "`gpunode helper sockets`"
     )
     metrics = (GPU_PODS,)
+    unknowns = (DEVICE,)
 
     def __init__(self, node: Node, settings: Settings) -> None:
         self.node = node
@@ -73,7 +84,13 @@ class Pods:
         allocations = self.node.allocations(self.socket)
         self._allocated = allocations, self.node.clock.monotonic()
         pods = {(allocation.namespace, allocation.pod) for allocation in allocations}
-        return Reading(tuple(GPU_PODS.at(float(len(pods)))))
+        strange = dict.fromkeys(
+            (one.resource, shape(one.device, ("GPU", "MIG", "nvidia")))
+            for one in allocations
+            if all(vendor.is_device(NO_GPU, one.device) is None for vendor in VENDORS.values())
+        )
+        unread = tuple(DEVICE.seen(f"{resource}: {device}") for resource, device in strange)
+        return Reading(tuple(GPU_PODS.at(float(len(pods)))), unread=unread)
 
     def holders(self, gpu: Identity) -> list[Allocation] | None:
         """The containers to which a GPU is allocated.

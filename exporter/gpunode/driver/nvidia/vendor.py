@@ -11,18 +11,22 @@ from gpunode.driver.nvidia import xids
 GKE_DEVICE = re.compile(r"nvidia(?P<minor>\d+)(?:/gi(?P<instance>\d+))?(?:/vgpu\d+)?")
 # Instance names before driver 470: https://docs.nvidia.com/datacenter/tesla/mig-user-guide/
 OLD_MIG = re.compile(r"MIG-(?P<parent>GPU-[^/]+)/(?P<instance>\d+)/\d+")
-# Devices of claims: https://github.com/NVIDIA/k8s-dra-driver-gpu (CanonicalName). A gpu-vfio-0 has
-# left the driver for a virtual machine.
+# Devices of claims: https://github.com/NVIDIA/k8s-dra-driver-gpu (CanonicalName)
 CLAIMED_GPU = re.compile(r"gpu-(?P<minor>\d+)")
 CLAIMED_MIG = re.compile(r"gpu-(?P<minor>\d+)-mig-(?P<place>[0-9a-z]+(?:-[0-9a-z]+){2,})")
+# Another GPU or instance, or a share of it; or one that a virtual machine has.
+ANOTHER = re.compile(r"(?:GPU|MIG)-[0-9a-fA-F-]+|gpu-vfio-\d+")
+# GPU-…::3 is the fourth replica of a shared GPU; GPU-…-_-17 the eighteenth GiB of its memory:
+# https://github.com/AliyunContainerService/gpushare-device-plugin
+SHARE = re.compile(r"::|-_-")
 
 
 def is_device(gpu: Identity, device: str) -> bool | None:
     """Whether a kubelet device ID is this GPU or MIG instance, or a share of it.
 
-    None if it may be, and the driver does not tell.
+    None if it may be: the driver does not tell, or the form is not known.
     """
-    device = device.partition("::")[0]  # GPU-…::3 is the fourth replica of a shared GPU
+    device = SHARE.split(device, maxsplit=1)[0]
     if device == gpu.uuid or _is_slot(gpu, device):
         return True
     minor = gpu.index if gpu.minor is None else gpu.minor
@@ -35,12 +39,14 @@ def is_device(gpu: Identity, device: str) -> bool | None:
         return int(match["minor"]) == minor and not gpu.mig
     if match := CLAIMED_MIG.fullmatch(device):
         claimed = _profile_and_start(match["place"].split("-"))
-        if claimed is None or int(match["minor"]) != minor or not gpu.mig:
+        if claimed is None:
+            return None
+        if int(match["minor"]) != minor or not gpu.mig:
             return False
         if gpu.mig_profile is None or gpu.mig_start is None:
             return None
         return claimed == (gpu.mig_profile, gpu.mig_start)
-    return False
+    return False if ANOTHER.fullmatch(device) else None
 
 
 def _profile_and_start(parts: list[str]) -> tuple[int, int] | None:
@@ -70,6 +76,7 @@ NVIDIA = Vendor(
     counters=("gpm", "dcgm"),
     watched_errors=xids.OF_HARDWARE,
     device_prefixes=("GPU-", "MIG-", "nvidia"),
+    device_resources=("nvidia.com/gpu", "nvidia.com/mig-"),
     claim_driver="gpu.nvidia.com",
     is_device=is_device,
 )

@@ -23,6 +23,7 @@ LARGEST_ANSWER = 4 << 20
 0.1 MiB."""
 
 DEVICE_PREFIXES = tuple(prefix for v in VENDORS.values() for prefix in v.device_prefixes)
+DEVICE_RESOURCES = tuple(prefix for v in VENDORS.values() for prefix in v.device_resources)
 CLAIM_DRIVERS = frozenset(vendor.claim_driver for vendor in VENDORS.values())
 
 
@@ -90,8 +91,9 @@ def _flattened(answer: Any) -> Iterator[Allocation]:
         for container in pod.containers:
             who = pod.namespace, pod.name, container.name
             for devices in container.devices:
+                of_gpus = devices.resource_name.startswith(DEVICE_RESOURCES)
                 for device in devices.device_ids:
-                    if device.startswith(DEVICE_PREFIXES):
+                    if of_gpus or device.startswith(DEVICE_PREFIXES):
                         yield Allocation(*who, devices.resource_name, device)
             for claim in container.dynamic_resources:
                 for device in claim.claim_resources:
