@@ -49,6 +49,19 @@ DAY = 86_400
 Seconds = Annotated[float, Field(ge=1, le=DAY)]
 """An interval that is no shorter than what is read changes."""
 
+
+def _named(given: object) -> object:
+    if given == "":
+        raise ValueError("is empty")
+    return given
+
+
+NamedPath = Annotated[Path, BeforeValidator(_named)]
+"""A file or folder that must be named: an empty name would be that of the folder one is in."""
+
+OptionalPath = Annotated[Path | None, BeforeValidator(lambda given: given or None)]
+"""A file or folder; empty for none."""
+
 ASKED = "on the command line alone"
 """Marks a setting that no file and no variable has, such as one with the name of a section."""
 
@@ -147,7 +160,7 @@ class NodeSettings(Section):
 class WebConfigSettings(Section):
     """The file that says who may read the pages."""
 
-    file: Path | None = Field(
+    file: OptionalPath = Field(
         None,
         description="file in the format of Prometheus' exporters that turns on TLS and passwords",
     )
@@ -351,7 +364,7 @@ class IncidentSettings(Section):
         description="keep the last minutes of everything that is read, and of each incident what "
         "is known, in 16 MiB of memory",
     )
-    folder: Annotated[Path | None, BeforeValidator(lambda given: given or None)] = Field(
+    folder: OptionalPath = Field(
         None, description="folder in which incidents outlive the daemon; empty for none"
     )
     folder_bytes: int = Field(
@@ -374,19 +387,19 @@ class PrometheusSettings(Section):
         "http://localhost:9090", description="address of Prometheus, up to where /api/v1 begins"
     )
     timeout: float = Field(60.0, ge=1, le=3600, description="seconds to wait for one answer")
-    token_file: Path | None = Field(
+    token_file: OptionalPath = Field(
         None, description=f"file with a bearer token, which {TOKEN_VARIABLE} can hold instead"
     )
     username: str = Field("", description="user name for basic authentication")
-    password_file: Path | None = Field(
+    password_file: OptionalPath = Field(
         None, description=f"file with the password, which {PASSWORD_VARIABLE} can hold instead"
     )
     tenant: str = Field("", description="tenant of Mimir or Thanos, sent as X-Scope-OrgID")
-    ca_file: Path | None = Field(
+    ca_file: OptionalPath = Field(
         None, description="PEM file of the authorities that may sign the server's certificate"
     )
-    cert_file: Path | None = Field(None, description="PEM file of the certificate to show it")
-    key_file: Path | None = Field(None, description="PEM file of that certificate's key")
+    cert_file: OptionalPath = Field(None, description="PEM file of the certificate to show it")
+    key_file: OptionalPath = Field(None, description="PEM file of that certificate's key")
 
     @field_validator("url")
     @classmethod
@@ -407,7 +420,7 @@ class LogSettings(Section):
 class ConfigSettings(Section):
     """The file of settings."""
 
-    file: Path | None = Field(None, description="YAML file to read settings from")
+    file: OptionalPath = Field(None, description="YAML file to read settings from")
 
 
 class DiscoverySettings(Section):
@@ -495,7 +508,7 @@ class RecordSettings(Settings):
     path: PathSettings = PathSettings()
     dcgm: DcgmSettings = DcgmSettings()
 
-    file: CliPositionalArg[Path] = Field(description="tape to write")
+    file: CliPositionalArg[NamedPath] = Field(description="tape to write")
     duration: float = Field(60.0, gt=0, le=DAY, description="seconds to record")
     max_bytes: int = Field(64 << 20, gt=0, description="bytes at which to stop recording")
     comment: str = Field("", description="note on what the tape shows")
@@ -507,7 +520,7 @@ class ReplaySettings(Settings):
     web: PlayingWebSettings = PlayingWebSettings()
     incident: IncidentSettings = IncidentSettings()
 
-    file: CliPositionalArg[Path] = Field(
+    file: CliPositionalArg[NamedPath] = Field(
         description="tape to play, or the name of a recorded incident, such as h200_hang"
     )
     speed: float = Field(
@@ -531,7 +544,7 @@ class DemoSettings(Settings):
     web: PlayingWebSettings = PlayingWebSettings()
     gpu: DemoGpuSettings = DemoGpuSettings()
 
-    incident: Annotated[CliPositionalArg[Path], ASKED] = Field(
+    incident: Annotated[CliPositionalArg[NamedPath], ASKED] = Field(
         STORIES,
         description="incident to play: storage, hang, p2p, throttled or shm, by default all five; "
         "or a folder of tapes",
@@ -545,12 +558,12 @@ class AdmissionSettings(CommandSettings):
 
     url: Address = ""
     username: str = Field("", description="user name, if the daemon asks for one")
-    password_file: Path | None = Field(None, description="file with the user's password")
-    ca_file: Path | None = Field(
+    password_file: OptionalPath = Field(None, description="file with the user's password")
+    ca_file: OptionalPath = Field(
         None, description="PEM file of the authorities that may sign the daemon's certificate"
     )
-    cert_file: Path | None = Field(None, description="PEM file of the certificate to show it")
-    key_file: Path | None = Field(None, description="PEM file of that certificate's key")
+    cert_file: OptionalPath = Field(None, description="PEM file of the certificate to show it")
+    key_file: OptionalPath = Field(None, description="PEM file of that certificate's key")
 
     @field_validator("url")
     @classmethod
@@ -589,7 +602,7 @@ class TopSettings(DaemonSettings):
 class IncidentsCommandSettings(DaemonSettings):
     """List the incidents that a running daemon, or its folder, has kept."""
 
-    folder: Annotated[Path | None, ASKED] = Field(
+    folder: Annotated[OptionalPath, ASKED] = Field(
         None, description="folder in which a daemon kept them, to be read in its place"
     )
     json_output: bool = Field(False, alias="json", description="print JSON instead of text")
@@ -606,15 +619,15 @@ class IncidentCommandSettings(DaemonSettings):
     incident: Annotated[CliPositionalArg[str], ASKED] = Field(
         "latest", description="ID of the incident, as `gpunode incidents` lists it, or latest"
     )
-    folder: Annotated[Path | None, ASKED] = Field(
+    folder: Annotated[OptionalPath, ASKED] = Field(
         None, description="folder in which a daemon kept it, to be read in its place"
     )
-    html: Annotated[Path | None, ASKED] = Field(
+    html: Annotated[OptionalPath, ASKED] = Field(
         None,
         description="file to write it to, as one page of HTML that can be mailed; - for standard "
         "output",
     )
-    tape: Annotated[Path | None, ASKED] = Field(
+    tape: Annotated[OptionalPath, ASKED] = Field(
         None, description="file to write its tape to, for `gpunode replay`"
     )
     job: Annotated[str, ASKED] = Field(
@@ -646,8 +659,8 @@ class McpSettings(CommandSettings):
         description="address of a daemon that may be asked as well",
     )
     username: str = Field("", description="user name, if that daemon asks for one")
-    password_file: Path | None = Field(None, description="file with the user's password")
-    ca_file: Path | None = Field(
+    password_file: OptionalPath = Field(None, description="file with the user's password")
+    ca_file: OptionalPath = Field(
         None, description="PEM file of the authorities that may sign its certificate"
     )
 
@@ -758,24 +771,24 @@ class ReportSettings(CommandSettings):
         description="price of a GPU hour, in your currency; of a model for which billing-file has "
         "none",
     )
-    billing_file: Path | None = Field(
+    billing_file: OptionalPath = Field(
         None, description="file of YAML with a currency, prices by model of GPU, and teams"
     )
-    sacct_file: Path | None = Field(
+    sacct_file: OptionalPath = Field(
         None, description="what sacct printed, for accounts of Slurm and the time in its queue"
     )
     format: Literal["html", "json", "csv"] = Field("html", description="format to write")
     output: str = Field(
         "", description="file to write, or - for standard output; empty for gpunode-report.FORMAT"
     )
-    baseline: Path | None = Field(
+    baseline: OptionalPath = Field(
         None, description="earlier report in JSON, with whose jobs to compare the same ones now"
     )
     fail_if_worse: str = Field(
         "",
         description="exit with 1 if they are slower than in the baseline by more than this, as 3%",
     )
-    out_folder: Path | None = Field(
+    out_folder: OptionalPath = Field(
         None,
         description="folder for the report in every format and the bill of each team as a page, as "
         "text and as a mail; instead of format and output",
@@ -835,8 +848,8 @@ class AdviseSettings(DaemonSettings):
 class RulesSettings(CommandSettings):
     """Write the rules for Prometheus, with what a site changes about them."""
 
-    into: Path = Field(description="folder to write rules/ and alertmanager.yaml to")
-    changes: Path | None = Field(
+    into: NamedPath = Field(description="folder to write rules/ and alertmanager.yaml to")
+    changes: OptionalPath = Field(
         None, description="file of YAML with changes of thresholds, severities and settings"
     )
 
@@ -920,6 +933,8 @@ def first_mistake(error: ValidationError) -> str:
     first = error.errors()[0]
     name = ".".join(str(part) for part in first["loc"])
     message = first["msg"].removeprefix("Value error, ")
+    if first["type"] in ("model_type", "model_attributes_type", "dict_type"):
+        message = "takes keys with values below it"
     return f"{name}: {message}" if name else message
 
 
@@ -957,7 +972,13 @@ def _check_keys(shared: Collection[SettingName], content: Mapping[Any, Any], *wi
                 _check_keys(shared, value, *path)
             continue
         unknown = escaped(".".join(path), LONGEST_KEY)
-        (nearest,) = get_close_matches(unknown, sorted(map(".".join, shared)), n=1, cutoff=0)
+        known = sorted(
+            {".".join(one[:depth]) for one in shared for depth in range(1, len(one) + 1)}
+        )
+        (nearest,) = get_close_matches(unknown, known, n=1, cutoff=0)
+        if nearest == unknown:
+            nested = f"{unknown.replace('.', ': {')}: ...{'}' * unknown.count('.')}"
+            raise UsageError(f"{unknown}: write each key within the one before: {nested}")
         raise UsageError(f"{unknown}: unknown setting; the nearest is {nearest}")
 
 
@@ -968,6 +989,8 @@ def _own(fields: Mapping[str, FieldInfo], content: Mapping[str, Any]) -> dict[st
         key = field.alias or name
         if key in content and is_shared(field):
             section, value = _section(field), content[key]
+            if section and value == "":  # all of its keys are commented out
+                continue
             if section and isinstance(value, dict):
                 value = _own(section.model_fields, value)
             found[key] = value

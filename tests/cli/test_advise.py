@@ -105,6 +105,8 @@ def test_a_saved_exposition_is_read(
         (["--file={folder}/tape"], "looks like a tape; give what it comes to: `gpunode replay"),
         (["--file={folder}/binary"], "no /metrics"),
         (["--file={folder}/page"], "no /metrics"),
+        (["--file={folder}/empty"], "no series of gpunode"),
+        (["--file={folder}/other"], "no series of gpunode"),
         (["--file={folder}/page", "--fleet"], "leave out fleet"),
         (["--nodes=n-1"], "add --fleet"),
         (["--format=yaml"], "format"),
@@ -116,6 +118,8 @@ def test_misuse_is_one_line_and_exit_code_2(
     (tmp_path / "tape").write_bytes(gzip.compress(b"{}"))
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
     (tmp_path / "page").write_text("<html>a login page</html>")
+    (tmp_path / "empty").touch()
+    (tmp_path / "other").write_text("node_load1 1\n")
     ended = advise(*(one.format(folder=tmp_path) for one in options))
     assert (ended.code, ended.out, ended.err.count("\n")) == (2, "", 1)
     assert said in ended.err

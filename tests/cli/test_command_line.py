@@ -16,7 +16,14 @@ import pytest
 
 from gpunode import __version__
 from gpunode.cli.commands import main
-from gpunode.config import INCIDENTS, AuditSettings, TopSettings, load
+from gpunode.config import (
+    INCIDENTS,
+    AuditSettings,
+    GpuSettings,
+    RunSettings,
+    TopSettings,
+    load,
+)
 from tests.daemon import PATIENCE
 
 TAPE = str(INCIDENTS / "straggler.jsonl.gz")
@@ -111,6 +118,8 @@ def test_help_names_the_commands_and_their_options(gpunode: Gpunode) -> None:
         (["rules"], "required: --into"),
         (["record", "/no/such/folder/tape"], "/no/such/folder/tape"),
         (["demo", "/"], "/"),
+        (["replay", ""], "file: is empty"),
+        (["rules", "--into="], "into: is empty"),
     ],
 )
 def test_misuse_is_told_in_one_line(
@@ -126,7 +135,9 @@ def test_misuse_is_told_in_one_line(
         ("gpu:\n  interval: 1\n bad", "line 3"),
         ("- a\n- b\n", "not a mapping"),
         ("gpu: {intervall: 1}", "gpu.intervall"),
-        ("gpuss: 3", "gpuss"),
+        ("gpuss: 3", "the nearest is gpu"),
+        ("gpu.interval: 1", "write each key within the one before: gpu: {interval: ...}"),
+        ("gpu: 5", "gpu: takes keys with values below it"),
         ("prometheus: {url: http://a, gpu: 1}", "prometheus.gpu"),
         ("gpu: {interval: 7}", "gpu.interval"),
         ("gpu: \x00", "settings.yaml"),
@@ -157,6 +168,18 @@ def test_an_option_beats_the_environment_beats_the_file(
         *options, "--web.listen-address=x", GPUNODE_GPU__INTERVAL="1"
     )
     assert "gpu.interval" in complaint(*options, "--gpu.interval=12", GPUNODE_GPU__INTERVAL="1")
+
+
+def test_what_is_empty_is_as_good_as_not_there(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "settings.yaml"
+    path.write_text("gpu:\n  # interval: 1\nweb:\n")
+    assert load(RunSettings, "gpunode run", [f"--config.file={path}"]).gpu == GpuSettings()
+    monkeypatch.setenv("GPUNODE_WEB__CONFIG__FILE", "")
+    monkeypatch.setenv("GPUNODE_CONFIG__FILE", "")
+    settings = load(RunSettings, "gpunode run", [])
+    assert (settings.config.file, settings.web.config.file) == (None, None)
 
 
 def test_the_environment_of_other_programs_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,7 +68,7 @@ USES: dict[str, list[list[str]]] = {
     "advise": [
         [f"--web.listen-address={NOBODY}"],
         [f"--url=https://{NOBODY}", "--username=ann", "--password-file={folder}/password"],
-        ["--file={folder}/changes.yaml"],
+        ["--file={folder}/metrics"],
         ["--fleet", f"--prometheus.url=http://{NOBODY}"],
     ],
     "completion": [["bash"]],
@@ -109,6 +109,7 @@ def test_a_command_reads_each_setting_that_it_has(command: str, tmp_path: Path) 
     expected = {".".join(path) for path, _ in leaves(kind.model_fields)}
     (tmp_path / "password").write_text("secret\n")
     (tmp_path / "changes.yaml").touch()
+    (tmp_path / "metrics").write_text("gpunode_gpu_info 1\n")
     (tmp_path / "result").write_text(FABRIC)
     Folder(tmp_path / "kept", 1 << 20).write(brief(1).id, packed(1), b"tape")
     found: set[str] = set()

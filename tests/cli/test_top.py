@@ -90,7 +90,7 @@ def test_a_narrow_terminal_shows_which_gpu_it_is(width: int) -> None:
 def test_nothing_is_lost_at_the_edge_of_a_terminal(width: int) -> None:
     said = run(f"--url={served(scenes.hang(60, 60).stage.loop)}", width=width).stdout
     assert max(map(len, said.splitlines())) <= width
-    assert " ".join(said.split()).endswith("r: reverse /: only with Enter: evidence q: quit")
+    assert "q: quit" not in said, "no key is read"
     (gpu,) = [line.rstrip() for line in said.splitlines() if line.startswith("2  ")]
     assert "research" in gpu or "rank 2" in gpu or width < 60
 
@@ -200,7 +200,7 @@ def test_what_began_before_the_first_point_has_lasted_longer(
 def test_a_dumb_terminal_gets_the_table_once() -> None:
     address = served(scenes.hang(60, 60).stage.loop)
     with top(f"--url={address}", terminal="dumb") as terminal:
-        assert "kill -CONT 41205" in terminal.shows("q: quit")
+        assert "kill -CONT 41205" in terminal.shows("owner")
         assert terminal.child.wait(PATIENCE) == 0
 
 

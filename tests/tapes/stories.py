@@ -130,8 +130,8 @@ def leaking(_: int, line: Line) -> Iterator[Line]:
 STORY = {
     "storage": Story(
         "The job is starved by storage",
-        "nvidia-smi shows 60 to 100 %; GPUs stand still for half of the time. The table at the "
-        "bottom shows under I/O how long tasks wait for storage.",
+        "nvidia-smi shows 60 to 100 %; GPUs stand still for half of the time. On the page, the "
+        "table at the bottom shows under I/O how long tasks wait for storage.",
         "GPUs 0–7 are starved: storage is too slow",  # noqa: RUF001
         "h200_storage",
         "resnet-imagenet-0",

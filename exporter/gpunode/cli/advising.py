@@ -53,6 +53,8 @@ def ask(settings: AdviseSettings) -> list[Advised]:
     except ValueError as error:
         said = printable(str(error), 100)
         raise UsageError(f"{settings.file or 'the daemon'}: no /metrics: {said}") from error
+    if not any(one.name.startswith("gpunode_") for one in series):
+        raise UsageError(f"{settings.file or settings.address}: no series of gpunode")
     at = time.time() if settings.at is None else settings.at
     name = settings.web.node_name or socket.gethostname()
     return [advised.by_daemon(NodeSeries(name, at, series))]

@@ -235,11 +235,9 @@ def replay(settings: ReplaySettings) -> None:
         if settings.print == "metrics":
             print(Exposition(loop.samples).encode("")[0].decode(), end="")
         else:
-            from rich.console import Console
+            from gpunode.cli.table import PipedConsole, rows, table
 
-            from gpunode.cli.table import rows, table
-
-            Console().print(table(rows(loop, node.name), node.comment))
+            PipedConsole().print(table(rows(loop, node.name), node.comment))
 
 
 def boxed(node: Node, settings: RunSettings | ReplaySettings) -> tuple[Node, tuple[BlackBox, ...]]:
@@ -358,11 +356,9 @@ def audit_node(settings: AuditSettings) -> None:
         if settings.json_output:
             print(json.dumps([asdict(result) for result in results], indent=2))
         else:
-            from rich.console import Console
+            from gpunode.cli.table import PipedConsole, audit_table
 
-            from gpunode.cli.table import audit_table
-
-            Console().print(audit_table(results))
+            PipedConsole().print(audit_table(results))
     if any(result.status == "failed" for result in results):
         sys.exit(1)
 
@@ -381,11 +377,9 @@ def doctor(settings: DoctorSettings) -> None:
         if settings.json_output:
             print(json.dumps(asdict(found), indent=2))
         else:
-            from rich.console import Console
+            from gpunode.cli.table import PipedConsole, doctor_table, unread_table
 
-            from gpunode.cli.table import doctor_table, unread_table
-
-            console = Console()
+            console = PipedConsole()
             console.print(doctor_table(found.sources, console.width))
             for said in found.less_accurate:
                 console.print(f"\n{said}.", highlight=False, markup=False)
@@ -453,11 +447,9 @@ def nccl_bench(settings: NcclBenchSettings) -> None:
         if settings.json_output:
             print(json.dumps({**asdict(measured), "expected": measured.expected}, indent=2))
         else:
-            from rich.console import Console
+            from gpunode.cli.table import PipedConsole, bench_table
 
-            from gpunode.cli.table import bench_table
-
-            Console().print(bench_table(measured))
+            PipedConsole().print(bench_table(measured))
     if measured.expected and measured.best < BANDWIDTH_LOW * measured.expected:
         sys.exit(1)
 
@@ -496,11 +488,9 @@ def calibrate(settings: CalibrateSettings) -> None:
         if settings.json_output:
             print(json.dumps(asdict(ceilings), indent=2))
         else:
-            from rich.console import Console
+            from gpunode.cli.table import PipedConsole, calibration_table
 
-            from gpunode.cli.table import calibration_table
-
-            Console().print(calibration_table(gpu.identity, ceilings))
+            PipedConsole().print(calibration_table(gpu.identity, ceilings))
 
 
 def report(settings: ReportSettings) -> None:

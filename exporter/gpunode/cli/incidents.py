@@ -110,7 +110,7 @@ class IncidentStore:
         try:
             return self.daemon.get(f"/api/v1/incidents{path}", ANSWER_TIMEOUT)
         except NoDaemon as error:
-            raise UsageError(str(error)) from error
+            raise UsageError(f"{self.daemon.url}: {error}") from error
 
 
 def table(briefs: list[Brief]) -> Iterator[str]:

@@ -50,13 +50,12 @@ def asked(settings: StacksCommandSettings) -> list[ProcessShown]:
         raise UsageError("--url: a daemon looks at the processes on a GPU: say which with --gpu")
     if settings.native:
         raise UsageError("--native: no daemon tells functions of C; run it as root on the node")
+    daemon = DaemonAddress.of(settings)
     try:
-        answer = DaemonAddress.of(settings).get(
-            f"/api/v1/stacks?gpu={settings.gpu}", ANSWER_TIMEOUT
-        )
+        answer = daemon.get(f"/api/v1/stacks?gpu={settings.gpu}", ANSWER_TIMEOUT)
         found = understood(answer, StacksNow)
     except NoDaemon as error:
-        raise UsageError(str(error)) from error
+        raise UsageError(f"{daemon.url}: {error}") from error
     if not found.processes:
         raise UsageError(f"no process is on GPU {settings.gpu}")
     names = [field.name for field in fields(ProcessStands)]

@@ -8,7 +8,7 @@ from itertools import accumulate
 from statistics import median
 from typing import Literal
 
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -32,6 +32,13 @@ BAR = 8
 
 LONGEST_TEXT = 200
 """Characters of a text."""
+
+
+class PipedConsole(Console):
+    """A console that lets its user find out that the pipe is closed: rich would exit with 1."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,7 +340,8 @@ def _words(shares: Mapping[str, float]) -> Text:
     words = Text()
     for state, share in _largest(shares)[:2]:
         if share >= 0.03:
-            words.append(f"{state} {min(share, 1.0):.0%} ", style=_style(state))
+            words.append(" " if words else "")
+            words.append(f"{state} {min(share, 1.0):.0%}", style=_style(state))
     return words
 
 

@@ -81,6 +81,10 @@ MOVES = {
 NOT_OURS = "what answers is no gpunode of this version"
 
 
+IN_A_PIPE = 160
+"""Columns of the table where no terminal says how many there are."""
+
+
 class NoDaemon(Exception):
     """No daemon answered; ``str()`` says why."""
 
@@ -129,11 +133,16 @@ class DaemonAddress:
         except NoWholeAnswer as error:
             raise NoDaemon(f"no daemon answers: {error}") from error
         except (httpx2.RemoteProtocolError, httpx2.DecodingError) as error:
-            # A server that asks for a certificate hangs up on clients without one.
-            hung_up = self.url.startswith("https:") and "disconnected" in str(error)
-            raise NoDaemon(f"no daemon answers: {error}" if hung_up else NOT_OURS) from error
+            # A server with TLS hangs up on clients without it, or without the certificate it wants.
+            why = NOT_OURS
+            if "disconnected" in str(error):
+                secure = self.url.startswith("https:")
+                why = f"no daemon answers: {error}" if secure else f"{NOT_OURS}, or has TLS: https://"
+            raise NoDaemon(why) from error
         except (httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError) as error:
             words = printable(str(error) or type(error).__name__, LONGEST_TEXT)
+            if "CERTIFICATE_VERIFY_FAILED" in words:
+                words += "; --ca-file names the authority that signed it"
             raise NoDaemon(f"no daemon answers: {words}") from error
         finally:
             client.close()
@@ -281,6 +290,8 @@ def show(server: DaemonAddress, interval: float, as_json: bool = False) -> None:
     if as_json:
         print(node.model_dump_json(indent=2))
         return
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = IN_A_PIPE
     if not (console.is_terminal and sys.stdin.isatty()) or console.is_dumb_terminal:
         console.print(screen(node, Chosen(place=-1), "", console))
         return
@@ -347,7 +358,8 @@ def screen(
     ways = f"{', reversed' if chosen.backwards else ''}"
     only = f", only with “{printable(chosen.wanted, LONGEST_TEXT)}”" if chosen.wanted else ""
     only = f"{only or ', only with'}▏" if chosen.typing else only
-    caption = f"sorted by {name}{ways}{only}.  {HELP}"
+    once = chosen.place < 0  # no key is read
+    caption = "" if once else f"sorted by {name}{ways}{only}.  {HELP}"
     calm = [Text(node.calm, style="bold")] if node.calm else []
     met = [Text(_unread(node.unread), style="yellow")] if node.unread else []
     ledgers = [Text(each, style="dim") for each in _less_accurate(node.gpus)]

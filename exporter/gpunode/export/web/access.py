@@ -135,6 +135,14 @@ class TlsPart(WebFilePart):
     cipher_suites: tuple[Annotated[str, AfterValidator(_is_cipher)], ...] = ()
     prefer_server_cipher_suites: bool = True
 
+    @model_validator(mode="before")
+    @classmethod
+    def _asked_for(cls, given: Any) -> Any:
+        """Keys without values ask for TLS, too: those of a template whose variables were empty."""
+        if isinstance(given, dict) and given and all(value == "" for value in given.values()):
+            raise ValueError("cert_file is missing")
+        return given
+
     @model_validator(mode="after")
     def _fits(self) -> TlsPart:
         for name in ("cert", "key", "client_ca"):
