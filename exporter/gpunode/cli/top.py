@@ -137,7 +137,9 @@ class DaemonAddress:
             why = NOT_OURS
             if "disconnected" in str(error):
                 secure = self.url.startswith("https:")
-                why = f"no daemon answers: {error}" if secure else f"{NOT_OURS}, or has TLS: https://"
+                why = (
+                    f"no daemon answers: {error}" if secure else f"{NOT_OURS}, or has TLS: https://"
+                )
             raise NoDaemon(why) from error
         except (httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError) as error:
             words = printable(str(error) or type(error).__name__, LONGEST_TEXT)
