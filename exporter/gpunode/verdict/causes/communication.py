@@ -39,6 +39,9 @@ https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-p2p-disa
 STALLED = 6.0
 """A collective has stalled if every window was `blocked` for this many seconds."""
 
+BY_TURNS = 1.25
+"""How many times as long as a peer's gaps a rank waits at most, if these are what it waits for."""
+
 
 def _overlapped(case: Case) -> float:
     """Gradients are sent while the backward pass goes on; over NVLink, if they take another way.
@@ -202,10 +205,6 @@ def _late(case: Case) -> Iterator[Evidence]:
             yield Evidence(series, 1.0, 1.0, f"{STANDS}{late.where}")
     for labels in case.facts.series(AWAITED):
         yield Evidence(series_name(AWAITED, labels), 1.0, 1.0, "the rank that others wait for")
-
-
-BY_TURNS = 1.25
-"""How many times as long as a peer's gaps a rank waits at most, if these are what it waits for."""
 
 
 def _by_turns(case: Case) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from statistics import fmean
 
 from gpunode.gpu.activity import (
@@ -47,7 +47,7 @@ MEMORY_FULL = 0.97
 
 
 HEAT = ("sw_thermal", "hw_thermal")
-POWER_LIMITS = ("hw_power_brake", "sw_power_cap")
+BRAKE, CAP = "hw_power_brake", "sw_power_cap"
 """Reasons for which clocks are throttled."""
 
 KERNEL_LAUNCH = Cause(
@@ -66,23 +66,18 @@ KERNEL_LAUNCH = Cause(
 )
 
 
-def _unthrottled(*reasons: str) -> Callable[[Case], float | None]:
+def _unthrottled(case: Case, reasons: Iterable[str]) -> float | None:
     """The share of its time that a job takes where the clocks are not throttled for these reasons.
 
     Arithmetic takes less time in proportion to the clock, and only while it is throttled; the other
     states do not.
     """
-
-    def left(case: Case) -> float | None:
-        read, highest = case.facts.readings(SM_CLOCK, *case.at), case.now(SM_CLOCK_MAX)
-        if not read or not highest:
-            return None
-        mean = fmean(clock for clock, _ in read)
-        throttled = sum(case.rate(THROTTLED, reason) for reason in reasons)
-        slower = max(0.0, min(throttled, 1.0 - mean / highest))
-        return 1.0 - case.shares["compute"] * slower
-
-    return left
+    read, highest = case.facts.readings(SM_CLOCK, *case.at), case.now(SM_CLOCK_MAX)
+    if not read or not highest:
+        return None
+    throttled = sum(case.rate(THROTTLED, reason) for reason in reasons)
+    slower = min(throttled, 1.0 - fmean(clock for clock, _ in read) / highest)
+    return 1.0 - case.shares["compute"] * max(0.0, slower)
 
 
 def _held_down(case: Case, reasons: Iterable[str]) -> Effect | None:
@@ -100,6 +95,10 @@ def _thermal(case: Case) -> Effect | None:
     return _held_down(case, HEAT)
 
 
+def _cooled(case: Case) -> float | None:
+    return _unthrottled(case, HEAT)
+
+
 THERMAL = Cause(
     name="thermal",
     meaning="clocks are throttled by heat",
@@ -111,23 +110,32 @@ THERMAL = Cause(
         "slowed down by heat",
         "Check fans, air flow and inlet temperature. Drain the node if it goes on.",
     ),
-    remedy=Remedy(
-        (), "Have the cooling of the nodes checked.", left=_unthrottled(*HEAT), unsure=0.3
-    ),
+    remedy=Remedy((), "Have the cooling of the nodes checked.", left=_cooled, unsure=0.3),
     family="device",
     slows_its_gpu=True,
 )
 
 
-def _power(case: Case) -> Effect | None:
-    braked, capped = (_held_down(case, (reason,)) for reason in POWER_LIMITS)
+def _lowered(case: Case) -> float | None:
+    """The enforced power limit over the board's default, where somebody has lowered it."""
     limit, default = case.now(POWER_LIMIT), case.now(POWER_DEFAULT_LIMIT)
-    if capped is None or not limit or not default or limit / default >= LIMIT_LOWERED:
+    share = limit / default if limit and default else 1.0
+    return share if share < LIMIT_LOWERED else None
+
+
+def _power(case: Case) -> Effect | None:
+    braked, capped = _held_down(case, (BRAKE,)), _held_down(case, (CAP,))
+    lowered = _lowered(case)
+    if capped is None or lowered is None:
         return braked  # at the board's default limit, a GPU does all it can
     meaning = "enforced over default limit"
     query = f"{case.series(POWER_LIMIT)} / {case.series(POWER_DEFAULT_LIMIT)}"
-    lowered = case.evidence(POWER_LIMIT, limit / default, LIMIT_LOWERED, meaning, query=query)
-    return Effect(capped.share, (*capped.evidence, lowered))
+    limit = case.evidence(POWER_LIMIT, lowered, LIMIT_LOWERED, meaning, query=query)
+    return Effect(capped.share, (*capped.evidence, limit))
+
+
+def _at_default_limit(case: Case) -> float | None:
+    return _unthrottled(case, (BRAKE,) if _lowered(case) is None else (BRAKE, CAP))
 
 
 POWER = Cause(
@@ -145,7 +153,7 @@ POWER = Cause(
     remedy=Remedy(
         (),
         "Set the board's default power limit; check the power supplies.",
-        left=_unthrottled(*POWER_LIMITS),
+        left=_at_default_limit,
         unsure=0.3,
     ),
     family="device",
