@@ -239,6 +239,19 @@ def hung() -> tuple[Box, Actor, Actor]:
     return Box(first, late), first, late
 
 
+@pytest.mark.parametrize("set_by", [-3600.0, 86_400.0 * 365])
+def test_an_incident_lasted_as_long_as_it_did_though_the_clock_was_set(set_by: float) -> None:
+    box, first, late = hung()
+    box.play(60)
+    box.clock.epoch += set_by
+    box.play(60)
+    first.states = late.states = {"compute": 1.0}
+    box.play(400)
+    (found,) = box.incidents
+    assert found.brief.over is not None
+    assert 100 <= found.brief.over - found.brief.began <= 140
+
+
 def test_what_follows_is_part_of_the_incident_up_to_the_end_of_each_process() -> None:
     box, first, late = hung()
     box.play(60)

@@ -242,6 +242,19 @@ def test_a_node_that_failed_says_of_what() -> None:
     assert cells(table(told(of), "failures", "nodes"), "faults") == ["thermal 2, network 1"]
 
 
+def test_faults_at_once_cost_the_gpus_of_a_node_once() -> None:
+    of = past(7)
+    cluster(of, "a", 8, 4)
+    node = NodeKey("a", "n0")
+    of.nodes[node] = NodePast({"free": 8.0 * 168}, 168.0)
+    day = {START + DAY + quarter * 900: 0.25 for quarter in range(96)}
+    for fault in ("network", "filesystem"):
+        of.faults["", node, fault] = day
+    of.faults["GPU-1", node, "XID 79"] = day
+    assert cells(table(told(of), "failures", "nodes"), "lost") == [192.0]
+    assert cells(table(told(of), "failures", "faults"), "lost") == [192.0, 192.0, 24.0]
+
+
 def test_a_command_in_a_sentence_is_shown_as_code() -> None:
     of = past(7)
     cluster(of, "a", 100, 50)

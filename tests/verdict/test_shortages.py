@@ -5,10 +5,18 @@ from __future__ import annotations
 import pytest
 
 from gpunode.export.web.node import NodeNow, node
-from gpunode.gpu.health import FABRIC_READY, INFO, RECOVERY_ACTION, REMAP_PENDING
+from gpunode.gpu.health import (
+    FABRIC_HEALTHY,
+    FABRIC_READY,
+    INFO,
+    MEMORY_FAULT,
+    RECOVERY_ACTION,
+    REMAP_PENDING,
+)
 from gpunode.gpu.nvlink import NVLINK_UP
 from gpunode.gpu.xids import XID_TIME
 from gpunode.host import disk, filesystem, infiniband, memory, nfs, pressure, shm
+from gpunode.host.kernel_log import LAST_XID
 from gpunode.host.nvlink_xids import LAST as NVLINK_XID
 from gpunode.nccl import ras
 from gpunode.verdict.causes import CAUSES
@@ -114,6 +122,23 @@ BROKEN: dict[str, tuple[dict[Labelled, float], str]] = {
         {(RECOVERY_ACTION, (*AT, "recover_imex_domain")): 1.0},
         "GPU 3: its driver asks for: recover imex domain",
     ),
+    "in the kernel log": (
+        {(INFO, GPU_3): 1.0, (LAST_XID, (BUS, "79")): BEGIN, (XID_TIME, (*AT, "79")): BEGIN},
+        "GPU 3: XID 79 (GPU has fallen off the bus), reboot the node",
+    ),
+    "in the kernel log, and no longer here": (
+        {(LAST_XID, (BUS, "79")): BEGIN},
+        f"The GPU at {BUS} has XID 79 (GPU has fallen off the bus), reboot the node",
+    ),
+    "memory": ({(MEMORY_FAULT, (*AT, "unrepairable")): 1.0}, "GPU 3: memory unrepairable"),
+    "SRAM": (
+        {(MEMORY_FAULT, (*AT, "sram_threshold_exceeded")): 1.0},
+        "GPU 3: SRAM errors above the threshold",
+    ),
+    "part of the fabric": (
+        {(FABRIC_HEALTHY, (*AT, "configuration")): 0.0},
+        "GPU 3: a part of its NVSwitch fabric is not healthy: configuration",
+    ),
     "fabric": ({(FABRIC_READY, AT): 0.0}, "GPU 3: it has not joined the NVSwitch fabric"),
     "controller": ({(disk.STATE, ("nvme3",)): 0.0}, "Disk nvme3 does not work"),
 }
@@ -125,7 +150,7 @@ def test_a_broken_part_is_urgent(name: str) -> None:
     (finding,) = told(gauges, {}).findings
     assert (finding.urgency, finding.title) == ("now", title)
     assert "{" not in finding.remedy
-    assert finding.gpus == (("3",) if "GPU" in title else ())
+    assert finding.gpus == (("3",) if "GPU 3" in title else ())
 
 
 @pytest.mark.parametrize(

@@ -540,7 +540,8 @@ class BlackBox:
         """The incident as it is known now."""
         finding = one.finding
         time, now = readings.clock.time(), readings.clock.monotonic()
-        over = time - (now - one.seen) if now - one.seen >= OVER else None
+        # The clock may have been set meanwhile.
+        over = one.began + (one.seen - one.moment) if now - one.seen >= OVER else None
         brief = Brief(
             one.id,
             one.kind,

@@ -18,6 +18,7 @@ from gpunode.host import (
     disk,
     filesystem,
     infiniband,
+    kernel_log,
     lustre,
     memory,
     network,
@@ -59,6 +60,8 @@ FILESYSTEM_FREE = 0.1
 
 RESET = "Drain the node; then reset the GPU (`nvidia-smi --gpu-reset -i {gpu}`)."
 REBOOT = "Drain the node; then reboot it."
+VENDOR = "Drain the node; then have the vendor replace the GPU."
+FABRIC_MANAGER = "Check the fabric manager (`nvidia-fabricmanager`)."
 ADVISED = {
     "reboot": REBOOT,
     "system_reboot": REBOOT,
@@ -353,26 +356,46 @@ def _faults(facts: Facts) -> Iterator[Fault]:
         for labels in facts.series(metric):
             if facts.now(metric, *labels):
                 yield _of_gpu(labels, what, RESET)
+    for *at, fault in facts.series(health.MEMORY_FAULT):
+        yield _of_gpu(at, health.MEMORY_FAULTS.get(fault, fault), VENDOR)
     yield from _xids(facts)
+    for *at, part in facts.series(health.FABRIC_HEALTHY):
+        if facts.now(health.FABRIC_HEALTHY, *at, part) == 0.0:
+            what = f"a part of its NVSwitch fabric is not healthy: {part.replace('_', ' ')}"
+            yield _of_gpu(at, what, FABRIC_MANAGER)
     for labels in facts.series(health.FABRIC_READY):
         if facts.now(health.FABRIC_READY, *labels) == 0.0:
             what = "it has not joined the NVSwitch fabric"
-            yield _of_gpu(labels, what, "Check the fabric manager (`nvidia-fabricmanager`).")
+            yield _of_gpu(labels, what, FABRIC_MANAGER)
     for (controller,) in facts.series(disk.STATE):
         if facts.now(disk.STATE, controller) == 0.0:
             yield Fault(f"disk {controller} does not work", "Drain the node and replace the disk.")
 
 
 def _xids(facts: Facts) -> Iterator[Fault]:
-    """Errors after which a GPU cannot be used."""
-    for *at, xid in facts.series(xids.XID_TIME):
-        number = int(xid) if xid.isdigit() else 0
-        if number in OF_HARDWARE and _recent(facts, xids.XID_TIME, *at, xid):
-            code = CODES[number]
-            what = f"XID {xid} ({code.meaning}), {code.words}"
-            yield _of_gpu(at, what, REBOOT if code.action.startswith("RESTART") else RESET)
+    """Errors after which a GPU cannot be used; the kernel log and the driver tell of the same."""
     known = [dict(zip(health.INFO.labels, at, strict=True)) for at in facts.series(health.INFO)]
     on_bus = {gpu["bus_id"]: (gpu["gpu"], gpu["uuid"]) for gpu in known if not gpu["parent"]}
+    happened = {
+        ((gpu, uuid), xid)
+        for gpu, uuid, xid in facts.series(xids.XID_TIME)
+        if _recent(facts, xids.XID_TIME, gpu, uuid, xid)
+    }
+    happened |= {
+        (on_bus.get(bus_id, ("", bus_id)), xid)
+        for bus_id, xid in facts.series(kernel_log.LAST_XID)
+        if _recent(facts, kernel_log.LAST_XID, bus_id, xid)
+    }
+    for (gpu, uuid), xid in sorted(happened):
+        number = int(xid) if xid.isdigit() else 0
+        if number in OF_HARDWARE:
+            code = CODES[number]
+            what = f"XID {xid} ({code.meaning}), {code.words}"
+            remedy = REBOOT if code.action.startswith("RESTART") else RESET
+            if gpu:
+                yield _of_gpu((gpu, uuid), what, remedy)
+            else:  # it has fallen off the bus
+                yield Fault(f"the GPU at {uuid} has {what}", REBOOT)
     for bus_id, xid, link, *of in facts.series(nvlink_xids.LAST):
         severity, action = of
         fatal = action == "reset_gpu" or (severity, action) == ("fatal", UNKNOWN)
@@ -402,8 +425,8 @@ USED = frozenset(
         *(nvlink.NVLINK_UP, infiniband.ACTIVE, infiniband.BYTES, infiniband.RATE),
         *(network.BYTES, network.SPEED, units.NVLINK_BYTES, units.PCIE_BYTES),
         *(ras.STALLED, ras.COMMUNICATORS, xids.XID_TIME, health.RECOVERY_ACTION),
-        *(nvlink_xids.LAST, health.INFO),
-        *(health.REMAP_FAILED, health.REMAP_PENDING, health.FABRIC_READY),
+        *(nvlink_xids.LAST, health.INFO, kernel_log.LAST_XID, health.MEMORY_FAULT),
+        *(health.REMAP_FAILED, health.REMAP_PENDING, health.FABRIC_READY, health.FABRIC_HEALTHY),
     }
 )
 """The metrics that the figures rest on; ``Facts`` knows no others."""

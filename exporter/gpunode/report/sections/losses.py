@@ -14,6 +14,7 @@ from gpunode.report.view import (
     ratio,
 )
 from gpunode.report.words import OF_STATES, REMEDIES, counted, written
+from gpunode.verdict.causes.cause import GAPS
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,8 @@ def losses_of(states: Mapping[str, float], causes: Mapping[str, float]) -> list[
         for cause, hours in named.items():
             given = own * hours / max(own, all_named)
             back[cause] += given
-            left[cause] -= given
+            if state in GAPS:  # whatever their length, a verdict was for all of them
+                left[cause] -= given
     nobody_knows = unexplained.pop("unknown")
     ranked = [_of_cause(cause, hours, states, causes[cause]) for cause, hours in back.items()]
     ranked += [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -110,15 +111,21 @@ def failures(view: PeriodView) -> ReportSection:
     affected: dict[str, set[NodeKey]] = defaultdict(set)
     worst: dict[NodeKey, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
     faults_of: dict[NodeKey, Amounts] = defaultdict(lambda: defaultdict(float))
+    broken: dict[NodeKey, dict[int, float]] = defaultdict(lambda: defaultdict(float))
     for (uuid, node, fault), windows in view.past.faults.items():
         gpus = 1.0 if uuid else (view.gpus(node) or 0.0)
-        hours = sum(windows.values()) * gpus
         for sums in (classes[fault], worst[node]):
             sums[0] += _episodes(windows, REPAIRED_AFTER)
             sums[1] += _episodes(windows, history.FAULT_WINDOW)
-            sums[2] += hours
+        classes[fault][2] += sum(windows.values()) * gpus
+        for at, hours in windows.items():
+            broken[node][at] += hours * gpus
         affected[fault].add(node)
         faults_of[node][fault] += _episodes(windows, history.FAULT_WINDOW)
+    for node, lost in broken.items():
+        # Faults that a node has at once cost its GPUs once.
+        most = (view.gpus(node) or math.inf) * history.FAULT_WINDOW / HOUR
+        worst[node][2] = sum(min(most, hours) for hours in lost.values())
     node_hours = sum(seen.hours for seen in view.past.nodes.values())
     failures = sum(count for count, _, _ in classes.values())
     asked = (view.over(history.NODE_FAULTS), view.over(history.GPU_FAULTS))

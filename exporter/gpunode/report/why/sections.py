@@ -307,9 +307,10 @@ def others(view: JobView) -> ReportSection:
             f"{counted(len(shares), 'other job')} ({work}) with {counted(view.gpus, 'GPU')} "
             f"within {days} days: too few to compare with."
         )
+    elif (own := useful_share(view.states)) is None:
+        says = "What use it made of its GPUs is not known, so it cannot be compared."
     else:
-        own = useful_share(view.states)
-        better = sum(share > (own or 0.0) for share in shares)
+        better = sum(share > own for share in shares)
         says = (
             f"Of {len(shares)} other jobs ({work}) with {counted(view.gpus, 'GPU')} within "
             f"{days} days, {better} made more use of them."
