@@ -171,7 +171,10 @@ MEMORY = (
         lines(
             "Memory of the cgroups of jobs",
             "How much is charged to a job, with its page cache and /dev/shm?",
-            [_asked(of_gpus("gpunode_job_memory_used_bytes"), JOB_OF)],
+            [
+                _asked(of_gpus("gpunode_job_memory_used_bytes"), f"{JOB_OF} all"),
+                _asked(of_gpus("gpunode_job_memory_anonymous_bytes"), f"{JOB_OF} anonymous"),
+            ],
             "bytes",
             needs="cgroups",
         ),

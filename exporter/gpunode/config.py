@@ -124,7 +124,7 @@ Address = Annotated[str, AfterValidator(_without_password)]
 class PathSettings(Section):
     """Where the node's files are."""
 
-    rootfs: Path = Field(Path("/"), description="folder where the root of the node is mounted")
+    rootfs: NamedPath = Field(Path("/"), description="folder where the root of the node is mounted")
     helpers: str = Field(
         "",
         pattern=r"^(/.*[^/])?$",

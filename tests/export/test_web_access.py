@@ -128,7 +128,7 @@ def test_with_tls_plain_http_gets_nothing_and_https_everything(papers: Papers) -
 
 @pytest.mark.parametrize(
     ("scheme", "why"),
-    [("http", "or has TLS: https://"), ("https", "--ca-file names the authority")],
+    [("http", "or it has TLS: https://"), ("https", "--ca-file names the authority")],
 )
 def test_a_command_says_what_it_takes_to_ask_a_daemon_with_tls(
     scheme: str, why: str, papers: Papers

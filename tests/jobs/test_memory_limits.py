@@ -100,8 +100,27 @@ def test_in_version_1_the_limit_may_be_above_the_process_too(path: str, tmp_path
 
 
 @pytest.mark.parametrize(
+    "path",
+    [
+        "lxc.payload.c1/system.slice/train.service",
+        "machine.slice/systemd-nspawn@x.service/payload/system.slice/t.service",
+        "system.slice/docker-aa.scope/system.slice/t.service",
+        "user.slice/user-1000.slice/user@1000.service/user.slice/libpod-aa.scope",
+    ],
+)
+def test_a_container_may_have_slices_of_its_own(path: str, tmp_path: Path) -> None:
+    groups = Groups(tmp_path)
+    first, *below = path.split("/")
+    holder = f"{first}/{below[0]}" if first.endswith(".slice") else first
+    groups.add(holder, 64, 60)
+    groups.add(path, None, 12)
+    assert groups.told_of(path)["limit"] == 64
+
+
+@pytest.mark.parametrize(
     "above",
     [
+        "gpu.slice/gpu-kubepods.slice/gpu-kubepods-burstable.slice",
         CLASS,
         "kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-besteffort.slice",
         "kubepods/burstable",

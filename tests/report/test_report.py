@@ -279,6 +279,13 @@ def test_jobs_that_lost_most_and_what_would_give_it_back(written: Written) -> No
         ({"idle": 50, "launch": 55}, {"kernel_launch": 60}, ("launch", "kernel_launch", 55)),
         ({"compute": 50, "launch": 5}, {"thermal": 40}, ("launch", "", 5)),
         ({"unknown": 50, "launch": 5}, {}, ("unknown", "", 0)),
+        # A cause that takes a state above all others comes before those that take it as well.
+        (
+            {"launch": 2, "starved": 8},
+            {"kernel_launch": 2, "data_loading_cpu": 8},
+            ("starved", "data_loading_cpu", 8),
+        ),
+        ({"launch": 2, "starved": 3}, {"data_loading_cpu": 5}, ("starved", "data_loading_cpu", 5)),
         # Short gaps in which a process sleeps, and no more than the verdict was there.
         ({"launch": 50}, {"unexplained": 100}, ("launch", "unexplained", 50)),
         (

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from gpunode.cli import streams
 from gpunode.cli.reporting import deliver, period, secrets
+from gpunode.cli.table import PipedConsole
 from gpunode.config import UsageError, WhySettings
 from gpunode.report import job, runs
 from gpunode.report.document import Report
@@ -29,7 +30,7 @@ def write(settings: WhySettings) -> None:
     if settings.format == "text" and settings.output == "-":
         report = ask(settings)
         with streams.printing():
-            printed(report, Console())
+            printed(report, PipedConsole())
         return
     form = FORMATS[settings.format]
     deliver(settings.output, lambda: form(ask(settings)))

@@ -6,10 +6,9 @@ import sys
 import time
 from contextlib import closing
 
-from rich.console import Console
-
 from gpunode.cli import streams
 from gpunode.cli.reporting import deliver, secrets
+from gpunode.cli.table import PipedConsole
 from gpunode.cli.top import DaemonAddress, NoDaemon
 from gpunode.config import IncidentCommandSettings, UsageError
 from gpunode.incidents.incident import parse
@@ -42,7 +41,7 @@ def write(settings: IncidentCommandSettings) -> None:
         if settings.json_output:
             sys.stdout.write(f"{as_json(report)}\n")
         else:
-            printed(report, Console())
+            printed(report, PipedConsole())
 
 
 def ask(settings: IncidentCommandSettings) -> Report:

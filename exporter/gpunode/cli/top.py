@@ -25,7 +25,16 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from gpunode.cli.table import LONGEST_TEXT, OF_A_NODE, URGENCIES, Row, fitting, row, table
+from gpunode.cli.table import (
+    LONGEST_TEXT,
+    OF_A_NODE,
+    URGENCIES,
+    PipedConsole,
+    Row,
+    fitting,
+    row,
+    table,
+)
 from gpunode.config import AdmissionSettings, UsageError
 from gpunode.export.web.node import GpuNow, NodeNow
 from gpunode.report.fetch import NoWholeAnswer, fetched
@@ -138,7 +147,9 @@ class DaemonAddress:
             if "disconnected" in str(error):
                 secure = self.url.startswith("https:")
                 why = (
-                    f"no daemon answers: {error}" if secure else f"{NOT_OURS}, or has TLS: https://"
+                    f"no daemon answers: {error}"
+                    if secure
+                    else f"{NOT_OURS}, or it has TLS: https://"
                 )
             raise NoDaemon(why) from error
         except (httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError) as error:
@@ -282,7 +293,7 @@ class Chosen:
 
 def show(server: DaemonAddress, interval: float, as_json: bool = False) -> None:
     """Show the node until the user quits; once, where nobody could. Raises ``UsageError``."""
-    console = Console()
+    console = PipedConsole()
     try:
         node = ask(server)
     except NoDaemon as error:

@@ -39,8 +39,8 @@ https://kubernetes.io/docs/concepts/overview/working-with-objects/names/"""
 
 DEVICE = Unknown(
     "device",
-    "the kubelet names a GPU in a form that gpunode does not know; it is not said of any GPU whose "
-    "pod is not known that it is free",
+    "the kubelet names a GPU in a form that does not tell which one it is; no GPU without a known "
+    "pod is reported as free meanwhile",
 )
 NO_GPU = Identity(-1, "none", "")
 """None of this node, as a device of a form that is known is another."""

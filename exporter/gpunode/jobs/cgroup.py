@@ -145,11 +145,12 @@ LIMITS = {1: "memory.limit_in_bytes", 2: "memory.max"}
 """The file with the limit of a cgroup, by version."""
 
 OF_MANY = re.compile(
-    r"(?:kubelet-)?kubepods(?:-burstable|-besteffort)?(?:\.slice)?|kubelet(?:\.slice)?|burstable|"
-    r"besteffort|(?:.*_)?slurmstepd\.scope|slurm(?:_.*)?|uid_\d+|(?:system|user|machine)\.slice|"
-    r"docker"
+    r"(?:.*/)?(?:(?:[^/]+-)?kubepods(?:-burstable|-besteffort)?(?:\.slice)?|kubelet(?:\.slice)?"
+    r"|burstable|besteffort|(?:[^/]+_)?slurmstepd\.scope|slurm(?:_[^/]+)?|uid_\d+)"
+    r"|(?:system|user|machine)\.slice|docker|"
 )
-"""Groups that hold those of many jobs: of the kubelet, of Slurm, and of systemd."""
+"""Groups that hold those of many jobs: of the kubelet and of Slurm, wherever they are; of systemd
+and Docker at the top, as a container may have its own; and the root."""
 
 
 def limited(node: Node, paths: Paths) -> tuple[str, float | None]:
@@ -159,7 +160,7 @@ def limited(node: Node, paths: Paths) -> tuple[str, float | None]:
     """
     path = group = paths.memory
     lowest: float | None = None
-    while path.startswith(ROOT + "/") and not OF_MANY.fullmatch(path.rpartition("/")[2]):
+    while not OF_MANY.fullmatch(_below_the_root(path, paths.version)):
         try:
             limit = parse_limit(node.read_text(f"{path}/{LIMITS[paths.version]}"))
         except (OSError, ValueError):
@@ -168,6 +169,12 @@ def limited(node: Node, paths: Paths) -> tuple[str, float | None]:
             group, lowest = path, limit
         path = path.rpartition("/")[0]
     return group, lowest
+
+
+def _below_the_root(path: str, version: int) -> str:
+    """The path of a group within its hierarchy."""
+    below = path.removeprefix(ROOT).lstrip("/")
+    return below.partition("/")[2] if version == 1 else below
 
 
 def parse_pairs(text: str) -> dict[str, float]:

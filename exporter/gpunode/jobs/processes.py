@@ -220,22 +220,23 @@ MEMORY_USED = Metric(
 MEMORY_ANONYMOUS = Metric(
     "gpunode_job_memory_anonymous_bytes",
     "gauge",
-    "Anonymous memory charged to the same cgroup: with /dev/shm, what cannot be freed to stay "
-    "below the limit (memory.stat: anon).",
+    "Anonymous memory charged to the cgroup that has the limit: with /dev/shm, what cannot be "
+    "freed to stay below it (memory.stat: anon).",
     GPU,
 )
 MEMORY_SHMEM = Metric(
     "gpunode_job_memory_shmem_bytes",
     "gauge",
-    "Shared memory charged to the same cgroup; files in /dev/shm count against the memory limit "
+    "Shared memory charged to the cgroup that has the limit; files in /dev/shm count against it "
     "(memory.stat: shmem).",
     GPU,
 )
 MEMORY_EVENTS = Metric(
     "gpunode_job_memory_events_total",
     "counter",
-    "Times the same cgroup was throttled (high), had to reclaim memory at its limit (max), or had "
-    "a process killed (oom_kill) (memory.events).",
+    "Times the cgroup that has the limit, in version 1 that of the process, was throttled (high), "
+    "had to reclaim memory at its limit (max), or had a process killed (oom_kill) "
+    "(memory.events).",
     (*GPU, "event"),
 )
 TMPFS = (*GPU, "tmpfs")

@@ -78,7 +78,7 @@ def _figures(table: Table, console: Console, wide: bool) -> None:
     if console.is_terminal or needs <= console.width:
         console.print(grid)
     elif wide:
-        Console(file=console.file, width=needs).print(grid)
+        type(console)(file=console.file, width=needs).print(grid)
     else:
         _paragraphs(table, console)
 

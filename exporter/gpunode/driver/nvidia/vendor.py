@@ -14,11 +14,14 @@ OLD_MIG = re.compile(r"MIG-(?P<parent>GPU-[^/]+)/(?P<instance>\d+)/\d+")
 # Devices of claims: https://github.com/NVIDIA/k8s-dra-driver-gpu (CanonicalName)
 CLAIMED_GPU = re.compile(r"gpu-(?P<minor>\d+)")
 CLAIMED_MIG = re.compile(r"gpu-(?P<minor>\d+)-mig-(?P<place>[0-9a-z]+(?:-[0-9a-z]+){2,})")
-# Another GPU or instance, or a share of it; or one that a virtual machine has.
-ANOTHER = re.compile(r"(?:GPU|MIG)-[0-9a-fA-F-]+|gpu-vfio-\d+")
-# GPU-…::3 is the fourth replica of a shared GPU; GPU-…-_-17 the eighteenth GiB of its memory:
-# https://github.com/AliyunContainerService/gpushare-device-plugin
-SHARE = re.compile(r"::|-_-")
+# Another GPU or instance, or a share of it; an amount of cores or memory, which is on none:
+# https://github.com/volcano-sh/volcano-vgpu-device-plugin; or a GPU that a virtual machine has.
+ANOTHER = re.compile(r"(?:GPU|MIG)-[0-9a-fA-F-]+(?:-(?:core|memory)-\d+)?|gpu-vfio-\d+")
+# GPU-…::3 is the fourth replica of a shared GPU, as is GPU-…__3: https://github.com/grgalex/nvshare
+SHARE = re.compile(r"::|__(?=\d+$)")
+# GPU-…-_-17 is 1 GiB of any GPU: which one, only the pod's annotations tell.
+# https://github.com/AliyunContainerService/gpushare-device-plugin (allocate.go)
+OF_ANY = "-_-"
 
 
 def is_device(gpu: Identity, device: str) -> bool | None:
@@ -26,6 +29,8 @@ def is_device(gpu: Identity, device: str) -> bool | None:
 
     None if it may be: the driver does not tell, or the form is not known.
     """
+    if OF_ANY in device:
+        return None
     device = SHARE.split(device, maxsplit=1)[0]
     if device == gpu.uuid or _is_slot(gpu, device):
         return True

@@ -41,25 +41,29 @@ def loss_of(states: Mapping[str, float], causes: Mapping[str, float]) -> Loss:
 def losses_of(states: Mapping[str, float], causes: Mapping[str, float]) -> list[Loss]:
     """What would give back hours of GPUs with this ledger and these verdicts, the most first.
 
-    The hours of a state are divided among the causes that take it, as the verdicts named them, and
-    no cause gets more than it was named for. What no verdict explains is the state's own.
+    The hours of a state are divided among the causes that take it, as the verdicts named them:
+    first those that take it above all others. No cause gets more of a state, or of all gaps, than
+    it was named for. What no verdict explains is the state's own.
     """
     back: Amounts = defaultdict(float)
     left = dict(causes)
-    unexplained: Amounts = {}
-    for state in LOST:
-        named = {
-            cause: hours
-            for cause, hours in left.items()
-            if cause in REMEDIES and state in REMEDIES[cause].states and hours > 0
-        }
-        own, all_named = states.get(state, 0.0), sum(named.values())
-        unexplained[state] = max(0.0, own - all_named)
-        for cause, hours in named.items():
-            given = own * hours / max(own, all_named)
-            back[cause] += given
-            if state in GAPS:  # whatever their length, a verdict was for all of them
-                left[cause] -= given
+    unexplained = {state: states.get(state, 0.0) for state in LOST}
+    for place in range(max(len(remedy.states) for remedy in REMEDIES.values())):
+        for state in LOST:
+            named = {
+                cause: hours
+                for cause, hours in left.items()
+                if cause in REMEDIES
+                and state in REMEDIES[cause].states[place : place + 1]
+                and hours > 0
+            }
+            own, all_named = unexplained[state], sum(named.values())
+            unexplained[state] = max(0.0, own - all_named)
+            for cause, hours in named.items():
+                given = own * hours / max(own, all_named)
+                back[cause] += given
+                if state in GAPS:  # whatever their length, a verdict was for all of them
+                    left[cause] -= given
     nobody_knows = unexplained.pop("unknown")
     ranked = [_of_cause(cause, hours, states, causes[cause]) for cause, hours in back.items()]
     ranked += [
