@@ -837,6 +837,9 @@ class AdviseSettings(DaemonSettings):
         "",
         description="pattern (RE2) of the nodes of the fleet to advise on, by their label instance",
     )
+    cluster: str = Field(
+        "", description="cluster of the fleet to advise on, by its label; empty for all"
+    )
     file: str = Field(
         "", description="saved /metrics to read instead of asking, or - for standard input"
     )

@@ -109,6 +109,7 @@ def test_a_saved_exposition_is_read(
         (["--file={folder}/other"], "no series of gpunode"),
         (["--file={folder}/page", "--fleet"], "leave out fleet"),
         (["--nodes=n-1"], "add --fleet"),
+        (["--cluster=c"], "add --fleet"),
         (["--format=yaml"], "format"),
     ],
 )
@@ -146,12 +147,15 @@ FOR_AN_HOUR = (
     'alertstate="firing",severity="page"} 1',
     'ALERTS{cluster="c",fault="gpu_missing",alertname="FleetFault",alertstate="firing",'
     'severity="page"} 1',
+    'gpunode_gpu_info{cluster="w",instance="n-1",gpu="0",uuid="GPU-7",parent=""} 1',
+    'gpu:gpunode_gpu_fault:level{cluster="w",instance="n-1",gpu="0",uuid="GPU-7",'
+    'reason="memory lost data"} 2',
 )
 
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A Prometheus with an hour of three nodes."""
+    """A Prometheus with an hour of three nodes, and of one in another cluster."""
     need("prometheus")
     need("promtool")
     lines = [f"{one} {at}" for one in FOR_AN_HOUR for at in range(NOW - 3600, NOW + 1, 60)]
@@ -161,7 +165,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def test_an_operator_asks_about_a_fleet(advise: Advise, url: str) -> None:
-    fleet = ("--fleet", f"--prometheus.url={url}", f"--at={NOW}")
+    fleet = ("--fleet", f"--prometheus.url={url}", f"--at={NOW}", "--cluster=c")
     ended = advise(*fleet)
     found: dict[str, Any] = {one["node"]: one for one in json.loads(ended.out)}
     assert ended.code == 1
@@ -175,9 +179,19 @@ def test_an_operator_asks_about_a_fleet(advise: Advise, url: str) -> None:
 
 
 def test_an_operator_asks_about_some_nodes(advise: Advise, url: str) -> None:
-    fleet = ("--fleet", f"--prometheus.url={url}", f"--at={NOW}", "--format=slurm-reason")
+    fleet = ["--fleet", f"--prometheus.url={url}", f"--at={NOW}", "--cluster=c"]
+    fleet.append("--format=slurm-reason")
     assert advise(*fleet, "--nodes=n-2").code == 0
     assert advise(*fleet, "--nodes=n-[12]").code == 1
+
+
+def test_no_node_is_taken_for_that_of_another_cluster(advise: Advise, url: str) -> None:
+    fleet = ("--fleet", f"--prometheus.url={url}", f"--at={NOW}", "--nodes=n-1")
+    found = json.loads(advise(*fleet).out)
+    assert [(one["cluster"], one["node"]) for one in found] == [("c", "n-1"), ("w", "n-1")]
+    ended = advise(*fleet, "--format=slurm-reason")
+    assert (ended.code, ended.out) == (2, "")
+    assert "c and w: choose one with --cluster" in ended.err
 
 
 def test_a_prometheus_without_the_rules_is_told(advise: Advise, url: str) -> None:

@@ -338,3 +338,19 @@ def test_every_reason_of_the_rules_is_understood() -> None:
         said = reason.replace("$1", examples.get(reason.split()[0], ""))
         assert of_reason(said, PAGES)[1] != UNKNOWN_REASON, reason
     assert of_reason("the moon is full", PAGES) == (AdvisedAction.LEAVE, UNKNOWN_REASON)
+
+
+def test_a_gpu_on_the_bus_that_the_driver_does_not_list_is_not_called_well() -> None:
+    text = "".join(
+        f'gpunode_pcie_device_info{{bus_id="0000:{bus}:00.0",kind="gpu"}} 1\n'
+        for bus in ("1b", "3b")
+    )
+    text += 'gpunode_gpu_info{gpu="0",uuid="GPU-0",bus_id="0000:1b:00.0",parent=""} 1\n'
+    said = by_daemon(NodeSeries("n", 0.0, parsed(text)))
+    (fault,) = said.faults
+    assert (fault.reason, said.action, said.drain) == (
+        "GPU at 0000:3b:00.0 missing",
+        AdvisedAction.LEAVE,
+        False,
+    )
+    assert "for how long" in said.not_known[0]

@@ -45,8 +45,9 @@ def ask(settings: AdviseSettings) -> list[Advised]:
         if settings.file:
             raise UsageError("file: holds the series of one node; leave out fleet")
         return _fleet(settings)
-    if settings.nodes:
-        raise UsageError("nodes: chooses among those of a fleet; add --fleet")
+    for asked in ("nodes", "cluster"):
+        if getattr(settings, asked):
+            raise UsageError(f"{asked}: chooses among those of a fleet; add --fleet")
     text = _file(settings.file) if settings.file else _daemon(settings)
     try:
         series = parsed(text)
@@ -95,6 +96,8 @@ def _fleet(settings: AdviseSettings) -> list[Advised]:
         raise UsageError(f"{error.name} is missing: install gpunode[report]") from error
     now = int(time.time() if settings.at is None else settings.at)
     chosen = f'instance=~"{quoted(settings.nodes)}"' if settings.nodes else 'instance!=""'
+    if settings.cluster:
+        chosen += f',cluster="{quoted(settings.cluster)}"'
     with closing(Prometheus(settings.prometheus, secrets(settings.prometheus))) as server:
 
         def of(expression: str) -> list[SeriesNow]:
@@ -122,7 +125,14 @@ def _fleet(settings: AdviseSettings) -> list[Advised]:
             )
 
         advice = [_advise(node, shared, since) for node in by_node(found, float(now))]
-    return [said for said in advice if said.faults or said.not_known]
+    told = [said for said in advice if said.faults or said.not_known]
+    clusters = sorted({said.cluster for said in told})
+    if settings.format != "json" and len(clusters) > 1:
+        raise UsageError(
+            f"{settings.format}: has no place for a cluster, and these nodes are of "
+            f"{' and '.join(clusters)}: choose one with --cluster"
+        )
+    return told
 
 
 def _advise(

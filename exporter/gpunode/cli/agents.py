@@ -312,7 +312,8 @@ def _told(ask: Callable[[], ProvenAnswer], of: str = "") -> ToolAnswer:
     try:
         found = ask()
     except (UsageError, NoDaemon) as error:
-        raise ToolError(f"{of}{error}") from error
+        named = of.removeprefix("--node ")  # an error may begin with the address, too
+        raise ToolError(f"{of}{str(error).removeprefix(named)}") from error
     except ValueError as error:
         raise ToolError(f"{NOT_OURS}: {error}"[:300]) from error
     return ToolAnswer(

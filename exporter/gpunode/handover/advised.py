@@ -22,6 +22,9 @@ CORDONED = "node:gpunode_drained:max"
 class Advised:
     """The advice for a node; nothing of it has been done."""
 
+    cluster: str
+    """Of a node of a fleet; empty of one whose daemon was asked."""
+
     node: str
     time: float
     action: AdvisedAction
@@ -82,7 +85,15 @@ def _advised(
         not_known.append(_unseen(node))
     told = dict.fromkeys([*not_known, *harmed.not_known])
     return Advised(
-        name(node.node), node.time, action, tuple(found), harmed, drained, tuple(told), blind
+        name(node.cluster) if node.cluster else "",
+        name(node.node),
+        node.time,
+        action,
+        tuple(found),
+        harmed,
+        drained,
+        tuple(told),
+        blind,
     )
 
 

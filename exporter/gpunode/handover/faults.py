@@ -16,7 +16,7 @@ from gpunode.gpu import health, xids
 from gpunode.gpu.activity import GpuActivity
 from gpunode.handover.actions import OF_ALERTS, AdvisedAction, of_reason
 from gpunode.handover.series import NodeSeries, SeriesNow
-from gpunode.host import kernel_log, nvlink_xids
+from gpunode.host import kernel_log, nvlink_xids, pcie
 from gpunode.loop.metrics import LAST_SUCCESS, UP
 from gpunode.metric import Metric
 from gpunode.verdict.shortages import XID_REMEMBERED
@@ -178,6 +178,7 @@ def _health(node: NodeSeries) -> Iterator[NodeFault]:
         if one.value == 0.0:
             reason = f"NVSwitch fabric: {one.label('part')}"
             yield _not_sure(one, reason, "for how long; the rules wait for five minutes")
+    yield from _missing(node)
     for one in node.of(UP.name, source=GpuActivity.name):
         if one.value == 0.0 and one.label("gpu"):
             at = {"gpu": one.label("gpu"), "uuid": one.label("uuid")}
@@ -186,6 +187,15 @@ def _health(node: NodeSeries) -> Iterator[NodeFault]:
                 yield _not_sure(one, "does not answer", "for how long; minutes are no fault yet")
             else:
                 yield _of_gpu(one, "does not answer", PAGES, last.value)
+
+
+def _missing(node: NodeSeries) -> Iterator[NodeFault]:
+    """GPUs on the PCI bus that the driver does not list; it may list none for want of a driver."""
+    seen = {one.label("bus_id") for one in node.of(health.INFO.name)}
+    for one in node.of(pcie.INFO.name, kind="gpu") if seen else ():
+        if (bus_id := one.label("bus_id")) not in seen:
+            reason = f"GPU at {bus_id} missing"
+            yield _not_sure(one, reason, "for how long; the driver does not list it")
 
 
 def _of_gpu(one: SeriesNow, reason: str, level: int, since: float | None = None) -> NodeFault:

@@ -187,6 +187,7 @@ def _event(
 
 def _whole(one: Advised) -> dict[str, Any]:
     return {
+        **({"cluster": one.cluster} if one.cluster else {}),
         "node": one.node,
         "time": moment(one.time),
         "action": one.action.name.lower(),

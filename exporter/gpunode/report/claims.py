@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from gpunode.export.incident_page import moment_of
 from gpunode.gpu.activity import SECONDS
 from gpunode.gpu.ledger import STATES
-from gpunode.gpu.xids import XIDS
+from gpunode.gpu.xids import XID_TIME, XIDS
+from gpunode.host import kernel_log
 from gpunode.incidents.incident import ID, KINDS, Kind
 from gpunode.jobs.processes import UNREADABLE
 from gpunode.report.job import selecting
@@ -354,16 +355,36 @@ class JobQuestions:
         return ProvenAnswer((self._claim(says, count, labels, value),))
 
     def _errors(self, on: str) -> ProvenAnswer:
-        asked = f"sum by (instance, gpu, xid) (increase({XIDS.name}{{{on}}}[{LOOKS_BACK}s])) > 0"
-        claims = tuple(
-            self._claim(
-                f"XID {_of(labels, 'xid')} on {_gpu(labels)}, within a day", asked, labels, value
+        """By when they happened: a counter that is new, or begins anew, has not increased."""
+        since = self.moment - LOOKS_BACK
+        told, logged = (
+            f"max by ({labels}) (max_over_time({metric.name}{{{on}}}[{LOOKS_BACK}s])) > {since}"
+            for metric, labels in (
+                (XID_TIME, "instance, gpu, xid"),
+                (kernel_log.LAST_XID, "instance, bus_id, xid"),
             )
-            for labels, value in self._asked(asked)
         )
+        claims = [
+            self._claim(
+                f"XID {_of(labels, 'xid')} on {_gpu(labels)}, within a day", told, labels, value
+            )
+            for labels, value in self._asked(told)
+        ]
+        known = {(claim.labels["instance"], claim.labels["xid"]) for claim in claims}
+        claims += [
+            self._claim(
+                f"XID {_of(labels, 'xid')} on the GPU at {_of(labels, 'bus_id')} of "
+                f"{_of(labels, 'instance')}, within a day",
+                logged,
+                labels,
+                value,
+            )
+            for labels, value in self._asked(logged)
+            if (labels.get("instance"), labels.get("xid")) not in known
+        ]
         if claims:
-            return ProvenAnswer(claims)
-        count = f"sum(increase({XIDS.name}{{{on}}}[{LOOKS_BACK}s]))"
+            return ProvenAnswer(tuple(claims))
+        count = f"count({told} or {logged}) or 0 * sum({XIDS.name}{{{on}}})"
         none = tuple(
             self._claim("no XID on its nodes within a day", count, labels, value)
             for labels, value in self._asked(count)
