@@ -587,7 +587,7 @@ def billing_file(data: bytes) -> None:
 
 def of_sacct(data: bytes) -> None:
     found = sacct.parse(data.decode())
-    sacct.accounts(found)
+    sacct.accounts(found, ("a", "b"))
     list(sacct.waits(found, 0, 2e9))
 
 

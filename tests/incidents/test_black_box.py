@@ -29,7 +29,7 @@ from gpunode.sources import watch
 from gpunode.verdict.looking import Looking
 from gpunode.verdict.source import Judged
 from gpunode.verdict.where import StackLook
-from tests.machine import Machine
+from tests.machine import MACHINES, Machine
 from tests.verdict.stage import Actor, Stage
 from tests.verdict.test_where import IN_LOCK, Told, actors, node
 
@@ -250,6 +250,36 @@ def test_an_incident_lasted_as_long_as_it_did_though_the_clock_was_set(set_by: f
     (found,) = box.incidents
     assert found.brief.over is not None
     assert 100 <= found.brief.over - found.brief.began <= 140
+
+
+class Ends(Machine):
+    """A node whose kernel tells how processes end: all with one status."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(MACHINES / "h200")
+        self.status = status
+        self.alive: set[int] = set()
+
+    def ended(self, pid: int, start: float) -> int | None:  # noqa: ARG002 as a node is asked
+        return None if pid in self.alive else self.status
+
+
+@pytest.mark.parametrize(("status", "kinds"), [(0, []), (256, ["crash_loop"])])
+def test_short_jobs_that_end_well_are_no_crashes(status: int, kinds: list[str]) -> None:
+    actor, ends = Actor(0), Ends(status)
+    actor.leave()
+    box = Box(actor, Actor(1))
+    box.box.node = ends
+    box.play(60)
+    for pid in range(100, 104):
+        actor.jobs, actor.states = (f"short-{pid}",), {"compute": 1.0}
+        actor.processes = ((pid, 1000.0 + pid), (0, 0.0))
+        ends.alive.add(pid)
+        box.play(90)
+        ends.alive.discard(pid)
+        actor.leave()
+        box.play(60)
+    assert [found.brief.kind for found in box.incidents] == kinds
 
 
 def test_what_follows_is_part_of_the_incident_up_to_the_end_of_each_process() -> None:

@@ -13,6 +13,7 @@ from gpunode.report.document import Report, Table
 from gpunode.report.history import DAY, HOUR, JobKey, JobPast, NodeKey, NodePast, Past, Period
 from gpunode.report.mail import text
 from gpunode.report.page import html
+from gpunode.report.sacct import SlurmJob, accounts
 from gpunode.report.sections import report
 from gpunode.report.sections.bills import team_bills, team_report
 from gpunode.report.sections.losses import loss_of
@@ -449,6 +450,27 @@ def test_the_bill_of_a_team_in_two_clusters_names_the_job_first_in_lines_of_a_ma
     assert f"{long} cluster a, owner kim, cause starved, to get back" in said
     assert f"{long} cluster a, owner kim, held 8,064 GPU hours, useful 66.7%, lost 2,688" in said
     assert "price of held EUR 20,160" in said
+
+
+@pytest.mark.parametrize(
+    ("clusters", "named", "expected"),
+    [
+        (("a",), "", {("a", "slurm-77"): "ml"}),
+        (("a",), "slurm's own name", {("a", "slurm-77"): "ml"}),
+        (("a", "b"), "b", {("b", "slurm-77"): "ml"}),
+    ],
+)
+def test_an_account_is_of_the_job_of_its_own_cluster(
+    clusters: tuple[str, ...], named: str, expected: dict[tuple[str, str], str]
+) -> None:
+    job = SlurmJob("77", "ml", 1.0, 2.0, named)
+    assert accounts([job], clusters) == expected
+
+
+def test_an_account_is_of_no_job_where_its_cluster_is_not_known() -> None:
+    found = accounts([SlurmJob("77", "ml", 1.0, 2.0)], ("a", "b"))
+    assert ("a", "slurm-77") not in found
+    assert ("b", "slurm-77") not in found
 
 
 def test_the_report_asks_for_what_the_document_has_sacct_print() -> None:

@@ -32,7 +32,7 @@ from gpunode.report.history import DAY, HOUR, LATE, STATES, Asking, Past, Period
 from gpunode.report.page import FORMATS, html
 from gpunode.report.prometheus import Prometheus, Secrets
 from gpunode.report.sections import bills, report
-from gpunode.report.view import PeriodView
+from gpunode.report.view import PeriodView, shown
 from gpunode.report.words import MINUTE, clock
 
 LENGTH = re.compile(r"(\d{1,5}(?:\.\d{1,3})?) ?([a-z]+?)s?")
@@ -203,6 +203,14 @@ def ask(settings: ReportSettings) -> tuple[PeriodView, str, set[str]]:
         then.states()
         if before.clusters:
             then.ask(whole=False)
+    if len(past.clusters) > 1 and slurm and not any(job.cluster in past.clusters for job in slurm):
+        log.warning(
+            "%s: its accounts are used for no job: its lines name none of the clusters %s; "
+            "write it with `%s`",
+            settings.sacct_file,
+            ", ".join(map(shown, sorted(past.clusters))),
+            sacct.ASKED,
+        )
     return PeriodView(past, before, billing, settings.by, slurm), server.url, server.warnings
 
 

@@ -210,6 +210,9 @@ class BlackBox:
         self._told: dict[tuple[tuple[str, ...], str], str] = {}
         self._causes: dict[At, str] = {}
         self._processes: dict[tuple[str, int, float], OnGpu] | None = None
+        self._ended_well: set[tuple[int, float]] = set()
+        """Those that have ended since the last look, without an error as the kernel says."""
+
         self._statuses: dict[tuple[int, float], int] = {}
         """How processes ended that are told to be gone next."""
 
@@ -309,6 +312,7 @@ class BlackBox:
         before = self._processes
         found: dict[tuple[str, int, float], OnGpu] = {}
         self._without = 0
+        self._ended_well.clear()
         for (gpu, _), processes in on.items():
             for process in processes:
                 key = gpu, process.pid, process.start
@@ -340,7 +344,8 @@ class BlackBox:
         for key, one in (before or {}).items():
             if key not in found:
                 gone = replace(one, gone=time, end=self._end(one, time))
-                self._statuses.pop((one.pid, one.start), None)
+                if self._statuses.pop((one.pid, one.start), None) == 0:
+                    self._ended_well.add((one.pid, one.start))
                 for watched in self._open:
                     if key in watched.processes:
                         watched.processes[key] = gone
@@ -370,7 +375,7 @@ class BlackBox:
         time = readings.clock.time()
         pending = self._pending
         self._pending = {}
-        for sign in self._signs.found(readings, node):
+        for sign in self._signs.found(readings, node, self._ended_well):
             if not sign.lasts:
                 yield sign
                 continue

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from gpunode.driver.nvidia.xids import CODES
@@ -71,14 +71,19 @@ class Signs:
 
         self._crashes: dict[At, deque[float]] = {}
 
-    def found(self, readings: Readings, now: NodeStatus) -> list[IncidentSign]:
-        """The signs since the last look."""
+    def found(
+        self, readings: Readings, now: NodeStatus, ended_well: Collection[tuple[int, float]]
+    ) -> list[IncidentSign]:
+        """The signs since the last look.
+
+        ``ended_well`` are the processes, by PID and start, that since then ended without an error.
+        """
         return [
             *_lost(readings, now),
             *_waits(now),
             *self._slowed(readings, now),
             *self._counts(readings, now),
-            *self._crash_loops(readings, now),
+            *self._crash_loops(readings, now, ended_well),
         ]
 
     def _counts(self, readings: Readings, now: NodeStatus) -> Iterator[IncidentSign]:
@@ -135,7 +140,9 @@ class Signs:
             title = f"No step of the training on {_called(now, (gpu, uuid))} ends"
             yield IncidentSign("stall", title, frozenset({(gpu, uuid)}), lasts=True)
 
-    def _crash_loops(self, readings: Readings, now: NodeStatus) -> Iterator[IncidentSign]:
+    def _crash_loops(
+        self, readings: Readings, now: NodeStatus, ended_well: Collection[tuple[int, float]]
+    ) -> Iterator[IncidentSign]:
         moment = readings.clock.monotonic()
         for one in readings.details(OwnersDetail):
             at = one.place.gpu, one.place.uuid
@@ -143,7 +150,9 @@ class Signs:
             before = self._on.get(at, {})
             self._on[at] = {process: before.get(process, moment) for process in there}
             short = [
-                begun for p, begun in before.items() if p not in there and moment - begun < SHORT
+                begun
+                for p, begun in before.items()
+                if p not in there and p not in ended_well and moment - begun < SHORT
             ]
             if short:
                 crashes = self._crashes.setdefault(at, deque(maxlen=CRASHES))

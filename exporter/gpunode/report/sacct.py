@@ -5,7 +5,7 @@ https://slurm.schedmd.com/sacct.html
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -21,7 +21,7 @@ NEEDED = ("JobIDRaw", "Account", "Submit", "Start")
 
 ASKED = (
     "SLURM_TIME_FORMAT=%s sacct --allusers --allocations --parsable2 --starttime now-30days "
-    "--format=JobIDRaw,Account,Submit,Eligible,Start"
+    "--format=JobIDRaw,Account,Submit,Eligible,Start,Cluster"
 )
 """Without a time to start at, ``sacct`` begins with today; without a format, times have no zone."""
 
@@ -37,6 +37,9 @@ class SlurmJob:
 
     start: float | None
     """None while it waits, and for a job that never started."""
+
+    cluster: str = ""
+    """Empty where the file does not tell."""
 
 
 def parse(text: str) -> list[SlurmJob]:
@@ -57,7 +60,8 @@ def parse(text: str) -> list[SlurmJob]:
         ready = _moment(row.get("Eligible", "")) or _moment(row["Submit"])
         if ready is not None:
             account = printable(row["Account"], LONGEST_NAME)
-            found.append(SlurmJob(name, account, ready, _moment(row["Start"])))
+            cluster = printable(row.get("Cluster", ""), LONGEST_NAME)
+            found.append(SlurmJob(name, account, ready, _moment(row["Start"]), cluster))
     return found
 
 
@@ -77,9 +81,17 @@ def read(path: Path) -> list[SlurmJob]:
         raise UsageError(f"{path}: {error}; write it with `{ASKED}`") from error
 
 
-def accounts(jobs: list[SlurmJob]) -> dict[str, str]:
-    """The account of each job that has one, by the name that the recording rules give the job."""
-    return {f"slurm-{job.number}": job.account for job in jobs if job.account}
+def accounts(jobs: list[SlurmJob], clusters: Collection[str]) -> dict[tuple[str, str], str]:
+    """The account of each job that has one, by its cluster and its name in the recording rules.
+
+    Numbers of jobs are those of one cluster: of several, a job is of the one that its line names.
+    """
+    (only,) = clusters if len(clusters) == 1 else (None,)
+    return {
+        (job.cluster if only is None else only, f"slurm-{job.number}"): job.account
+        for job in jobs
+        if job.account
+    }
 
 
 def waits(jobs: Sequence[SlurmJob], start: float, end: float) -> Iterator[tuple[str, float]]:

@@ -98,7 +98,7 @@ class PeriodView:
         self.billing = billing
         self.by = by
         self.slurm = slurm
-        self.accounts = sacct.accounts(slurm or [])
+        self.accounts = sacct.accounts(slurm or [], {*past.clusters, *before.clusters})
         self.window = f"{past.period.hours}h"
         self.total = totals(past)
         self.price = self._mean_price()
@@ -173,7 +173,7 @@ class PeriodView:
         """The team that pays for a job: its owner where no teams are given; empty for none."""
         if not self.billing.teams:
             return owner(job)
-        return self.billing.team(job, self.accounts.get(job.workload, ""))
+        return self.billing.team(job, self.accounts.get((job.cluster, job.workload), ""))
 
     def whole_price(self) -> float | None:
         """The price of all GPU hours, held or not; None without prices."""
