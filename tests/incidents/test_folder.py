@@ -184,6 +184,35 @@ def test_the_folder_of_another_user_is_refused(tmp_path: Path) -> None:
         box_on(tmp_path / "kept")
 
 
+def test_a_tape_for_which_there_was_no_space_is_written_once_there_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    first = Actor(0, {"blocked": 1.0}, processes=((10, 1.0), (11, 1.0)), trains=True)
+    late = Actor(1, {"idle": 1.0}, processes=((20, 1.0), (21, 1.0)), trains=True)
+    box = Box(first, late, folder=tmp_path / "kept")
+    with monkeypatch.context() as patched:
+        patched.setattr(Folder, "_write", full)
+        box.play(330)
+    box.play(600)
+    (kept,) = box.box.kept
+    assert kept.tape
+    assert Folder(tmp_path / "kept").tape(kept.brief.id) == kept.tape
+
+
+def test_incidents_that_cannot_be_read_are_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    write(Folder(tmp_path, 64 * KIB), 1)
+    for number in (2, 3):
+        (tmp_path / f"{brief(number).id}.json.gz").write_bytes(b"no gzip")
+    main(["incidents", f"--folder={tmp_path}"])
+    assert brief(1).id in capfd.readouterr().out
+    assert f"2 of its incidents cannot be read, such as {brief(3).id}" in caplog.text
+
+
 def test_what_is_not_ours_stays_and_is_not_read(tmp_path: Path) -> None:
     """Files of others, damaged ones, a link out of the folder, a pipe and a bomb."""
     folder = Folder(tmp_path, 64 * KIB)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,8 @@ from gpunode.incidents.folder import Folder
 from gpunode.incidents.incident import BRIEFS, ID, Brief, Incident, parse
 from gpunode.text import printable
 from gpunode.verdict.reasons import REASONS
+
+log = logging.getLogger(__name__)
 
 ANSWER_TIMEOUT = 10.0
 """Seconds for an answer of the daemon: a tape may have some megabytes."""
@@ -48,14 +51,18 @@ class IncidentStore:
                 return BRIEFS.validate_json(self._get(""))
             except ValueError as error:
                 raise UsageError(NOT_OURS) from error
-        found = []
+        found, unread = [], []
         for name in self._names(self.folder):
             try:
                 found.append(self.folder.read(name).brief)
             except PermissionError as error:
                 raise UsageError(f"{self.folder.path}: {error.strerror}") from error
-            except (OSError, ValueError):  # damaged, or gone since: the others count
+            except FileNotFoundError:  # it was removed since
                 continue
+            except (OSError, ValueError) as error:  # the others count
+                unread.append(f"{name}: {error}")
+        if unread:
+            log.warning("%d of its incidents cannot be read, such as %s", len(unread), unread[0])
         return found
 
     def incident(self, wanted: str) -> Incident:

@@ -149,6 +149,9 @@ class OpenIncident:
     left_out: int = 0
     kept: float | None = None
     taped: float | None = None
+    unwritten: bool = False
+    """Whether the folder lacks what was kept last, for want of space, say."""
+
     complete: bool = False
     """Whether nothing is added any more, though it may go on for days."""
 
@@ -493,9 +496,11 @@ class BlackBox:
         kept = Kept(incident.brief, gzip.compress(as_json(incident), 1, mtime=0), tape)
         self._remember(kept)
         if self.folder is not None:
-            self._write(self.folder, kept, tape if anew else b"")
+            tape = tape if anew or one.unwritten else b""
+            one.unwritten = not self._write(self.folder, kept, tape)
 
-    def _write(self, folder: Folder, kept: Kept, tape: bytes) -> None:
+    def _write(self, folder: Folder, kept: Kept, tape: bytes) -> bool:
+        """Write an incident, and its tape unless that is empty; whether that succeeded."""
         complaint = ""
         try:
             folder.write(kept.brief.id, kept.packed, tape)
@@ -505,6 +510,7 @@ class BlackBox:
         if complaint and complaint != self._complaint:
             log.warning("an incident is kept in memory alone: %s", complaint)
         self._complaint = complaint
+        return not complaint
 
     def _remember(self, kept: Kept) -> None:
         """Keep the latest in memory: tapes make way first, then the oldest incidents."""
