@@ -278,13 +278,26 @@ def test_columns_and_charts_have_their_units() -> None:
     of = past(14)
     cluster(of, "a", 100, 50)
     for at in range(START + DAY, of.period.end + 1, DAY):
-        of.energy[at] = 1000.0
+        of.energy["a", at] = 1000.0
     page = html(told(of, price=2))
     assert "Held<small>GPU hours</small></th>" in page
     assert "GPU hours<small>" not in page, "once is enough"
     assert "Energy<small>kWh</small></th>" in page
     assert "Energy for a useful GPU hour by week, in kWh</figcaption>" in page
     assert "by hour of the week in UTC: the darker, the more</figcaption>" in page
+
+
+def test_energy_is_divided_by_the_useful_hours_of_the_clusters_that_drew_it() -> None:
+    of = past(7)
+    for name in ("east", "west"):
+        cluster(of, name, 8, 8)
+    for at in range(START + DAY, of.period.end + 1, DAY):
+        of.energy["east", at] = 192.0
+    report = told(of)
+    (section,) = (one for one in report.sections if one.name == "energy")
+    (figure,) = (one for one in section.figures if one.name == "energy_per_useful_hour")
+    assert figure.value == pytest.approx(1.0, rel=0.01)
+    assert "No power is recorded of west." in section.says
 
 
 def test_what_is_no_state_has_no_colour_of_one() -> None:

@@ -127,7 +127,7 @@ WAITING = ("starved", "launch", "idle")
 """States in which a GPU that is held waits for its host or for its job."""
 
 DRAWN = "cluster:gpunode_gpu_power:by_state"
-ENERGY = _kilowatt_hours("", "cluster:gpunode_gpu_power:watts")
+ENERGY = _kilowatt_hours(" by (cluster)", "cluster:gpunode_gpu_power:watts")
 ENERGY_BY_STATE = _kilowatt_hours(" by (state)", DRAWN)
 ENERGY_BLOCKED = _kilowatt_hours("", f'{DRAWN}{{state="blocked"}}')
 ENERGY_WAITING = _kilowatt_hours("", f'{DRAWN}{{state=~"{"|".join(WAITING)}"}}')
@@ -292,7 +292,7 @@ class Past:
     versions: dict[str, dict[JobKey, dict[int, Amounts]]] = field(default_factory=dict)
     """The time of a step by version, of what, of which job, on which day by its end."""
 
-    energy: dict[int, float] = field(default_factory=lambda: defaultdict(float))
+    energy: dict[tuple[str, int], float] = field(default_factory=lambda: defaultdict(float))
     """Kilowatt hours by the end of the day."""
 
     energy_by_state: Amounts = field(default_factory=lambda: defaultdict(float))
@@ -493,8 +493,8 @@ class Asking:
     def _kind(self, labels: Labels, _: int, hours: float) -> None:
         self.past.kinds[labels.get("kind", "")] += hours
 
-    def _energy(self, _: Labels, at: int, kilowatt_hours: float) -> None:
-        self.past.energy[at] += kilowatt_hours
+    def _energy(self, labels: Labels, at: int, kilowatt_hours: float) -> None:
+        self.past.energy[labels.get("cluster", ""), at] += kilowatt_hours
 
     def _energy_by_state(self, labels: Labels, _: int, kilowatt_hours: float) -> None:
         self.past.energy_by_state[labels.get("state", "")] += kilowatt_hours

@@ -75,6 +75,9 @@ STEPS = RunQuery("max(avg_over_time(job:gpunode_training_step:median{JOB}[WINDOW
 MFU = RunQuery("max(avg_over_time(job:gpunode_training_mfu_ratio:middle{JOB}[WINDOW]))")
 USERS = RunQuery("group by (user) (last_over_time(job:gpunode_gpu_seconds:rate5m{JOB}[WINDOW]))")
 GPUS = RunQuery("count(count by (" + GPU + ") (gpu:gpunode_gpu_owner:workload{JOB}))")
+MOST_GPUS = RunQuery(f"max_over_time(({GPUS.expression})[WINDOW:5m])")
+"""At a time: a run that moved to another node has held others before."""
+
 HELD = RunQuery(
     "group by (" + GPU + ") (last_over_time(gpu:gpunode_gpu_owner:workload{JOB}[WINDOW]))"
 )
@@ -665,7 +668,7 @@ def _brief(server: Prometheus, run: Run) -> EarlierRun:
         str(run.job),
         run.first,
         run.seconds - run.missing,
-        len(held),
+        round(_one(whole(MOST_GPUS)) or len(held)),
         _by(whole(SECONDS), "state"),
         _by(whole(CAUSES), "cause"),
         _one(whole(STEPS)),

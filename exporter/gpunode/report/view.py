@@ -82,6 +82,20 @@ def added(amounts: Iterable[Mapping[str, float]]) -> Amounts:
     return dict(total)
 
 
+def energy_by_day(past: Past) -> dict[int, tuple[float, float]]:
+    """Kilowatt hours, and the useful GPU hours of the clusters that drew them, by the day's end."""
+    hours: dict[tuple[str, int], float] = defaultdict(float)
+    for cluster, own in past.clusters.items():
+        for at, states in own.items():
+            hours[cluster, past.day(at)] += useful(states)
+    found: dict[int, tuple[float, float]] = {}
+    for (cluster, day), kilowatt_hours in past.energy.items():
+        if (cluster, day) in hours:
+            drawn, used = found.get(day, (0.0, 0.0))
+            found[day] = drawn + kilowatt_hours, used + hours[cluster, day]
+    return found
+
+
 class PeriodView:
     """A period and the one of the same length before, with prices and what to list hours by."""
 

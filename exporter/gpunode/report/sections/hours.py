@@ -15,6 +15,7 @@ from gpunode.report.view import (
     WEEK,
     PeriodView,
     added,
+    energy_by_day,
     held,
     kind,
     lost,
@@ -252,21 +253,20 @@ def energy(view: PeriodView) -> ReportSection:
     """Energy, and what a useful hour took."""
     weeks: dict[int, Amounts] = defaultdict(lambda: defaultdict(float))
     useful_hours: Amounts = defaultdict(float)
-    days: dict[int, float] = defaultdict(float)
-    for at, states in view.hours.items():
-        days[view.past.day(at)] += useful(states)
-    for at, hours in days.items():
-        if at in view.past.energy:
-            weeks[view.week(at)]["useful"] += hours
-            weeks[view.week(at)]["energy"] += view.past.energy[at]
+    for at, (drawn, hours) in energy_by_day(view.past).items():
+        weeks[view.week(at)]["useful"] += hours
+        weeks[view.week(at)]["energy"] += drawn
     useful_hours = added(weeks.values())
     energy = sum(view.past.energy.values())
+    dark = sorted(view.past.clusters.keys() - {cluster for cluster, _ in view.past.energy})
+    without = f" No power is recorded of {' and '.join(map(shown, dark))}." if dark else ""
     by_state = view.past.energy_by_state
-    asked = view.over(history.ENERGY)
+    by_cluster = view.over(history.ENERGY)
+    asked = f"sum ({by_cluster})"
     return ReportSection(
         "energy",
         "Energy",
-        "What the GPUs drew, divided by the GPU hours that were useful."
+        f"What the GPUs drew, divided by the GPU hours that were useful.{without}"
         if energy
         else "No power is recorded.",
         (
@@ -277,7 +277,7 @@ def energy(view: PeriodView) -> ReportSection:
                 ratio(useful_hours.get("energy", 0.0), useful_hours.get("useful", 0.0)),
                 "kWh",
                 f"{asked} / sum (sum_over_time(cluster:{history.LEDGER}"
-                f'{{state=~"compute|memory"}}[{view.window}]))',
+                f'{{state=~"compute|memory"}}[{view.window}]) and on (cluster) {by_cluster})',
                 "kWh",
             ),
             Figure(

@@ -19,6 +19,7 @@ from gpunode.report.view import (
     WEEK,
     PeriodView,
     added,
+    energy_by_day,
     held,
     lost,
     owner,
@@ -475,10 +476,11 @@ def change(view: PeriodView) -> ReportSection:
             shares[1][name][0],
             more_is_better=False,
         )
-    kilowatt_hours = [
-        ratio(sum(past.energy.values()), useful(total))
-        for past, total in ((view.past, now), (before, then))
-    ]
+    kilowatt_hours = []
+    for past in (view.past, before):
+        days = energy_by_day(past).values()
+        drawn, hours = sum(day[0] for day in days), sum(day[1] for day in days)
+        kilowatt_hours.append(ratio(drawn, hours))
     new, old = kilowatt_hours
     energy = ""
     if new is not None and old is not None and old > 0:
