@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from gpunode.config import Settings
-from gpunode.driver.driver import Identity
+from gpunode.driver.driver import Identity, Vendor
 from gpunode.driver.vendors import VENDORS
 from gpunode.metric import Metric
 from gpunode.node.kubelet import Allocation
@@ -87,7 +87,7 @@ class Pods:
         strange = dict.fromkeys(
             (one.resource, shape(one.device, ("GPU", "MIG", "nvidia")))
             for one in allocations
-            if all(vendor.is_device(NO_GPU, one.device) is None for vendor in VENDORS.values())
+            if all(_is_device(vendor, NO_GPU, one) is None for vendor in VENDORS.values())
         )
         unread = tuple(DEVICE.seen(f"{resource}: {device}") for resource, device in strange)
         return Reading(tuple(GPU_PODS.at(float(len(pods)))), unread=unread)
@@ -100,10 +100,7 @@ class Pods:
         allocated = self._allocated
         if allocated is None or self.node.clock.monotonic() - allocated[1] > 3 * self.every:
             return None
-        is_device = VENDORS[gpu.vendor].is_device
-        named = [
-            (a, is_device(gpu, a.device)) for a in allocated[0] if len(a.device) <= LONGEST_NAME
-        ]
+        named = [(a, _is_device(VENDORS[gpu.vendor], gpu, a)) for a in allocated[0]]
         if not any(is_it for _, is_it in named) and any(is_it is None for _, is_it in named):
             return None
         return [
@@ -152,3 +149,10 @@ class Pods:
             return name in ["", *self.node.list_directory(folder)]
         except OSError:
             return False
+
+
+def _is_device(vendor: Vendor, gpu: Identity, allocation: Allocation) -> bool | None:
+    """Whether an allocation is of a GPU; None if it may be."""
+    if len(allocation.device) > LONGEST_NAME:
+        return None
+    return vendor.is_device(gpu, allocation.device)
