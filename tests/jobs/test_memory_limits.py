@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
@@ -61,6 +63,11 @@ class Groups:
         return found
 
 
+def down_to(path: str) -> Iterator[str]:
+    """The groups above a group, from the top, and itself."""
+    return accumulate(path.split("/"), "{}/{}".format)
+
+
 def test_ranks_of_a_pod_are_held_against_its_limit_together(tmp_path: Path) -> None:
     groups = Groups(tmp_path)
     groups.add(CLASS, 500, 400)
@@ -91,10 +98,9 @@ def test_a_limit_below_that_of_the_job_is_the_one_that_counts(tmp_path: Path) ->
 @pytest.mark.parametrize("path", ["slurm/uid_1000/job_7/step_0/task_0", "kubepods/pod1/aa"])
 def test_in_version_1_the_limit_may_be_above_the_process_too(path: str, tmp_path: Path) -> None:
     groups = Groups(tmp_path, version=1)
-    parts = path.split("/")
-    for depth in range(1, len(parts) + 1):
-        job = parts[depth - 1] in ("job_7", "pod1")
-        groups.add("/".join(parts[:depth]), 100 if job else None, 98 if depth < len(parts) else 12)
+    for group in down_to(path):
+        job = group.endswith(("/job_7", "/pod1"))
+        groups.add(group, 100 if job else None, 12 if group == path else 98)
     found = groups.told_of(path)
     assert (found["limit"], found["anonymous"], found["shmem"]) == (100, 96, 2)
 
@@ -130,9 +136,8 @@ def test_a_container_may_have_slices_of_its_own(path: str, tmp_path: Path) -> No
 )
 def test_what_all_jobs_share_is_no_limit_of_one(above: str, tmp_path: Path) -> None:
     groups = Groups(tmp_path)
-    parts = above.split("/")
-    for depth in range(1, len(parts) + 1):
-        groups.add("/".join(parts[:depth]), 900, 800)
+    for group in down_to(above):
+        groups.add(group, 900, 800)
     groups.add(f"{above}/job_7", None, 12)
     found = groups.told_of(f"{above}/job_7")
     assert "limit" not in found

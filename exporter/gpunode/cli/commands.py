@@ -411,12 +411,10 @@ def _keep(path: Path, text: str) -> None:
 
 
 def _make_folder(folder: Path) -> None:
-    """Make a folder in which this program can write, and any can read. Raises ``OSError``."""
+    """Make a folder that any program can read. Raises ``OSError``."""
     if not folder.is_dir():
         folder.mkdir(parents=True)
         folder.chmod(0o755)
-    with TemporaryFile(dir=folder):
-        pass
 
 
 def nccl_bench(settings: NcclBenchSettings) -> None:
@@ -470,6 +468,8 @@ def calibrate(settings: CalibrateSettings) -> None:
     try:
         before = _calibrated(path)
         _make_folder(path.parent)
+        with TemporaryFile(dir=path.parent):  # or the minute of measuring would be in vain
+            pass
         gpus, why = _whole_gpus(local_node(settings.path, settings.dcgm, COLD))
         if settings.index >= len(gpus):
             raise ProbeError(why or f"there is no GPU {settings.index}")

@@ -85,7 +85,7 @@ def _advised(
         not_known.append(_unseen(node))
     told = dict.fromkeys([*not_known, *harmed.not_known])
     return Advised(
-        name(node.cluster) if node.cluster else "",
+        name(node.cluster),
         name(node.node),
         node.time,
         action,

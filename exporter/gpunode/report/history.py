@@ -293,7 +293,7 @@ class Past:
     """The time of a step by version, of what, of which job, on which day by its end."""
 
     energy: dict[tuple[str, int], float] = field(default_factory=lambda: defaultdict(float))
-    """Kilowatt hours by the end of the day."""
+    """Kilowatt hours by cluster and the end of the day."""
 
     energy_by_state: Amounts = field(default_factory=lambda: defaultdict(float))
     """Kilowatt hours by state of the ledger; empty where none were recorded."""

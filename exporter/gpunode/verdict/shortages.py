@@ -394,7 +394,7 @@ def _xids(facts: Facts) -> Iterator[Fault]:
             remedy = REBOOT if code.action.startswith("RESTART") else RESET
             if gpu:
                 yield _of_gpu((gpu, uuid), what, remedy)
-            else:  # it has fallen off the bus
+            else:  # it has fallen off the bus, and this is where it was
                 yield Fault(f"the GPU at {uuid} has {what}", REBOOT)
     for bus_id, xid, link, *of in facts.series(nvlink_xids.LAST):
         severity, action = of

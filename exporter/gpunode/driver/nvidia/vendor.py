@@ -19,9 +19,6 @@ CLAIMED_MIG = re.compile(r"gpu-(?P<minor>\d+)-mig-(?P<place>[0-9a-z]+(?:-[0-9a-z
 ANOTHER = re.compile(r"(?:GPU|MIG)-[0-9a-fA-F-]+(?:-(?:core|memory)-\d+)?|gpu-vfio-\d+")
 # GPU-…::3 is the fourth replica of a shared GPU, as is GPU-…__3: https://github.com/grgalex/nvshare
 SHARE = re.compile(r"::|__(?=\d+$)")
-# GPU-…-_-17 is 1 GiB of any GPU: which one, only the pod's annotations tell.
-# https://github.com/AliyunContainerService/gpushare-device-plugin (allocate.go)
-OF_ANY = "-_-"
 
 
 def is_device(gpu: Identity, device: str) -> bool | None:
@@ -29,8 +26,6 @@ def is_device(gpu: Identity, device: str) -> bool | None:
 
     None if it may be: the driver does not tell, or the form is not known.
     """
-    if OF_ANY in device:
-        return None
     device = SHARE.split(device, maxsplit=1)[0]
     if device == gpu.uuid or _is_slot(gpu, device):
         return True
@@ -51,6 +46,8 @@ def is_device(gpu: Identity, device: str) -> bool | None:
         if gpu.mig_profile is None or gpu.mig_start is None:
             return None
         return claimed == (gpu.mig_profile, gpu.mig_start)
+    # GPU-…-_-17 is 1 GiB of any GPU: which one, only the pod's annotations tell.
+    # https://github.com/AliyunContainerService/gpushare-device-plugin (allocate.go)
     return False if ANOTHER.fullmatch(device) else None
 
 
