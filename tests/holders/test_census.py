@@ -294,6 +294,12 @@ def test_what_the_threads_have_told_is_asked_no_more(proc: Proc) -> None:
     assert proc.holder().role().trains is True
 
 
+def test_ranks_that_exchange_over_cpus_are_known_by_their_threads(proc: Proc) -> None:
+    proc.run(7, "python3", "gloo_tcp_loop", "pt_gloo_runloop")
+    assert proc.holder().role().exchanges is True
+    assert proc.holder().peers() is False
+
+
 def test_a_process_is_looked_at_less_and_less_until_it_has_peers(proc: Proc) -> None:
     pause = THREADS_FIRST
     assert proc.holder().peers() is False

@@ -499,15 +499,16 @@ def test_what_a_process_does_is_seen_once_it_does_it(tmp_path: Path) -> None:
         node = machine.OneGpu(child.pid)
         source = ProcessRoles(Census(node), node.gpus()[0], Settings())
         parent = HERE.program(os.getpid())
-        quiet = Role(child.pid, "finetune", parent, listens=False, trains=False)
-        busy = Role(child.pid, "finetune", parent, listens=True, trains=True)
+        does = {"trains": False, "exchanges": False}
+        quiet = Role(child.pid, "finetune", parent, listens=False, **does)
+        busy = Role(child.pid, "finetune", parent, listens=True, **{**does, "trains": True})
         assert roles() == (quiet,)
         tell(child)
         assert roles() == (quiet,)  # it is not looked at each time
         node.stepped.now += ROLE_FIRST
         assert roles() == (busy,)
     node.stepped.now += 60
-    assert roles() == (Role(child.pid, "", "", None, None),)
+    assert roles() == (Role(child.pid, "", "", None, None, None),)
 
 
 def test_a_process_that_is_stopped_counts_until_it_goes_on() -> None:

@@ -50,6 +50,7 @@ class Actor:
     program: str = "train"
     parent: str = "bash"
     listens: bool = False
+    exchanges: bool = False
     trains: bool = False
     world_size: str = ""
     peers: bool | None = False
@@ -174,7 +175,8 @@ class Sources:
 
     def roles(self) -> Reading:
         actor = self.actor
-        role = Role(7, actor.program, actor.parent, actor.listens, actor.trains)
+        does = (actor.listens, actor.trains, actor.exchanges)
+        role = Role(7, actor.program, actor.parent, *does)
         return Reading((), RolesDetail((role,) if actor.jobs else ()))
 
 

@@ -67,6 +67,7 @@ def test_a_notebooks_kernel_says_that_somebody_thinks(program: str, parent: str)
         (Actor(0, trains=True), "process 7 has run a backward pass"),
         (Actor(0, gauges={steps.MEDIAN: 0.2}, parent="vllm"), "a client reports steps"),
         (Actor(0, trains=True, listens=True), "process 7 has run a backward pass"),
+        (Actor(0, exchanges=True, listens=True), "process 7 has a process group of Gloo"),
     ],
 )
 def test_training_is_told_by_its_evidence(actor: Actor, evidence: str) -> None:
@@ -79,6 +80,7 @@ def test_training_is_told_by_its_evidence(actor: Actor, evidence: str) -> None:
         (Actor(0, rates={(steps.REQUEST_ITEMS, ()): 3.0}), "a client reports requests"),
         (Actor(0, listens=True), "process 7 waits for TCP connections"),
         (Actor(0, listens=True, world_size="2"), "process 7 waits for TCP connections"),
+        (Actor(0, listens=True, exchanges=True, parent="vllm"), "process 7 belongs to vllm"),
     ],
 )
 def test_serving_is_told_by_its_evidence(actor: Actor, evidence: str) -> None:

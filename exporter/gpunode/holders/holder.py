@@ -49,6 +49,10 @@ https://github.com/pytorch/pytorch/blob/main/torch/csrc/distributed/c10d/Process
 AUTOGRAD = "pt_autograd"
 """https://github.com/pytorch/pytorch/blob/main/torch/csrc/autograd/engine.cpp, thread_init."""
 
+GLOO = "pt_gloo"
+"""A process group of Gloo, by which ranks exchange what is on CPUs, names its threads so.
+https://github.com/pytorch/pytorch/blob/main/torch/csrc/distributed/c10d/ProcessGroupGloo.cpp"""
+
 SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 """Where launchers say how many processes a job has."""
 
@@ -58,8 +62,8 @@ class Role:
     """The names of a process's program and of its parent's, and what it does.
 
     ``listens``: it waits for TCP connections. ``trains``: it has had threads of PyTorch's autograd,
-    which start with the first backward pass. A name is empty and the others are None if they cannot
-    be read.
+    which start with the first backward pass. ``exchanges``: it has had threads of a process group
+    on CPUs. A name is empty and the others are None if they cannot be read.
     """
 
     pid: int
@@ -67,6 +71,7 @@ class Role:
     parent: str
     listens: bool | None
     trains: bool | None
+    exchanges: bool | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +80,7 @@ class Threads:
 
     nccl: bool | None = None
     autograd: bool | None = None
+    gloo: bool | None = None
 
 
 class Pauses:
@@ -149,7 +155,7 @@ class Holder:
             for launched in (False, True)
         }
         self._memory = Sign(THREADS_FIRST, THREADS_LAST)
-        self._role = Role(pid, "", "", None, None)
+        self._role = Role(pid, "", "", None, None, None)
         self._role_pauses = Pauses(ROLE_FIRST, ROLE_LAST)
 
     def lives(self) -> bool:
@@ -281,11 +287,12 @@ class Holder:
                 names = None
             seen = self._threads  # another thread may have looked, too
             if names is None:
-                seen = Threads(seen.nccl or None, seen.autograd or None)
+                seen = Threads(seen.nccl or None, seen.autograd or None, seen.gloo or None)
             else:
                 seen = Threads(
                     seen.nccl or any(NCCL in name.lower() for name in names),
                     seen.autograd or any(name.startswith(AUTOGRAD) for name in names),
+                    seen.gloo or any(name.startswith(GLOO) for name in names),
                 )
             self._threads = seen
             self._threads_pauses.looked(now)
@@ -301,9 +308,11 @@ class Holder:
                 self._or("", self._parent_s_program),
                 self._listens(),
                 None,
+                None,
             )
             self._role_pauses.looked(now)
-        return replace(self._role, trains=self.threads().autograd)
+        seen = self.threads()
+        return replace(self._role, trains=seen.autograd, exchanges=seen.gloo)
 
     def _listens(self) -> bool | None:
         try:

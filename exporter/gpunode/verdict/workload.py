@@ -26,9 +26,9 @@ WORKLOAD = Metric(
     "gpunode_gpu_workload",
     "gauge",
     "The kind of work on the GPU: exactly one is 1. Training has a client that reports steps, a "
-    "communicator, a data loader or a backward pass; serving a client or an engine that reports "
-    "requests, a server's program, or a socket that waits for connections; interactive a "
-    "notebook's kernel. /api/v1/verdict says which.",
+    "communicator, a process group of Gloo, a data loader or a backward pass; serving a client or "
+    "an engine that reports requests, a server's program, or a socket that waits for connections; "
+    "interactive a notebook's kernel. /api/v1/verdict says which.",
     (*GPU, "kind"),
 )
 
@@ -110,6 +110,9 @@ def workload_of(
     for role in roles:
         if role.trains:
             return Workload("training", f"process {role.pid} has run a backward pass")
+        # Each rank of such a group waits for connections of the others.
+        if role.exchanges:
+            return Workload("training", f"process {role.pid} has a process group of Gloo")
     for role in roles:
         if role.listens:
             return Workload("serving", f"process {role.pid} waits for TCP connections")
