@@ -33,10 +33,11 @@ TEXT = (
     "verdicts were made. Each ran for about 20 s beside the daemon, in a process of its own; in "
     "the last seconds every kernel was traced. The verdict is the last that the daemon of that day "
     "gave, and right if it names a cause that the program, or a loss in its trace, was drawn to "
-    "have. They are few: programs that were drawn before the last change of the ledger or of a "
-    "verdict are among those that the constants are fitted to. *Corrected* takes away the errors "
-    "that the most similar programs of other families had in the fit. It is not in the product: it "
-    "says whether more can be learned from the readings."
+    "have. What was changed in verdicts because of these programs is not in the figures. "
+    "Programs that were drawn before the last change of the ledger are among those that the "
+    "constants are fitted to. *Corrected* takes away the errors that the most similar programs of "
+    "other families had in the fit. It is not in the product: it says whether more can be learned "
+    "from the readings."
 )
 
 
@@ -104,7 +105,7 @@ def _results(programs: list[Program], verdicts: list[Verdict]) -> Iterator[Resul
     right = sum(verdict.is_right for verdict in verdicts)
     yield Result(
         "GPUs with the right verdict",
-        f"{right} of {len(verdicts)} ({right / len(verdicts):.0%})",
+        f"{right} of {len(verdicts)} ({right / len(verdicts):.1%})",
         f"≥ {RIGHT:.0%}",
         right >= RIGHT * len(verdicts),
     )
