@@ -67,6 +67,8 @@ class GpuNvLink:
         self.gpu = gpu
         self.labels = gpu.identity.labels
         self.every = settings.gpu.nvlink_interval
+        self._counted: dict[str, set[int]] = {}
+        """By kind of error, the links that ever told how many."""
 
     def read(self) -> Reading:
         """Every link; no samples for a GPU that has none."""
@@ -82,15 +84,17 @@ class GpuNvLink:
                 for kind, value in found.items():
                     if value:
                         yield from metric.at(value, *at, str(link.link), kind)
-        # Sum only if every link answered: a missing one would look like a counter reset.
+        # A link that has answered once and does not now would make the sum look like a reset.
         for kind in sorted({kind for link in links for kind in link.errors}):
-            counts = [link.errors.get(kind) for link in links]
-            known_counts = [count for count in counts if count is not None]
-            if len(known_counts) == len(links):
-                yield from NVLINK_ERRORS.at(sum(known_counts), *at, kind)
+            counts = {link.link: link.errors[kind] for link in links if kind in link.errors}
+            counted = self._counted.setdefault(kind, set())
+            counted.update(counts)
+            if counts.keys() == counted:
+                yield from NVLINK_ERRORS.at(sum(counts.values()), *at, kind)
         if links:
-            speeds = [link.bytes_per_second or 0.0 for link in links if link.up]
-            yield from NVLINK_SPEED.at(sum(speeds), *at)
+            speeds = [link.bytes_per_second for link in links if link.up]
+            told = [speed for speed in speeds if speed is not None]
+            yield from NVLINK_SPEED.at(sum(told) if len(told) == len(speeds) else None, *at)
 
 
 GPU_SOURCE: GpuSource = GpuNvLink

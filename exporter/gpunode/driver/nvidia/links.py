@@ -73,7 +73,7 @@ PCIE_LANE = {
 class NvLinks:
     """Reads the NVLinks of one GPU.
 
-    Fields are slow: kinds that no link supports are asked for once, and so are the speeds.
+    Fields are slow: kinds that no link has while one is up are asked for once, and so are speeds.
     """
 
     def __init__(self, device: Device) -> None:
@@ -89,16 +89,20 @@ class NvLinks:
         links, state = range(int(count)), pynvml.NVML_FI_DEV_NVLINK_GET_STATE
         kinds = self._kinds or [state, *NVLINK_ERRORS, *NVLINK_BIT_ERRORS]
         values = fields(*((kind, link) for link in links for kind in kinds))
-        self._kinds = sorted({kind for kind, _ in values})
-        if not self._speeds:
-            speed = pynvml.NVML_FI_DEV_NVLINK_GET_SPEED
-            answers = fields(*((speed, link) for link in links))
-            self._speeds = {link: megabytes for (_, link), megabytes in answers.items()}
         states = {
             link: self.device.name("NVLink state", LINK_STATES, int(values[state, link]))
             for link in links
             if (state, link) in values
         }
+        up = [link for link, name in states.items() if name in UP]
+        if up and not self._kinds:
+            # A link that is down may answer for fewer kinds.
+            self._kinds = sorted({kind for kind, _ in values})
+        if not self._speeds.keys() >= set(up):
+            speed = pynvml.NVML_FI_DEV_NVLINK_GET_SPEED
+            with contextlib.suppress(Unsupported):
+                answers = fields(*((speed, link) for link in links))
+                self._speeds = {link: megabytes for (_, link), megabytes in answers.items()}
         return [
             NvLink(
                 link=link,
