@@ -271,7 +271,7 @@ def is_unsupported(answer: Any) -> bool:
 
 def test_a_missing_sensor_is_told_from_a_failing_one(fake: FakeDriver) -> None:
     codes = {3: "Unsupported", 4: "Unsupported", 13: "Unsupported", 25: "Unsupported"}
-    codes |= {10: "DriverError", 15: "DriverError", 999: "DriverError"}
+    codes |= {10: "SensorFailed", 15: "DriverError", 999: "SensorFailed"}
     script = [f"gpus {len(codes)}"]
     script += [f"gpu {n} fail nvmlDeviceGetTemperature {code}" for n, code in enumerate(codes)]
     fake.write("\n".join(script))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.conftest import by_label, scrape, until, values, watching
+from tests.conftest import Series, by_label, scrape, until, values, watching
 from tests.fakes.nvml import FakeDriver
 
 GRACE = """\
@@ -62,6 +62,53 @@ def test_an_error_of_a_rare_sensor_hides_no_other(fake: FakeDriver) -> None:
     assert values(series, "gpunode_gpu_persistence_mode") == [1]
     assert values(series, "gpunode_gpu_row_remap_pending") == [0]
     assert not any(values(series, "gpunode_unread_total", source="gpu_health"))
+
+
+ALONE = """\
+init 9
+gpu 0 fail nvmlDeviceGetTemperature 999
+gpu 0 fail nvmlDeviceGetClockInfo 10
+gpu 0 fail nvmlDeviceGetRemappedRows 999
+gpu 0 fail nvmlDeviceGetTotalEccErrors 999
+"""
+"""NVML cannot be opened again: nothing here is a reason to."""
+
+
+def test_a_sensor_that_fails_costs_itself_and_is_counted(fake: FakeDriver) -> None:
+    lost = ("temperature_celsius", "sm_clock_hertz", "row_remap_pending", "ecc_errors_total")
+
+    def left(series: Series) -> list[str]:
+        return [name for name in lost if values(series, f"gpunode_gpu_{name}")]
+
+    fake.write("")
+    with watching(fake, "--gpu.health-interval=1", "--discovery.interval=1") as daemon:
+        until(lambda: left(scrape(daemon)) == [*lost])
+        fake.write(ALONE)
+        until(lambda: not left(scrape(daemon)))
+        begun = sum(values(scrape(daemon), "gpunode_gpu_seconds_total"))
+        until(lambda: sum(values(scrape(daemon), "gpunode_gpu_seconds_total")) > begun + 3)
+        series = scrape(daemon)
+    assert values(series, "gpunode_gpu_recovery_action") == [1]
+    for source in ("gpu_activity", "gpu_health"):
+        assert values(series, "gpunode_source_up", source=source) == [1]
+        counts = values(series, "gpunode_unread_total", source=source, what="sensor_failed")
+        assert sum(counts) >= 2
+
+
+def test_what_the_driver_does_not_count_of_throttling_is_sampled(fake: FakeDriver) -> None:
+    fake.write(
+        "".join(f"gpu 0 field {field} - fail 3\n" for field in (269, 270, 271))
+        + "gpu 0 field 74 - 5e9\ngpu 0 set CurrentClocksEventReasons 0x48\n"
+    )
+
+    def seconds() -> dict[str, float]:
+        return by_label(scrape(daemon), "gpunode_gpu_throttled_seconds_total", "reason")
+
+    with watching(fake, "--gpu.health-interval=1") as daemon:
+        until(lambda: seconds().get("hw_thermal", 0) > 1)
+        counted = seconds()
+    counted.pop("hw_thermal")
+    assert counted == {"sw_power_cap": 5, "sync_boost": 0, "sw_thermal": 0, "hw_power_brake": 0}
 
 
 def test_an_ordinary_gpu_has_none_of_them(fake: FakeDriver) -> None:

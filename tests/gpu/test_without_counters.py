@@ -160,3 +160,13 @@ def test_time_in_which_a_sensor_failed_is_unknown(tmp_path: Path) -> None:
     seen.windows(2)
     assert seen.source.seconds["unknown"] == 32
     assert sum(seen.source.seconds.values()) == pytest.approx(52)
+
+
+def test_samples_that_are_stamped_since_boot_are_of_the_same_time(tmp_path: Path) -> None:
+    seen = Watched(tmp_path)
+    for _ in range(10):
+        seen.proc.clock.now += 2.0
+        seen.card.now = seen.proc.clock.monotonic()
+        seen.source.read()
+    assert seen.source.seconds["compute"] == pytest.approx(20, abs=4)
+    assert seen.source.seconds["unknown"] == 0

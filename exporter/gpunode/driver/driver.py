@@ -22,6 +22,10 @@ class Unsupported(DriverError):
     """The GPU or its driver does not have this sensor, or answers what can be no reading."""
 
 
+class SensorFailed(DriverError):
+    """One sensor of the GPU failed, and the GPU answers for others."""
+
+
 class DriverUnavailable(DriverError):
     """There is no driver to ask: it is not installed, not loaded, or being replaced."""
 

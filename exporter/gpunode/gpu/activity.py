@@ -35,6 +35,7 @@ from gpunode.gpu.ledger import (
 )
 from gpunode.gpu.models import limits_of
 from gpunode.gpu.power import Power
+from gpunode.gpu.sensors import FAILED, Sensors
 from gpunode.gpu.units import Units
 from gpunode.gpu.window import HOUSEKEEPING, Window
 from gpunode.gpu.xids import Xids
@@ -203,7 +204,7 @@ class GpuActivity:
         *power.METRICS,
         *xids.METRICS,
     )
-    unknowns = (units.UNREAD_SMS, UNREAD_XID, MORE_XIDS)
+    unknowns = (units.UNREAD_SMS, UNREAD_XID, MORE_XIDS, FAILED)
 
     def __init__(self, census: Census, gpu: Gpu, settings: Settings) -> None:
         self.clock = census.node.clock
@@ -217,8 +218,9 @@ class GpuActivity:
         self.limits = Limits()
         self.calibration = calibration(census.node, gpu.identity, settings.gpu.calibration_file)
         self.units = Units(gpu)
-        self.power = Power(gpu)
-        self.xids = Xids(gpu, self.clock)
+        self.sensors = Sensors()
+        self.power = Power(gpu, self.sensors)
+        self.xids = Xids(gpu, self.clock, self.sensors)
         self.utilization = UtilizationBuffer(gpu)
         self._held_by: frozenset[Holder] = frozenset()
         """The processes that could compute at the end of the last window."""
@@ -235,7 +237,8 @@ class GpuActivity:
         """Close the window that began at the last read; None at the first, which opens one."""
         closed = Moment(self.clock.monotonic(), self.clock.time())
         if self._limits_due.at(closed.monotonic):
-            self.limits = limits_of(self.gpu.identity, known(self.gpu.limits) or Limits())
+            limits = self.sensors.read(self.gpu.limits) or self.limits
+            self.limits = limits_of(self.gpu.identity, limits)
         activity, unread = units.possible(known(self.gpu.activity))
         drawn = self.power.drain(closed.monotonic)
         opened = self._opened
@@ -263,7 +266,8 @@ class GpuActivity:
         self._plan_burst(result, closed.monotonic)
         self.power.count(drawn, closed.monotonic, result.shares, window.resting_power)
         samples = tuple(self._samples(window))
-        return Reading(samples, self._detail(window, result), (*unread, *self.xids.unread()))
+        unread = (*unread, *self.xids.unread(), *self.sensors.unread())
+        return Reading(samples, self._detail(window, result), unread)
 
     def _window(
         self,
@@ -285,7 +289,8 @@ class GpuActivity:
         graphics = rates.get("graphics")
         busy = None
         if graphics is None or _may_have_copied(graphics, pcie, nvlink, utilization):
-            busy = self.utilization.mean(opened.epoch, closed.epoch)
+            booted = closed.epoch - closed.monotonic
+            busy = self.utilization.mean(opened.epoch, closed.epoch, booted)
         if max(graphics or 0.0, busy or 0.0) > QUIET:
             self._last_work = closed.monotonic
         return Window(
@@ -358,16 +363,16 @@ class GpuActivity:
         yield from LEDGER_CALIBRATED.at(float(self.calibration.own), *at)
         if window.utilization is not None:
             yield from UTILIZATION.at(window.utilization.gpu, *at)
-        memory = known(gpu.memory)
+        memory = self.sensors.read(gpu.memory)
         if memory is not None:
             yield from MEMORY_TOTAL.at(memory.total, *at)
             yield from MEMORY_USED.at(memory.used, *at)
             yield from MEMORY_RESERVED.at(memory.reserved, *at)
-        yield from SM_CLOCK.at(known(gpu.sm_clock), *at)
+        yield from SM_CLOCK.at(self.sensors.read(gpu.sm_clock), *at)
         yield from SM_CLOCK_MAX.at(self.limits.sm_clock_hertz, *at)
-        yield from MEMORY_CLOCK.at(known(gpu.memory_clock), *at)
+        yield from MEMORY_CLOCK.at(self.sensors.read(gpu.memory_clock), *at)
         yield from MEMORY_CLOCK_MAX.at(self.limits.memory_clock_hertz, *at)
-        yield from TEMPERATURE.at(known(gpu.temperature), *at)
+        yield from TEMPERATURE.at(self.sensors.read(gpu.temperature), *at)
         if window.processes is not None:
             for engine in ("compute", "graphics", "mps"):
                 count = sum(process.kind == engine for process in window.processes)

@@ -21,6 +21,11 @@ SAMPLE_GAP = 0.1
 UTILIZATION_PERIOD = 0.2
 """Seconds that one utilisation sample covers, if the previous sample is missing."""
 
+LONGEST_UP = 1e9
+"""Seconds: no node has been up for longer, so an earlier stamp counts from boot and not from 1970.
+Drivers differ in that. On a DGX Spark, they use CLOCK_BOOTTIME.
+https://github.com/polarsignals/gpu-metrics-agent/pull/36"""
+
 FEWEST = 10
 """Samples that a statement about their distribution needs."""
 
@@ -149,10 +154,11 @@ class UtilizationBuffer:
         self._newest = 0
         self._samples: list[tuple[float, float, float]] = []
 
-    def mean(self, begin: float, end: float) -> float | None:
+    def mean(self, begin: float, end: float, booted: float) -> float | None:
         """Share of the time from ``begin`` to ``end`` (epoch seconds) with work, or None.
 
-        Samples are weighted by their overlap with that time, and must cover half of it.
+        Samples are weighted by their overlap with that time, and must cover half of it. The node
+        was ``booted`` then.
         """
         try:
             buffered = self.gpu.utilization_samples(self._newest).samples
@@ -163,6 +169,8 @@ class UtilizationBuffer:
             self._newest = 0
             self._samples.clear()
         self._keep(buffered)
+        if self._newest * MICROSECOND < LONGEST_UP:
+            begin, end = begin - booted, end - booted
         self._samples = [s for s in self._samples if s[1] > begin]
         covered = weighted = 0.0
         for since, until, share in self._samples:

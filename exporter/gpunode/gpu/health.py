@@ -10,6 +10,7 @@ from gpunode.driver.driver import Fabric, Gpu, answered, known
 from gpunode.gpu import GPU
 from gpunode.gpu.due import Due
 from gpunode.gpu.models import UNIFIED_MEMORY, model_of
+from gpunode.gpu.sensors import FAILED, Sensors
 from gpunode.metric import Metric, Sample
 from gpunode.node.node import Node
 from gpunode.source import Divided, GpuSource, Reading
@@ -230,6 +231,8 @@ REASONS = (
     "hw_power_brake",
     "hw_slowdown",
 )
+WHOLE = "hw_slowdown"
+"""The hardware's reasons together: no more than they tell, where any is counted."""
 
 
 class GpuHealth:
@@ -270,14 +273,18 @@ class GpuHealth:
         REMAP_BANKS,
         MEMORY_FAULT,
     )
-    unknowns = (UNKNOWN_MODEL, ENUM_VALUE)
+    unknowns = (UNKNOWN_MODEL, ENUM_VALUE, FAILED)
 
     def __init__(self, node: Node, gpu: Gpu, settings: Settings) -> None:
         self.clock = node.clock
         self.gpu = gpu
+        self.sensors = Sensors()
         self.labels = gpu.identity.labels
         self.every = settings.gpu.health_interval
         self._sampled_throttle: dict[str, float] = {}
+        self._counted: set[str] = set()
+        """The reasons whose time the driver has counted."""
+
         self._time: float | None = None
         self._banks_due = Due(BANKS_EVERY)
         self._banks: dict[str, float] = {}
@@ -294,12 +301,13 @@ class GpuHealth:
             of = f"compute capability {who.compute_capability or 'unknown'}"
             yield UNKNOWN_MODEL.seen(f"{who.name} ({of})")
         yield from (ENUM_VALUE.seen(value) for value in known(self.gpu.unnamed) or ())
+        yield from self.sensors.unread()
 
     def _samples(self) -> Iterator[Sample]:
         gpu, at, who = self.gpu, self.labels, self.gpu.identity
         fields = (who.name, who.bus_id, who.serial, who.vbios, who.compute_capability, who.parent)
-        firmware = known(gpu.firmware) or {}
-        fabric = None if who.mig else known(gpu.fabric)
+        firmware = self.sensors.read(gpu.firmware) or {}
+        fabric = None if who.mig else self.sensors.read(gpu.fabric)
         more = (
             firmware.get("gsp"),
             firmware.get("inforom"),
@@ -314,13 +322,14 @@ class GpuHealth:
             yield from PEAK.at(model.half, *at, "half")
             yield from PEAK.at(model.fp8, *at, "fp8")
         yield from self._clock_samples(at)
-        yield from MEMORY_TEMPERATURE.at(known(gpu.memory_temperature), *at)
-        yield from MARGIN.at(known(gpu.temperature_margin), *at)
+        yield from MEMORY_TEMPERATURE.at(self.sensors.read(gpu.memory_temperature), *at)
+        yield from MARGIN.at(self.sensors.read(gpu.temperature_margin), *at)
         yield from self._memory_error_samples(at)
         yield from self._pcie_samples(at)
         if fabric is not None:
             yield from self._fabric_samples(fabric, at)
-        for metric, mode in ((PERSISTENCE, known(gpu.persistence)), (MIG, known(gpu.mig_mode))):
+        for metric, sensor in ((PERSISTENCE, gpu.persistence), (MIG, gpu.mig_mode)):
+            mode = self.sensors.read(sensor)
             yield from metric.at(None if mode is None else float(mode), *at)
         yield from self._module_samples(at)
 
@@ -328,24 +337,27 @@ class GpuHealth:
         now = self.clock.monotonic()
         elapsed = now - self._time if self._time is not None else 0.0
         self._time = now
-        active = known(self.gpu.clock_events)
-        throttled = known(self.gpu.throttled)
+        active = self.sensors.read(self.gpu.clock_events)
+        counted = self.sensors.read(self.gpu.throttled) or {}
+        self._counted.update(counted)
         if active is not None:
             for reason in REASONS:
                 yield from CLOCK_EVENT.at(float(reason in active), *at, reason)
-        if throttled is None and active is not None:
-            # Drivers before 575 have no counters: count the time since the last read instead.
-            for reason in REASONS:
+        for reason, seconds in counted.items():
+            yield from THROTTLED.at(seconds, *at, reason)
+        if active is None:
+            return
+        # Drivers have few counters or none before 575: count the time since the last read instead.
+        for reason in REASONS:
+            if reason not in self._counted and not (reason == WHOLE and self._counted):
                 seconds = self._sampled_throttle.get(reason, 0.0) + elapsed * (reason in active)
                 self._sampled_throttle[reason] = seconds
-            throttled = self._sampled_throttle
-        for reason, seconds in (throttled or {}).items():
-            yield from THROTTLED.at(seconds, *at, reason)
+                yield from THROTTLED.at(seconds, *at, reason)
 
     def _memory_error_samples(self, at: tuple[str, str]) -> Iterator[Sample]:
-        for kind, count in (known(self.gpu.ecc_errors) or {}).items():
+        for kind, count in (self.sensors.read(self.gpu.ecc_errors) or {}).items():
             yield from ECC.at(count, *at, kind)
-        rows = known(self.gpu.remapped_rows)
+        rows = self.sensors.read(self.gpu.remapped_rows)
         if rows is not None:
             yield from ROW_REMAPS.at(rows.corrected, *at, "corrected")
             yield from ROW_REMAPS.at(rows.uncorrected, *at, "uncorrected")
@@ -360,19 +372,19 @@ class GpuHealth:
             yield from MEMORY_FAULT.at(1.0, *at, SRAM_WORN)
         if answered(self.gpu.memory_unrepairable):
             yield from MEMORY_FAULT.at(1.0, *at, UNREPAIRABLE)
-        action = known(self.gpu.recovery_action)
+        action = self.sensors.read(self.gpu.recovery_action)
         if action is not None:
             yield from RECOVERY_ACTION.at(1.0, *at, action)
 
     def _pcie_samples(self, at: tuple[str, str]) -> Iterator[Sample]:
-        link = known(self.gpu.pcie_link)
+        link = self.sensors.read(self.gpu.pcie_link)
         if link is not None:
             yield from PCIE_GENERATION.at(link.generation, *at)
             yield from PCIE_GENERATION_MAX.at(link.max_generation, *at)
             yield from PCIE_WIDTH.at(link.width, *at)
             yield from PCIE_WIDTH_MAX.at(link.max_width, *at)
-        yield from PCIE_REPLAYS.at(known(self.gpu.pcie_replays), *at)
-        for kind, count in (known(self.gpu.pcie_errors) or {}).items():
+        yield from PCIE_REPLAYS.at(self.sensors.read(self.gpu.pcie_replays), *at)
+        for kind, count in (self.sensors.read(self.gpu.pcie_errors) or {}).items():
             yield from PCIE_ERRORS.at(count, *at, kind)
 
     def _module_samples(self, at: tuple[str, str]) -> Iterator[Sample]:

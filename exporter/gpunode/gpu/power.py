@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from gpunode.driver.driver import Gpu, PowerLimits, known
+from gpunode.driver.driver import Gpu, PowerLimits
 from gpunode.gpu import GPU
 from gpunode.gpu.buffers import LIMIT_RATIOS, PowerBuffer, PowerWindow
 from gpunode.gpu.due import Due
 from gpunode.gpu.energy import StateEnergy
 from gpunode.gpu.rhythm import Rhythm
+from gpunode.gpu.sensors import Sensors
 from gpunode.metric import Metric, Sample
 
 POWER = Metric(
@@ -80,8 +81,9 @@ RHYTHM_EVERY = 60.0
 class Power:
     """Keeps the power draw, energy and step period of one GPU."""
 
-    def __init__(self, gpu: Gpu) -> None:
+    def __init__(self, gpu: Gpu, sensors: Sensors) -> None:
         self.gpu = gpu
+        self.sensors = sensors
         self.labels = gpu.identity.labels
         self.buffer = PowerBuffer(gpu)
         self.limits: PowerLimits | None = None
@@ -94,7 +96,7 @@ class Power:
     def drain(self, now: float) -> PowerWindow | None:
         """The samples since the last call; None if the GPU keeps none."""
         if self._limits_due.at(now):
-            self.limits = known(self.gpu.power_limits)
+            self.limits = self.sensors.read(self.gpu.power_limits)
         return self.buffer.drain(self.limits.enforced if self.limits else None)
 
     def count(
@@ -124,7 +126,7 @@ class Power:
     def samples(self, window: PowerWindow | None) -> Iterator[Sample]:
         """The metrics to export after a window."""
         mean, at = window.mean if window else None, self.labels
-        yield from POWER.at(known(self.gpu.power) if mean is None else mean, *at)
+        yield from POWER.at(self.sensors.read(self.gpu.power) if mean is None else mean, *at)
         if self.limits is not None:
             yield from POWER_LIMIT.at(self.limits.enforced, *at)
             yield from POWER_DEFAULT_LIMIT.at(self.limits.default, *at)

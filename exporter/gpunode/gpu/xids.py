@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 
-from gpunode.driver.driver import Gpu, known
+from gpunode.driver.driver import Gpu
 from gpunode.driver.nvidia.xids import CODES, UNREAD_XID
 from gpunode.driver.vendors import VENDORS
 from gpunode.gpu import GPU
+from gpunode.gpu.sensors import Sensors
 from gpunode.metric import Metric, Sample
 from gpunode.node.node import Clock
 from gpunode.source import MANY, MORE_XIDS
@@ -34,8 +35,9 @@ METRICS = (XIDS, XID_TIME)
 class Xids:
     """Collects the XID events of one GPU."""
 
-    def __init__(self, gpu: Gpu, clock: Clock) -> None:
+    def __init__(self, gpu: Gpu, clock: Clock, sensors: Sensors) -> None:
         self.gpu = gpu
+        self.sensors = sensors
         self.labels = gpu.identity.labels
         self.clock = clock
         self._counts = dict.fromkeys(map(str, VENDORS[gpu.identity.vendor].watched_errors), 0)
@@ -47,7 +49,7 @@ class Xids:
 
     def samples(self) -> Iterator[Sample]:
         """The counts, with events since the last call; none if the GPU reports no events."""
-        events = known(self.gpu.xids)
+        events = self.sensors.read(self.gpu.xids)
         if events is None:
             return
         for event in events:

@@ -47,6 +47,7 @@ from gpunode.driver.driver import (
     DriverUnavailable,
     Gpu,
     Identity,
+    SensorFailed,
     Unsupported,
     Xid,
 )
@@ -119,7 +120,9 @@ CALLS: dict[str, TypeAdapter[Any]] = {
         for name in names
     },
 }
-ERRORS = {kind.__name__: kind for kind in (DriverError, Unsupported, DriverUnavailable)}
+ERRORS = {
+    kind.__name__: kind for kind in (DriverError, Unsupported, SensorFailed, DriverUnavailable)
+}
 
 
 def failure(error: DriverError | OSError) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pynvml
 
-from gpunode.driver.driver import DriverError, Unsupported
+from gpunode.driver.driver import DriverError, SensorFailed, Unsupported
 from gpunode.driver.nvidia.library import Library
 from gpunode.driver.nvidia.possible import COUNTS, NOT_AVAILABLE, Range, possible
 
@@ -22,9 +22,9 @@ GONE = {
     pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
     pynvml.NVML_ERROR_GPU_IS_LOST,
     pynvml.NVML_ERROR_GPU_NOT_FOUND,
-    pynvml.NVML_ERROR_UNKNOWN,
 }
-"""Errors that every GPU returns after the driver was unloaded or replaced under the library."""
+"""Errors that every GPU returns after the driver was unloaded or replaced under the library; so is
+``NVML_ERROR_UNKNOWN`` then, but one sensor may return that, too."""
 
 LOST = {pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_GPU_NOT_FOUND}
 """Errors of one GPU that fell off the bus: a new handle may reach it when it is back."""
@@ -136,11 +136,28 @@ class Device:
             raise
         except DriverError as error:
             if isinstance(error.__cause__, pynvml.NVMLError):
-                self.gone = error.__cause__.value in GONE
-                self.lost = error.__cause__.value in LOST
+                code = error.__cause__.value
+                self.gone = code in GONE or (
+                    code == pynvml.NVML_ERROR_UNKNOWN and not self._answers(generation)
+                )
+                self.lost = code in LOST
+                if not self.gone:
+                    raise SensorFailed(str(error)) from error.__cause__
             raise
         self.gone = self.lost = False
         return answer
+
+    def _answers(self, generation: int) -> bool:
+        """Whether the driver answers for the GPU, be it that it does not have what is asked for."""
+        try:
+            self.library.call(
+                "nvmlDeviceGetUtilizationRates", self.handle, gpu=self.uuid, generation=generation
+            )
+        except Unsupported:
+            return True
+        except DriverError:
+            return False
+        return True
 
     def if_supported(self, function: str | Callable[..., Any], *arguments: Any) -> Any:
         """What ``call`` answers, or None if the GPU does not have it."""
