@@ -113,8 +113,9 @@ class Place(NamedTuple):
 
 WHOLE_NODE = Place()
 
-Divided = Literal["both", "board", "instances"]
-"""Which parts of a GPU in MIG mode a source reads."""
+Divided = Literal["both", "board", "instances", "divided_board"]
+"""Which parts of a GPU in MIG mode a source reads; ``divided_board`` only while it has instances,
+and nothing of another GPU."""
 
 
 class NodeSource(Protocol):

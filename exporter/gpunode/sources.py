@@ -136,9 +136,9 @@ class GpuSources:
         }
         for uuid, found in gpus.items():
             index, uuid = found.identity.labels
-            left_to_instances = "instances" if uuid in divided else None
+            left_out = "instances" if uuid in divided else "divided_board"
             for which, source in self._sources[uuid]:
-                if which != left_to_instances:
+                if which != left_out:
                     yield Place(gpu=index, uuid=uuid), source
 
     def _gpus(self) -> list[Gpu]:

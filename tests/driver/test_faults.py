@@ -147,7 +147,7 @@ FAILING = """
 gpus 4
 gpu 1 lost
 gpu 2 fail nvmlGpmSampleGet 10
-gpu 3 fail nvmlDeviceGetTemperature 999
+gpu 3 fail nvmlDeviceGetUtilizationRates 999
 """
 """GPU 0 is well, one fell off the bus, the firmware of one hangs, one fails as drivers do."""
 
@@ -452,6 +452,16 @@ def test_mig_instances_replace_their_parent_and_go(fake: FakeDriver) -> None:
             return by_label(scrape(running), "gpunode_gpu_seconds_total", "state", uuid=uuid)
 
         until(lambda: states(first)["compute"] > 1 and states(second)["free"] > 1)
+        fake.write("gpu 0 mig 1\ngpu 0 set Temperature 93\ngpu 0 xid 79 1\n")
+        until(
+            lambda: (
+                values(scrape(running), "gpunode_gpu_temperature_celsius", uuid=parent) == [93]
+                and values(scrape(running), "gpunode_gpu_xid_errors_total", xid="79") == [1]
+            )
+        )
+        joules = by_label(scrape(running), "gpunode_gpu_energy_joules_total", "state", uuid=parent)
+        assert joules.pop("unknown") > 0
+        assert not any(joules.values())
         fake.write("")
         until(lambda: not instances(scrape(running)))
         until(lambda: accounted(scrape(running), 0) > 0)

@@ -663,7 +663,7 @@ class DcgmNames:
 
 def _scaled(values: Values, fields: DcgmFields) -> Iterator[tuple[Metric, float | None]]:
     for theirs, ours, labels, factor in SCALED:
-        value = values.get((ours, labels), fields.whole.get(ours))
+        value = values.get((ours, labels))
         yield theirs, _times(value, factor)
     for theirs, tell in FIELDS:
         yield theirs, tell(fields)

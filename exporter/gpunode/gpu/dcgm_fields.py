@@ -6,7 +6,7 @@ of the InfoROM takes 70 ms more, once an hour as in DCGM.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -19,11 +19,9 @@ from gpunode.driver.driver import (
     TemperatureLimits,
     VideoUse,
     answered,
-    known,
 )
-from gpunode.gpu.activity import MEMORY_CLOCK, SM_CLOCK, TEMPERATURE
 from gpunode.gpu.due import Due
-from gpunode.gpu.power import POWER
+from gpunode.gpu.sensors import FAILED, Sensors
 from gpunode.metric import Metric
 from gpunode.node.node import Node
 from gpunode.source import Divided, Reading
@@ -34,13 +32,6 @@ LIMITS_EVERY = 300.0
 INFOROM_EVERY = 3600.0
 """Seconds between checks of the InfoROM."""
 
-
-WHOLE: dict[Metric, Callable[[Gpu], Callable[[], float]]] = {
-    POWER: lambda gpu: gpu.power,
-    TEMPERATURE: lambda gpu: gpu.temperature,
-    SM_CLOCK: lambda gpu: gpu.sm_clock,
-    MEMORY_CLOCK: lambda gpu: gpu.memory_clock,
-}
 
 NO_RANGE = PowerRange(None, None, None)
 NO_LIMITS = TemperatureLimits(None, None, None, None)
@@ -72,9 +63,6 @@ class DcgmFields:
     peers: Mapping[int, int] = field(default_factory=dict)
     """By the index of each other GPU, NVML's status of NVLink between the two."""
 
-    whole: Mapping[Metric, float | None] = field(default_factory=dict)
-    """What gpunode otherwise reads of the instances alone, for a GPU in MIG mode."""
-
 
 class GpuDcgmFields:
     """Reads them of one GPU or MIG instance."""
@@ -82,10 +70,12 @@ class GpuDcgmFields:
     name = "gpu_dcgm_fields"
     divided: ClassVar[Divided] = "both"
     metrics: tuple[Metric, ...] = ()
+    unknowns = (FAILED,)
 
     def __init__(self, node: Node, gpu: Gpu, settings: Settings) -> None:
         self.clock = node.clock
         self.gpu = gpu
+        self.sensors = Sensors()
         self.every = settings.gpu.health_interval
         self._limits_due = Due(LIMITS_EVERY)
         self._inforom_due = Due(INFOROM_EVERY)
@@ -100,39 +90,36 @@ class GpuDcgmFields:
     def read(self) -> Reading:
         gpu, now = self.gpu, self.clock.monotonic()
         if self._limits_due.at(now):
-            self._driver_version = known(gpu.driver_version) or ""
-            self._vgpu_licensed = known(gpu.vgpu_licensed)
+            self._driver_version = self.sensors.read(gpu.driver_version) or ""
+            self._vgpu_licensed = self.sensors.read(gpu.vgpu_licensed)
             self._remap_banks = answered(gpu.remap_banks) or {}
             self._peers = {} if gpu.identity.mig else answered(gpu.peers) or {}
-            self._power_range = known(gpu.power_range) or NO_RANGE
-            self._temperature_limits = known(gpu.temperature_limits) or NO_LIMITS
+            self._power_range = self.sensors.read(gpu.power_range) or NO_RANGE
+            self._temperature_limits = self.sensors.read(gpu.temperature_limits) or NO_LIMITS
         if self._inforom_due.at(now):
-            self._inforom_valid = known(gpu.inforom_valid)
-        events = known(gpu.clock_events)
-        whole: dict[Metric, float | None] = {}
-        if not gpu.identity.mig and known(gpu.mig_mode):
-            whole = {metric: known(read(gpu)) for metric, read in WHOLE.items()}
+            self._inforom_valid = self.sensors.read(gpu.inforom_valid)
+        events = self.sensors.read(gpu.clock_events)
         return Reading(
             (),
             DcgmFields(
                 identity=gpu.identity,
                 driver_version=self._driver_version,
-                energy=known(gpu.energy),
-                power_now=known(gpu.power_now),
+                energy=self.sensors.read(gpu.energy),
+                power_now=self.sensors.read(gpu.power_now),
                 power_range=self._power_range,
                 temperature_limits=self._temperature_limits,
-                video=known(gpu.video_use) or VideoUse(None, None),
+                video=self.sensors.read(gpu.video_use) or VideoUse(None, None),
                 clock_events=None if events is None else tuple(events),
-                performance_state=known(gpu.performance_state),
-                ecc=known(gpu.volatile_ecc_errors) or {},
-                violations=known(gpu.violations) or {},
+                performance_state=self.sensors.read(gpu.performance_state),
+                ecc=self.sensors.read(gpu.volatile_ecc_errors) or {},
+                violations=self.sensors.read(gpu.violations) or {},
                 inforom_valid=self._inforom_valid,
                 vgpu_licensed=self._vgpu_licensed,
-                fabric=known(gpu.fabric),
+                fabric=self.sensors.read(gpu.fabric),
                 remap_banks=self._remap_banks,
                 sram_worn=answered(gpu.sram_worn),
                 memory_unrepairable=answered(gpu.memory_unrepairable),
                 peers=self._peers,
-                whole=whole,
             ),
+            self.sensors.unread(),
         )
