@@ -7,9 +7,12 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from gpunode.driver.driver import Unsupported
+from gpunode.driver.nvidia.dcgm import STALE_AFTER, DcgmProfiling
 from tests.conftest import by_label, scrape, until, values
 from tests.daemon import Daemon, daemon
 from tests.fakes.nvml import FakeDriver
@@ -50,8 +53,42 @@ def test_a_gpu_without_gpm_has_the_counters_of_a_running_dcgm(
         assert active["tensor"] / active["sm"] == pytest.approx(7 / 9)
         script.write_text(json.dumps({"uuids": {"0": UUID}, "values": BUSY_A100, "blank": True}))
         until(lambda: _stands_still(running, tensor))
+        until(lambda: by_label(scrape(running), "gpunode_gpu_ledger_sensor", "sensor")["dcgm"] == 0)
+        script.write_text(json.dumps({"uuids": {"0": UUID}, "values": BUSY_A100}))
+        until(lambda: by_label(scrape(running), "gpunode_gpu_ledger_sensor", "sensor")["dcgm"] == 1)
         script.write_text(json.dumps({"error": "the host engine is gone"}))
         until(lambda: by_label(scrape(running), "gpunode_gpu_ledger_sensor", "sensor")["dcgm"] == 0)
+
+
+def test_while_dcgm_is_paused_the_ledger_does_without(a100: FakeDriver, tmp_path: Path) -> None:
+    a100.write("gpu 0 field 138 - 0+9000000/s\ngpu 0 field 139 - 0+9000000/s\n")
+    script = tmp_path / "dcgm.json"
+    script.write_text(json.dumps({"uuids": {"0": UUID}, "values": BUSY_A100, "blank": True}))
+    with with_dcgm(a100, script) as running:
+        moved = "gpunode_gpu_nvlink_bytes_total"
+        until(lambda: values(scrape(running), moved, direction="receive") > [0.0])
+        series = scrape(running)
+    assert by_label(series, "gpunode_gpu_ledger_sensor", "sensor")["dcgm"] == 0
+    assert by_label(series, "gpunode_gpu_seconds_total", "state")["unknown"] == 0
+
+
+def test_each_second_counts_once_whatever_the_windows() -> None:
+    now = 100.0
+    dcgm = DcgmProfiling("localhost", "/nowhere", lambda: now)
+    counted = 0.0
+    for tick in range(1, 81):  # windows of a burst, and DCGM's samples of each second
+        now += 0.125
+        if tick % 8 == 0:
+            dcgm._hear({0: UUID}, {0: {1004: [SimpleNamespace(value=0.5, isBlank=False)]}})
+        if tick >= 8:
+            activity = dcgm.activity(UUID)
+            counted += activity.seconds * activity.values.get("tensor", 0.0)
+            assert ("tensor" in activity.values) == (tick % 8 == 0)
+    assert counted == 0.5 * 10.0
+    now += 2 * STALE_AFTER
+    dcgm._hear({0: UUID}, {0: {1004: [SimpleNamespace(value=None, isBlank=True)]}})
+    with pytest.raises(Unsupported):
+        dcgm.activity(UUID)
 
 
 def _stands_still(running: Daemon, name: str) -> bool:

@@ -9,6 +9,7 @@ import pytest
 
 from gpunode.config import Settings
 from gpunode.driver.driver import (
+    Activity,
     Buffered,
     DriverError,
     Identity,
@@ -32,6 +33,7 @@ class A100(Card):
         self.watts, self.busy, self.accessed = COMPUTES, 1.0, 0.4
         self.moved = 0.0
         self.linked = True
+        self.of_dcgm: Activity | None = None
         self.now = 0.0
         self.hold(7)
 
@@ -55,6 +57,11 @@ class A100(Card):
     def utilization_samples(self, after: int) -> Buffered:  # noqa: ARG002
         end = self.now
         return Buffered([(round((end - 0.2 * n) * 1e6), self.busy) for n in range(20, -1, -1)])
+
+    def activity(self) -> Activity:
+        if self.of_dcgm is None:
+            raise Unsupported("no GPM")
+        return self.of_dcgm
 
     def nvlink_bytes(self) -> dict[str, float]:
         if not self.linked:
@@ -147,6 +154,17 @@ def test_without_counters_of_links_a_hang_cannot_be_told(tmp_path: Path) -> None
     seen.card.linked = False
     seen.card.hang()
     assert seen.windows(300) == 0
+
+
+def test_bytes_that_dcgm_counted_do_not_count_again_once_it_is_silent(tmp_path: Path) -> None:
+    seen = Watched(tmp_path)
+    seen.windows(10, bytes_per_second=1e9)
+    seen.card.of_dcgm = Activity(2.0, {"nvlink_receive": 1e9}, "dcgm")
+    seen.windows(20, bytes_per_second=1e9)
+    seen.card.of_dcgm = None
+    seen.windows(10, bytes_per_second=1e9)
+    received = [s.value for s in seen.source.units.samples() if "receive" in s.labels]
+    assert received == [10e9 + 20e9 + 8e9]  # the first of a counter's reads only begins
 
 
 def test_time_in_which_a_sensor_failed_is_unknown(tmp_path: Path) -> None:

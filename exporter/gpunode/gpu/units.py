@@ -90,6 +90,7 @@ class Units:
 
     def count(self, activity: Activity) -> None:
         """Add the means of an activity, multiplied by its duration."""
+        self._nvlink_counters.clear()  # what they count meanwhile is part of the activity
         for name, value in activity.values.items():
             book = self._seconds if name in SHARES else self._bytes
             book[name] = book.get(name, 0.0) + value * activity.seconds

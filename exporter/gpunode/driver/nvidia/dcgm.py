@@ -2,7 +2,8 @@
 
 The only module that imports DCGM's Python bindings, which ship with DCGM and are not on PyPI. It
 connects to a running nv-hostengine: an embedded one would take the counters away from it and from
-profilers. While a profiler holds the counters, DCGM returns blank values, which are ignored.
+profilers. While a profiler holds the counters, DCGM returns blank values, and the ledger does
+without.
 https://docs.nvidia.com/datacenter/dcgm/latest/user-guide/feature-overview.html#profiling-metrics
 """
 
@@ -64,24 +65,29 @@ class DcgmProfiling:
         self.monotonic = monotonic
         self._lock = threading.Lock()
         self._heard: dict[str, dict[str, list[float]]] = {}
-        self._taken: dict[str, float] = {}
-        self._time = -STALE_AFTER
+        self._covered: dict[str, float] = {}
+        """Seconds that the values heard of each GPU are about."""
+        self._latest: dict[str, float] = {}
+        """When each GPU last had a value that was not blank."""
+        self._read_at = monotonic()
         self._started = False
 
     def activity(self, uuid: str) -> Activity:
-        """The means since the last call. Raises ``Unsupported`` if DCGM has none."""
+        """The means since the last call. Raises ``Unsupported`` if DCGM has had none for a while.
+
+        A window shorter than the time between two samples may have none.
+        """
         if not self._started:
             self._started = True
             if any(Path(folder).is_dir() for folder in self.bindings):
                 threading.Thread(target=self._follow, name="dcgm", daemon=True).start()
         now = self.monotonic()
         with self._lock:
-            if now - self._time > STALE_AFTER or uuid not in self._heard:
+            heard, seconds = self._heard.pop(uuid, {}), self._covered.pop(uuid, 0.0)
+            if now - self._latest.get(uuid, -STALE_AFTER) > STALE_AFTER:
                 raise Unsupported(f"DCGM at {self.address}: no values for {uuid}")
-            heard, self._heard[uuid] = self._heard[uuid], {}
-            since, self._taken[uuid] = self._taken.get(uuid, now), now
         means = {name: sum(values) / len(values) for name, values in heard.items()}
-        return Activity(now - since, means, "dcgm")
+        return Activity(seconds, means, "dcgm")
 
     def _follow(self) -> None:
         sys.path += [folder for folder in self.bindings if folder not in sys.path]
@@ -108,6 +114,7 @@ class DcgmProfiling:
             fieldGroupName="gpunode",
         ) as dcgm:
             dcgm.Init()
+            self._read_at = self.monotonic()
             while dcgm.m_gpuIdToUUId:
                 self._hear(dcgm.m_gpuIdToUUId, dcgm.GetAllGpuValuesAsFieldIdDictSinceLastCall())
                 time.sleep(SAMPLE_INTERVAL)
@@ -115,7 +122,7 @@ class DcgmProfiling:
     def _hear(self, uuids: dict[int, str], values: dict[int, dict[int, list[Any]]]) -> None:
         """Keep the values of each GPU until they are asked for; blanks are ignored."""
         with self._lock:
-            self._time = self.monotonic()
+            since, self._read_at = self._read_at, self.monotonic()
             for gpu, uuid in uuids.items():
                 heard = self._heard.setdefault(uuid, {})
                 for field, samples in values.get(gpu, {}).items():
@@ -130,3 +137,7 @@ class DcgmProfiling:
                     if fresh:
                         kept = heard.get(FIELDS[field], []) + fresh
                         heard[FIELDS[field]] = kept[-round(60 / SAMPLE_INTERVAL) :]
+                        self._latest[uuid] = self._read_at
+                if self._latest.get(uuid) == self._read_at:
+                    covered = self._covered.get(uuid, 0.0)
+                    self._covered[uuid] = covered + self._read_at - since
