@@ -61,6 +61,8 @@ def test_a_captured_port_says_the_bytes_that_went_through_it(name: str, tmp_path
             wanted is None and series not in found
         )
     expected = [] if wanted is not None else [("port", tree["driver"])]
+    if full := tree["expect"].get("full"):
+        expected += [("counter_full", f"{tree['driver']}: {full}")]
     assert unread(tmp_path) == expected
 
 
@@ -159,6 +161,37 @@ def test_the_registers_of_a_chip_are_no_counters_that_lack_a_meaning(tmp_path: P
     assert unread(tmp_path) == []
     of_driver(tmp_path, "hfi1_0", "hfi2")
     assert unread(tmp_path) == [("counter", "hfi2: RxCtx07")]
+
+
+@pytest.mark.parametrize(
+    ("name", "full"),
+    [
+        ("symbol_error", 65535),
+        ("link_downed", 255),
+        ("excessive_buffer_overrun_errors", 15),
+        ("port_xmit_wait", 4294967295),
+        ("port_xmit_data", 4294967295),
+    ],
+)
+def test_a_full_counter_is_no_reading_until_it_is_reset(
+    name: str, full: int, tmp_path: Path
+) -> None:
+    of_driver(tmp_path, "mlx5_0", "mlx5_core")
+    for value in (0, full - 1, full + 1):
+        put(tmp_path, {f"counters/{name}": str(value), "counters/port_rcv_data": "8"})
+        assert len(read(tmp_path).samples) == 2
+        assert unread(tmp_path) == []
+    put(tmp_path, {f"counters/{name}": str(full)})
+    assert [sample.value for sample in read(tmp_path).samples] == [32.0]
+    assert unread(tmp_path) == [("counter_full", f"mlx5_core: {name}")]
+
+
+def test_a_sum_with_a_full_counter_is_no_reading(tmp_path: Path) -> None:
+    constraints = {"port_rcv_constraint_errors": "255", "port_xmit_constraint_errors": "3"}
+    put(tmp_path, {f"counters/{name}": count for name, count in constraints.items()})
+    assert told(tmp_path) == ""
+    put(tmp_path, {"counters/port_rcv_data": "4294967295", "counters_ext/port_rcv_data_64": "9"})
+    assert 'direction="receive",port="1"} 36.0' in told(tmp_path)
 
 
 def test_a_port_without_counters_is_unread_and_says_nothing_of_its_owner(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Iterator, Mapping
 
 from gpunode.config import Settings
-from gpunode.host.rdma_counters import CXI, KNOWN, OF_A_FUNCTION, REGISTERS, Meaning, What
+from gpunode.host.rdma_counters import CXI, FULL, KNOWN, OF_A_FUNCTION, REGISTERS, Meaning, What
 from gpunode.metric import Metric, Sample
 from gpunode.node.kernel import counter
 from gpunode.node.node import Node, names_in
@@ -108,6 +108,11 @@ MORE_PORTS, MORE_ADAPTERS = limit("ports"), limit("slingshot_adapters")
 UNREAD_COUNTER = Unknown(
     "counter", "an RDMA port has a counter whose meaning gpunode does not know"
 )
+FULL_COUNTER = Unknown(
+    "counter_full",
+    "a counter of an RDMA port is full and counts no more until it is reset, so it has no series; "
+    "`perfquery -R` resets those of a port",
+)
 UNREAD_PORT = Unknown(
     "port", "an RDMA port has no counter that gpunode can read, so its traffic is not seen"
 )
@@ -132,7 +137,7 @@ class Infiniband:
     name = "infiniband"
     needs = "an InfiniBand or RoCE adapter, and /sys of the node: its root at path.rootfs"
     metrics = (*COUNTED.values(), RATE, ACTIVE)
-    unknowns = (UNREAD_COUNTER, UNREAD_PORT, MORE_PORTS, MORE_ADAPTERS)
+    unknowns = (UNREAD_COUNTER, FULL_COUNTER, UNREAD_PORT, MORE_PORTS, MORE_ADAPTERS)
 
     def __init__(self, node: Node, settings: Settings) -> None:
         self.node = node
@@ -145,9 +150,10 @@ class Infiniband:
         for device, port, alone in ports:
             folder = f"{FOLDER}/{device}/ports/{port}"
             files, strange = self._counters(device, folder, alone)
-            values = self._values(files)
-            driver = self._driver(device) if strange or not values else ""
-            if not values:
+            values, full = self._values(files)
+            driver = self._driver(device) if strange or full or not values else ""
+            unread |= dict.fromkeys(FULL_COUNTER.seen(f"{driver}: {name}") for name in full)
+            if not values and not full:
                 unread[UNREAD_PORT.seen(driver)] = None
             if driver not in REGISTERS:
                 unread |= dict.fromkeys(UNREAD_COUNTER.seen(f"{driver}: {n}") for n in strange)
@@ -158,7 +164,7 @@ class Infiniband:
         )
         for device in devices:
             folder = f"{CXI_FOLDER}/{device}/device/telemetry"
-            values = self._values({f"{folder}/{name}": of for name, of in CXI.items()})
+            values, _ = self._values({f"{folder}/{name}": of for name, of in CXI.items()})
             if not values:
                 unread[UNREAD_PORT.seen("cxi")] = None
             samples += _samples(values, (device, "0"))
@@ -195,22 +201,31 @@ class Infiniband:
                 files[path] = meaning
         return files, strange
 
-    def _values(self, files: Mapping[str, Meaning]) -> dict[Series, float]:
-        """What the counters of a port say; of those that say the same, the first that it has."""
+    def _values(self, files: Mapping[str, Meaning]) -> tuple[dict[Series, float], list[str]]:
+        """What the counters of a port say; of those that say the same, the first that it has.
+
+        Second are the names of those that are full, whose series are left out.
+        """
         series: dict[Series, dict[int, list[tuple[str, float]]]] = {}
         for path, of in files.items():
             choices = series.setdefault((of.what, of.kind), {})
             choices.setdefault(of.choice, []).append((path, of.unit))
         found = {}
+        full: list[str] = []
         for each in filter(series.__contains__, ORDER):
             choices = series[each]
             for choice in sorted(choices):
-                counts = [(self._count(path), unit) for path, unit in choices[choice]]
-                known = [count * unit for count, unit in counts if count is not None]
-                if known:
+                counts = [(path, self._count(path), unit) for path, unit in choices[choice]]
+                known = [count * unit for _, count, unit in counts if count is not None]
+                stuck = [
+                    path.rpartition("/")[2] for path, count, _ in counts if _is_full(path, count)
+                ]
+                full += stuck
+                if known and not stuck:
                     found[each] = sum(known)
+                if known:
                     break
-        return found
+        return found, full
 
     def _state(self, folder: str, at: tuple[str, str]) -> Iterator[Sample]:
         with contextlib.suppress(OSError, ValueError):
@@ -234,6 +249,11 @@ class Infiniband:
             return counter(self.node.read_text(path).partition("@")[0])
         except (OSError, ValueError):
             return None
+
+
+def _is_full(path: str, count: float | None) -> bool:
+    *_, folder, name = path.split("/")
+    return folder == "counters" and count is not None and count == FULL.get(name)
 
 
 def _samples(values: Mapping[Series, float], at: tuple[str, str]) -> Iterator[Sample]:

@@ -76,7 +76,8 @@ def _bytes(direction: str, unit: float = 1.0, choice: int = 2) -> Meaning:
 
 STANDARD: Counters = {
     **LIFESPAN,
-    # Since Linux 4.5 those of ``counters`` have 64 bits, and there is no ``counters_ext``.
+    # Since Linux 4.5 those of ``counters`` have 64 bits on most adapters, and there is no
+    # ``counters_ext``.
     "port_rcv_data_64": _bytes("receive", WORD, choice=0),
     "port_xmit_data_64": _bytes("transmit", WORD, choice=0),
     "port_rcv_data": _bytes("receive", WORD, choice=1),
@@ -107,6 +108,20 @@ STANDARD: Counters = {
 """The same of all drivers that have them, in ``counters``; data are in words of 4 bytes.
 
 https://docs.kernel.org/admin-guide/abi-stable-files.html#abi-file-stable-sysfs-class-infiniband
+"""
+
+BITS = {
+    4: "local_link_integrity_errors excessive_buffer_overrun_errors",
+    8: "link_error_recovery link_downed port_rcv_constraint_errors port_xmit_constraint_errors",
+    16: "symbol_error port_rcv_errors port_rcv_remote_physical_errors port_rcv_switch_relay_errors "
+    "port_xmit_discards VL15_dropped",
+    32: "port_xmit_wait port_rcv_data port_xmit_data",
+}
+FULL = {name: 2.0**bits - 1 for bits, names in BITS.items() for name in names.split()}
+"""The counts at which those of ``counters`` stay until they are reset (InfiniBand Architecture
+Specification 1, 16.1.3.5). One with more bits, as data have on most adapters, goes on.
+
+https://github.com/torvalds/linux/blob/master/drivers/infiniband/core/sysfs.c (``PORT_PMA_ATTR``)
 """
 
 MLX5: Counters = {
