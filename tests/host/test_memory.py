@@ -1,4 +1,4 @@
-"""Memory of the node: what does not show on a test machine with pages of 4 KiB."""
+"""Memory of the node: what does not show on a test machine with x86 processors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpunode.config import Settings
-from gpunode.host.memory import SWAPPED, NodeMemory
+from gpunode.host.memory import AVAILABLE, FREE, SIZE, SWAPPED, NodeMemory
 from gpunode.node.local import LocalNode
 
 PMD_SIZE = "sys/kernel/mm/transparent_hugepage/hpage_pmd_size"
@@ -39,3 +39,29 @@ def test_swap_is_counted_in_the_pages_of_the_kernel(
     reading = NodeMemory(LocalNode(tmp_path), Settings()).read()
     swapped = [sample.value for sample in reading.samples if sample.metric is SWAPPED]
     assert swapped == ([3.0 * page] if page else [])
+
+
+def numa_node(root: Path, number: int, cpus: str, gibibytes: dict[str, int]) -> None:
+    folder = root / f"sys/devices/system/node/node{number}"
+    folder.mkdir(parents=True)
+    (folder / "cpulist").write_text(f"{cpus}\n")
+    lines = (f"Node {number} {name}: {n << 20} kB\n" for name, n in gibibytes.items())
+    (folder / "meminfo").write_text("".join(lines))
+
+
+def test_memory_of_gpus_is_not_the_nodes(tmp_path: Path) -> None:
+    numa_node(tmp_path, 0, "0-71", {"MemTotal": 480, "MemFree": 2})
+    numa_node(tmp_path, 1, "", {"MemTotal": 128, "MemFree": 10})  # CXL
+    for number in (2, 10):
+        hbm = {"MemTotal": 186, "MemFree": 160, "Active(file)": 3, "Inactive(file)": 4}
+        numa_node(tmp_path, number, "", hbm)
+        gpu = tmp_path / f"proc/driver/nvidia/gpus/00{number:02}:01:00.0"
+        gpu.mkdir(parents=True)
+        (gpu / "numa_status").write_text(f"Node:      {number}\nStatus:    online\n")
+    whole = {"MemTotal": 980, "MemFree": 332, "MemAvailable": 350}
+    text = "".join(f"{name}: {n << 20} kB\n" for name, n in whole.items())
+    (tmp_path / "proc/meminfo").write_text(text)
+    (tmp_path / "proc/vmstat").write_text("")
+    reading = NodeMemory(LocalNode(tmp_path), Settings()).read()
+    found = {sample.metric: sample.value for sample in reading.samples}
+    assert found == {SIZE: 608 * 2.0**30, FREE: 12 * 2.0**30, AVAILABLE: 16 * 2.0**30}

@@ -6,21 +6,30 @@ https://docs.kernel.org/filesystems/proc.html#meminfo
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 
 from gpunode.config import Settings
 from gpunode.metric import Metric, Sample
 from gpunode.node.kernel import counter
-from gpunode.node.node import Node
+from gpunode.node.node import Node, names_in, text_of
 from gpunode.source import NodeSource, Reading
 
-SIZE = Metric("gpunode_memory_size_bytes", "gauge", "Total memory (/proc/meminfo).")
+SIZE = Metric(
+    "gpunode_memory_size_bytes",
+    "gauge",
+    "Total memory, without that of GPUs, which Grace has among it (/proc/meminfo).",
+)
 AVAILABLE = Metric(
     "gpunode_memory_available_bytes",
     "gauge",
-    "Memory available to programs without swapping (/proc/meminfo).",
+    "Memory available to programs without swapping, without that of GPUs (/proc/meminfo).",
 )
-FREE = Metric("gpunode_memory_free_bytes", "gauge", "Unused memory (/proc/meminfo: MemFree).")
+FREE = Metric(
+    "gpunode_memory_free_bytes",
+    "gauge",
+    "Unused memory, without that of GPUs (/proc/meminfo: MemFree).",
+)
 CACHED = Metric(
     "gpunode_memory_cached_bytes",
     "gauge",
@@ -99,6 +108,14 @@ https://docs.kernel.org/arch/arm64/hugetlbpage.html and
 https://docs.kernel.org/admin-guide/mm/transhuge.html (``hpage_pmd_size``)
 """
 
+GPUS = "/proc/driver/nvidia/gpus"
+NODE_OF_GPU = re.compile(r"Node:\s*(\d{1,4})\n")
+"""In ``numa_status`` of a GPU whose memory is a NUMA node, as on GH200, GB200 and GB300 by default:
+https://developer.nvidia.com/blog/understanding-memory-management-on-hardware-coherent-platforms and
+https://github.com/NVIDIA/open-gpu-kernel-modules/blob/main/kernel-open/nvidia/nv-procfs.c
+"""
+NUMA_NODES = "/sys/devices/system/node"
+
 
 def parse_meminfo(text: str) -> dict[str, float]:
     """Bytes by name; a plain number if there is no unit. Raises ``ValueError``."""
@@ -144,12 +161,29 @@ class NodeMemory:
         self.node = node
         self.every = settings.host.interval
         self._page: float | None = None
+        self._node_of_gpu: dict[str, str] = {}
 
     def read(self) -> Reading:
         memory = parse_meminfo(self.node.read_text("/proc/meminfo"))
+        leave_out(memory, self._of_gpus())
         counters = parse_vmstat(self.node.read_text("/proc/vmstat"), WANTED)
         page = self._page_size(memory)
         return Reading((*_memory_samples(memory), *_counter_samples(counters, page)))
+
+    def _of_gpus(self) -> Iterator[dict[str, float]]:
+        """What the NUMA node of each GPU says of its memory; nodes of CXL are not among them."""
+        for gpu in names_in(self.node, GPUS):
+            # Once: to ask takes a lock of the driver.
+            if gpu not in self._node_of_gpu:
+                found = NODE_OF_GPU.match(text_of(self.node, f"{GPUS}/{gpu}/numa_status"))
+                if found:
+                    self._node_of_gpu[gpu] = found[1]
+        for number in set(self._node_of_gpu.values()):
+            folder = f"{NUMA_NODES}/node{number}"
+            with contextlib.suppress(OSError, ValueError):
+                if not self.node.read_text(f"{folder}/cpulist").strip():
+                    text = self.node.read_text(f"{folder}/meminfo")
+                    yield parse_meminfo(text.replace(f"Node {number} ", ""))
 
     def _page_size(self, memory: dict[str, float]) -> float | None:
         """Bytes per page; without transparent huge pages, as the default huge page tells."""
@@ -159,6 +193,20 @@ class NodeMemory:
         if self._page is None:
             self._page = PAGE_SIZES.get(int(memory.get("Hugepagesize", 0)))
         return self._page
+
+
+def leave_out(memory: dict[str, float], nodes: Iterable[dict[str, float]]) -> None:
+    """Subtract NUMA nodes from the memory of the whole node.
+
+    What is available is free or holds files: https://docs.kernel.org/filesystems/proc.html#meminfo
+    """
+    for node in nodes:
+        free = node.get("MemFree", 0.0)
+        files = node.get("Active(file)", 0.0) + node.get("Inactive(file)", 0.0)
+        parts = {"MemTotal": node["MemTotal"], "MemFree": free, "MemAvailable": free + files}
+        for name, part in parts.items():
+            if name in memory:
+                memory[name] = max(0.0, memory[name] - part)
 
 
 def _memory_samples(memory: dict[str, float]) -> Iterator[Sample]:
