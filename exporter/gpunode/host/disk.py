@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from gpunode.config import Settings
+from gpunode.host.hwmon import parse_temperature
 from gpunode.metric import Metric, Sample
 from gpunode.node.kernel import counter
 from gpunode.node.node import Node
@@ -173,11 +174,9 @@ class Disks:
                     if re.fullmatch(r"hwmon\d+", entry)
                 )
                 path = f"{CONTROLLERS}/{name}/{monitor}/temp1_input"
-                millidegrees = int(self.node.read_text(path))
+                yield from TEMPERATURE.at(parse_temperature(self.node.read_text(path)), name)
             except (OSError, ValueError):
                 continue
-            if abs(millidegrees) < 1e6:
-                yield from TEMPERATURE.at(millidegrees / 1e3, name)
 
 
 def _samples(disks: dict[str, Disk]) -> Iterator[Sample]:

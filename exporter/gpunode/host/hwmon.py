@@ -63,7 +63,8 @@ FASTEST = 200_000
 """Revolutions per minute."""
 
 COLDEST, HOTTEST = -60_000, 250_000
-"""Millidegrees."""
+"""Millidegrees. A virtual NVMe controller, as those of AWS, says that it has 0 kelvin:
+https://github.com/oxidecomputer/propolis/issues/1213"""
 
 
 def parse_fan(text: str) -> float:
