@@ -30,7 +30,7 @@ from alerts.recording.parts import (
     TOKENS,
 )
 
-REQUESTS = "gpunode_serving_requests"
+REQUESTS = "gpunode_serving_requests_in_flight"
 
 
 def of_services(expression: str, *labels: str) -> str:

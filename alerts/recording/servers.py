@@ -192,7 +192,7 @@ OF_JOBS: tuple[Record, ...] = (
             f"unless on ({JOB}) (gpu:gpunode_server_leader:index "
             f"unless on ({JOB}) node:gpunode_server_rested:max_1d)) "
             f"and on ({JOB}) job:gpunode_job:gpus > 1 "
-            f"unless on ({JOB}) " + of_jobs("gpunode_serving_requests") + " == 0"
+            f"unless on ({JOB}) " + of_jobs("gpunode_serving_requests_in_flight") + " == 0"
         ),
         purpose="Seconds for which a group of GPUs of a server has spun and not worked, and nobody "
         "can be waiting for a request, nor does its engine say so.",

@@ -138,8 +138,8 @@ SERVING = (
             fires={
                 **HELD,
                 CACHE: 0.98,
-                series("gpunode_serving_requests", **LLAMA, phase="running"): 8.0,
-                series("gpunode_serving_requests", **LLAMA, phase="waiting"): 16.0,
+                series("gpunode_serving_requests_in_flight", **LLAMA, phase="running"): 8.0,
+                series("gpunode_serving_requests_in_flight", **LLAMA, phase="waiting"): 16.0,
             },
             quiet={CACHE: 0.7},
             value=2.0,

@@ -74,7 +74,7 @@ def _of_services(expression: str) -> str:
 
 def _of_instances(phase: str) -> str:
     """Requests in a phase at the instances that only prefill or decode, by their role."""
-    requests = f'gpunode_serving_requests{{phase="{phase}"}}'
+    requests = f'gpunode_serving_requests_in_flight{{phase="{phase}"}}'
     told = " or ".join(
         f"label_replace({requests} and on ({GPU}, engine, model) "
         f'gpunode_serving_engine_info{{role="{role}"}}, "role", "{role}", "", "")'
@@ -84,7 +84,7 @@ def _of_instances(phase: str) -> str:
     return f"sum by ({GPU}, model, role) ({MEMBER} * on ({GPU}) group_right () {each})"
 
 
-WAITING = _each_replica('gpunode_serving_requests{phase="waiting"}')
+WAITING = _each_replica('gpunode_serving_requests_in_flight{phase="waiting"}')
 LONGEST = f"topk({LISTED}, {WAITING})"
 """The replicas and models for which most requests wait."""
 
@@ -229,7 +229,7 @@ SERVING_BOARD = Board(
                     {
                         "Waiting": (_asked(LONGEST), "none"),
                         "Running": (
-                            _of_replicas('gpunode_serving_requests{phase="running"}'),
+                            _of_replicas('gpunode_serving_requests_in_flight{phase="running"}'),
                             "none",
                         ),
                         "Tokens/s": (

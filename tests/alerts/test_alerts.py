@@ -490,7 +490,7 @@ CONSTANTS: dict[tuple[str, str], Iterable[str]] = {
         for what in ("up", "late_reads_total", "skipped_reads_total")
     },
     ("gpunode_serving_objective_met_total", "objective"): ("first_token", "output_token"),
-    ("gpunode_serving_requests", "phase"): ("running", "waiting"),
+    ("gpunode_serving_requests_in_flight", "phase"): ("running", "waiting"),
     **{
         (metric.name, metric.labels[-1]): {
             value for _, other, labels in COUNTERS if other is metric for value in labels

@@ -42,7 +42,7 @@ FOR_EACH_GPU = {
         "gpu:gpunode_server_spinning:seconds",
         "gpu:gpunode_serving:member",
         "gpunode_serving_kv_cache_used_ratio",
-        "gpunode_serving_requests",
+        "gpunode_serving_requests_in_flight",
         "gpunode_serving_requests_total",
         "gpunode_serving_starting_seconds",
         "gpunode_serving_tokenless_seconds",

@@ -153,8 +153,10 @@ def test_what_a_server_answers_costs_no_other_its_reading(
     finally:
         tracemalloc.stop()
     for text in (first, second):
-        assert series(text, "gpunode_serving_requests", model="honest", phase="running") == 2
-        assert text.count("gpunode_serving_requests{") == 1
+        assert (
+            series(text, "gpunode_serving_requests_in_flight", model="honest", phase="running") == 2
+        )
+        assert text.count("gpunode_serving_requests_in_flight{") == 1
     unanswered = [series(second, "gpunode_serving_unanswered", reason=r) for r in reason.split("|")]
     assert sorted(unanswered, key=str)[-1] == 1
     asked = {request.partition(b" HTTP")[0] for request in came}
@@ -165,7 +167,10 @@ def test_what_a_server_answers_costs_no_other_its_reading(
 def test_sockets_of_a_neighbour_hide_no_engine(honest: int) -> None:
     with crowd(sockets=4_000):
         reading = ServingEngines(Census(OneGpu(honest)), Settings()).read()
-    assert series(exported(reading.samples), "gpunode_serving_requests", phase="running") == 2
+    assert (
+        series(exported(reading.samples), "gpunode_serving_requests_in_flight", phase="running")
+        == 2
+    )
     assert not reading.unread
 
 
@@ -183,14 +188,16 @@ def test_more_sockets_than_are_looked_at_are_told(
         with pytest.raises(OSError, match="more than 50 sockets"):
             node.communicates(honest)
     text = exported(hidden.samples)
-    assert "gpunode_serving_requests{" not in text
+    assert "gpunode_serving_requests_in_flight{" not in text
     assert series(text, "gpunode_serving_unanswered", reason="too_many_sockets") == 1
     for reading in (hidden, hides):
         assert [(one.kind.what, one.times) for one in reading.unread] == [("sockets", 1)]
     assert isinstance(hides.detail, RolesDetail)
     assert hides.detail.roles[0].listens is None
     node.stepped.now += 100
-    assert series(exported(told(engines)), "gpunode_serving_requests", phase="running") == 2
+    assert (
+        series(exported(told(engines)), "gpunode_serving_requests_in_flight", phase="running") == 2
+    )
     assert not roles.read().unread
 
 

@@ -199,8 +199,8 @@ def engine(seconds: float, busy: Load) -> str:
     first = "gpunode_serving_first_token_seconds"
     told: dict[tuple[str, str], float] = {
         ("gpunode_serving_engine_info", 'first="@GPU@",role=""'): 1,
-        ("gpunode_serving_requests", 'phase="running"'): now.running,
-        ("gpunode_serving_requests", 'phase="waiting"'): now.waiting,
+        ("gpunode_serving_requests_in_flight", 'phase="running"'): now.running,
+        ("gpunode_serving_requests_in_flight", 'phase="waiting"'): now.waiting,
         ("gpunode_serving_kv_cache_used_ratio", ""): now.cache,
         ("gpunode_serving_preemptions_total", ""): 0,
         ("gpunode_serving_steps_total", ""): total(lambda load: load.steps),

@@ -48,7 +48,10 @@ def instance(number: int, pod: str, role: str, **requests: float) -> Iterator[tu
     info = {**own, "first": f"GPU-{number}", "role": role}
     yield with_labels("gpunode_serving_engine_info", info), f"1x{MINUTES}"
     for phase, many in requests.items():
-        yield with_labels("gpunode_serving_requests", {**own, "phase": phase}), f"{many}x{MINUTES}"
+        yield (
+            with_labels("gpunode_serving_requests_in_flight", {**own, "phase": phase}),
+            f"{many}x{MINUTES}",
+        )
 
 
 def test_the_queues_of_instances_are_told_by_their_role(tmp_path: Path) -> None:
@@ -107,8 +110,14 @@ def test_queue_and_answers_are_told_by_model_and_replica(tmp_path: Path) -> None
     given = (
         *instance(0, "chat-0", "", waiting=6, running=3),
         held(1, "chat-1"),
-        (with_labels("gpunode_serving_requests", {**calm, "phase": "waiting"}), f"0x{MINUTES}"),
-        (with_labels("gpunode_serving_requests", {**calm, "phase": "running"}), f"2x{MINUTES}"),
+        (
+            with_labels("gpunode_serving_requests_in_flight", {**calm, "phase": "waiting"}),
+            f"0x{MINUTES}",
+        ),
+        (
+            with_labels("gpunode_serving_requests_in_flight", {**calm, "phase": "running"}),
+            f"2x{MINUTES}",
+        ),
         (with_labels("gpunode_serving_kv_cache_used_ratio", busy), f"0.9x{MINUTES}"),
         (
             with_labels("gpunode_serving_tokens_total", {**calm, "kind": "generated"}),

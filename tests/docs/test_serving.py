@@ -66,7 +66,7 @@ def service(namespace: str, deployment: str, instance: str) -> Iterator[tuple[st
         told = {**gpu, "engine": "vllm", "model": deployment}
         yield with_labels("gpunode_gpu_owner_info", {**gpu, **owner}), f"1x{MINUTES}"
         for phase, many in (("running", 8), ("waiting", waiting)):
-            requests = with_labels("gpunode_serving_requests", {**told, "phase": phase})
+            requests = with_labels("gpunode_serving_requests_in_flight", {**told, "phase": phase})
             yield requests, f"{many}x{MINUTES}"
         yield with_labels("gpunode_serving_kv_cache_used_ratio", told), f"{cache}x{MINUTES}"
 
@@ -77,7 +77,7 @@ def test_the_profile_that_is_named_for_pods_is_the_first_with_the_privilege() ->
     readme = (ROOT / "helm/gpunode/README.md").read_text().partition("## Platforms")[0]
     rows = re.findall(r"^\| `(\w+)` \|[^|]*\|([^|]*)\|([^|]*)\|$", readme, re.MULTILINE)
     profile, adds = next((name, adds) for name, may, adds in rows if "SYS_ADMIN" in may)
-    assert "gpunode_serving_requests" in adds
+    assert "gpunode_serving_requests_in_flight" in adds
     assert f"profile `{profile}`" in DOCUMENT
     kubernetes = (ROOT / "docs/kubernetes.md").read_text()
     for line in kubernetes.splitlines():

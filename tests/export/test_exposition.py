@@ -27,6 +27,9 @@ from tests.replay import replayed
 
 GOLDEN = Path(__file__).with_name("golden")
 OPENMETRICS = "application/openmetrics-text;version=1.0.0"
+parse_openmetrics: Callable[[str], Iterator[Family]] = (
+    openmetrics_parser.text_string_to_metric_families
+)
 DECLARED = {metric.name: metric for metrics in SECTIONS.values() for metric in metrics}
 
 
@@ -50,9 +53,6 @@ def test_both_formats_hold_the_same() -> None:
     encode = Exposition(loop.samples).encode
     text, openmetrics = encode("")[0].decode(), encode(OPENMETRICS)[0].decode()
     assert openmetrics.endswith("\n# EOF\n")
-    parse_openmetrics: Callable[[str], Iterator[Family]] = (
-        openmetrics_parser.text_string_to_metric_families
-    )
     as_text = [s for family in parse_text(text) for s in family.samples]
     as_openmetrics = [s for family in parse_openmetrics(openmetrics) for s in family.samples]
     assert as_text == as_openmetrics
@@ -75,6 +75,17 @@ def test_names_follow_the_rules_of_prometheus(metric: Metric) -> None:
     assert metric.name.endswith("_total") == (metric.kind == "counter")
     assert not re.search(r"_(ms|us|ns|mb|mib|kb|percent|mw|mhz|count)(_|$)", metric.name)
     assert "type" not in metric.labels
+
+
+def test_no_two_metrics_are_of_one_family() -> None:
+    """The family of a counter has no ``_total``, and a histogram has further series of its own."""
+    samples = [
+        Sample(m, m.labels, Distribution(m.buckets) if m.kind == "histogram" else 0.0)
+        for m in DECLARED.values()
+    ]
+    page = Exposition(lambda: samples).encode(OPENMETRICS)[0].decode()
+    families = [family.name for family in parse_openmetrics(page)]
+    assert len(families) == len(set(families)) == len(DECLARED)
 
 
 labels = st.text(max_size=12)

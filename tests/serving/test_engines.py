@@ -82,8 +82,8 @@ def test_each_engine_tells_its_requests_and_its_cache(name: str, tmp_path: Path)
     engine, model, running, waiting, cache = GAUGES[name]
     at = {"gpu": "0", "uuid": "GPU-0", "engine": engine, "model": model}
     assert series(told, "gpunode_serving_engine_info", **at, first="GPU-0") == 1
-    assert series(told, "gpunode_serving_requests", **at, phase="running") == running
-    assert series(told, "gpunode_serving_requests", **at, phase="waiting") == waiting
+    assert series(told, "gpunode_serving_requests_in_flight", **at, phase="running") == running
+    assert series(told, "gpunode_serving_requests_in_flight", **at, phase="waiting") == waiting
     assert series(told, "gpunode_serving_kv_cache_used_ratio", **at) == cache
     assert series(told, "gpunode_serving_unanswered", reason="unknown") == 0
 
@@ -189,7 +189,7 @@ def test_where_prefill_and_decode_run_apart_an_instance_has_a_role(
     text = page("sglang_0.5.23").replace('engine_type="decode"', f'engine_type="{said}"')
     (told,) = served(tmp_path, text)
     assert series(told, "gpunode_serving_engine_info", role=role) == 1
-    moving = series(told, "gpunode_serving_requests", phase="transferring")
+    moving = series(told, "gpunode_serving_requests_in_flight", phase="transferring")
     assert moving == (4 if role else None)
 
 
@@ -247,6 +247,6 @@ def test_a_figure_that_cannot_be_is_left_out_and_counted(value: str, tmp_path: P
     lines = f"vllm:num_requests_running {value}\nvllm:num_requests_waiting 2\n"
     fleet.serve(7, "127.0.0.1:8000", lines)
     told = fleet.read()
-    assert series(told, "gpunode_serving_requests", phase="running") is None
-    assert series(told, "gpunode_serving_requests", phase="waiting") == 2
+    assert series(told, "gpunode_serving_requests_in_flight", phase="running") is None
+    assert series(told, "gpunode_serving_requests_in_flight", phase="waiting") == 2
     assert [unread.kind.what for unread in fleet.reading().unread] == ["figure"]

@@ -105,7 +105,7 @@ def test_requests_to_a_worker_on_the_gpu_are_those_that_its_parent_counts(server
     node = OneGpu(server.worker)
     source = ServingEngines(Census(node), Settings())
     before = exported(told(source))
-    assert series(before, "gpunode_serving_requests", model="tiny", phase="running") == 0
+    assert series(before, "gpunode_serving_requests_in_flight", model="tiny", phase="running") == 0
     with ThreadPoolExecutor(4) as load:
         list(load.map(server.ask, range(40)))
     node.stepped.now += 10

@@ -106,7 +106,7 @@ def watched(server: LlamaServer, fake: FakeDriver) -> Iterator[Daemon]:
 
 def requests(running: Daemon, phase: str) -> float | None:
     told = running.get("/metrics").decode()
-    return series(told, "gpunode_serving_requests", engine="llama_cpp", phase=phase)
+    return series(told, "gpunode_serving_requests_in_flight", engine="llama_cpp", phase=phase)
 
 
 @pytest.mark.integration

@@ -25,7 +25,7 @@ POD = (
 
 
 def running(told: str) -> float | None:
-    return series(told, "gpunode_serving_requests", phase="running")
+    return series(told, "gpunode_serving_requests_in_flight", phase="running")
 
 
 def unanswered(told: str, reason: str) -> float | None:
@@ -76,7 +76,9 @@ def test_servers_that_a_script_starts_answer_each_for_its_own_gpu(tmp_path: Path
         fleet.serve(20 + index, f"127.0.0.1:{8000 + index}", text)
     told = fleet.read()
     for index in range(2):
-        found = series(told, "gpunode_serving_requests", phase="running", uuid=f"GPU-{index}")
+        found = series(
+            told, "gpunode_serving_requests_in_flight", phase="running", uuid=f"GPU-{index}"
+        )
         assert found == index + 1
 
 

@@ -47,7 +47,7 @@ INFO = Metric(
     (*GPU, "engine", "model", "first", "role"),
 )
 REQUESTS = Metric(
-    "gpunode_serving_requests",
+    "gpunode_serving_requests_in_flight",
     "gauge",
     "Requests that the engine computes (`running`), that wait for their turn (`waiting`), and, of "
     "an instance that does only prefill or decode, whose KV cache is on its way (`transferring`).",

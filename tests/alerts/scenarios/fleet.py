@@ -543,8 +543,8 @@ def _answers(
     rate, own = tenant.does(begin).requests, {**labels, "engine": tenant.job.engine}
     own["model"] = tenant.name
     running, since = tenant.computed(begin)
-    out.gauge("gpunode_serving_requests", float(running), phase="running", **own)
-    out.gauge("gpunode_serving_requests", 0.0, phase="waiting", **own)
+    out.gauge("gpunode_serving_requests_in_flight", float(running), phase="running", **own)
+    out.gauge("gpunode_serving_requests_in_flight", 0.0, phase="waiting", **own)
     stands = Linear(0.0, 1.0, since) if running and not rate else Linear(0.0)
     out.line("gpunode_serving_tokenless_seconds", stands, **own)
     out.gauge("gpunode_serving_kv_cache_used_ratio", 0.5 if running else 0.0, **own)
