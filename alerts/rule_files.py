@@ -16,6 +16,7 @@ from alerts.lean import lean
 from alerts.model import AT_ONCE, IDENTITY, Interval, Record, Scope, Threshold, Tier, seconds
 from alerts.promql import JOB, NO_NAMESPACE, NODE
 from alerts.recording import OF_CLUSTERS, OF_NODES, RECORDS, losses
+from alerts.recording.faults import CORDONED
 from alerts.settings import GRAFANA_URL, NODE_URL, RUNBOOKS_URL, SETTINGS, Setting
 from alerts.thresholds.table import THRESHOLDS
 from gpunode.rules.document import Document, Group, Rule
@@ -166,8 +167,10 @@ REASONS = (
     + "{{ end }}"
 )
 NODES = (
-    "{{ with printf `topk(5, node:gpunode_fault:level{cluster=%q,fault=%q})` $labels.cluster "
-    "$labels.fault | query }}" + _list("Among them:", "{{ .Labels.instance }}") + "{{ end }}"
+    "{{ with printf `topk(5, node:gpunode_fault:level{cluster=%q,fault=%q} "
+    f"unless on ({NODE}) {CORDONED})` $labels.cluster $labels.fault | query }}}}"
+    + _list("Among them:", "{{ .Labels.instance }}")
+    + "{{ end }}"
 )
 SILENT_NODES = (
     "{{ with printf `topk(5, node:gpunode_storage_silent:active{cluster=%q,filesystem=%q})` "
