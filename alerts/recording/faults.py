@@ -6,7 +6,7 @@ from alerts.examples import GPU_A, HELD, NODE_A, OF_GPU, OF_NODE, ON_B, A, serie
 from alerts.model import AT_ONCE, FOR_DAYS, FOR_HOURS, Given, Record, Series
 from alerts.promql import DAY, FILESYSTEM, GPU, JOB, NODE, by_node, gained, happened, of_gpus, rate
 from alerts.recording.clocks import dated
-from alerts.recording.repairs import unrepaired
+from alerts.recording.repairs import AWAY, unrepaired
 from alerts.settings import (
     CONTAINED_REMEMBERED,
     FLEET_LEAST,
@@ -34,6 +34,17 @@ CORDONED = "node:gpunode_drained:max"
 SPARE = "node:gpunode_node:spare"
 MISSED_BY_NOBODY = "node:gpunode_gpus:missing_unused"
 
+ANSWERED = "node:gpunode_exporter:up"
+
+
+def recalled(record: str, by: str) -> str:
+    """A rule's own past: of just before or, after a gap of Prometheus, of before the gap."""
+    return (
+        f"({record} or on ({by}) last_over_time({record}[{AWAY}]) "
+        f"unless on ({NODE}) count_over_time({ANSWERED}[4m] offset 1m))"
+    )
+
+
 TARGET_LATELY = "30m"
 """For how long faults of a node are told that is no target any more: it may be gone for good."""
 
@@ -41,8 +52,12 @@ PAGES = 2
 TELLS = 1
 """How bad a fault is: whether it is worth waking somebody, or only worth a ticket."""
 
-SCHEDULABLE = by_node("last_over_time(kube_node_spec_unschedulable[10m])")
-"""0 for nodes that Kubernetes may give work, 1 for those that are cordoned."""
+SCHEDULABLE = (
+    f"({by_node('kube_node_spec_unschedulable')} or on ({NODE}) "
+    f"{by_node('last_over_time(kube_node_spec_unschedulable[10m])')})"
+)
+"""0 for nodes that Kubernetes may give work, 1 for those that are cordoned. What another pod of
+kube-state-metrics said before says nothing where one is there that tells."""
 
 PORT = f"{NODE}, device, port"
 INTERFACE = f"{NODE}, interface"
@@ -186,7 +201,6 @@ OF_A_RESET = (
 in a moment, and so are remembered: see ``latched``."""
 
 LATCHED = "gpu:gpunode_gpu_fault:latched"
-ANSWERED = "node:gpunode_exporter:up"
 
 _RESET_FOR_A_ROW = (
     f'max by ({GPU}, action) (gpunode_gpu_recovery_action{{action=~"reset|drain_and_reset"}}) '
@@ -524,9 +538,10 @@ OF_NODES: tuple[Record, ...] = (
         name=CORDONED,
         labels=OF_NODE,
         expression=(
-            f"{SCHEDULABLE} > 0 or max by ({NODE}) (last_over_time(gpunode_node_drained[1h])) > 0 "
-            f"or on ({NODE}) (last_over_time({CORDONED}[{TARGET_LATELY}]) "
-            f"and on ({NODE}) max by ({NODE}) ({TARGETS}) == 0 unless on ({NODE}) {SCHEDULABLE})"
+            f"{SCHEDULABLE} > 0 or max by ({NODE}) (gpunode_node_drained) > 0 "
+            f"or on ({NODE}) ({recalled(CORDONED, NODE)} "
+            f"and on ({NODE}) last_over_time({ANSWERED}[{AWAY}]) unless on ({NODE}) {SCRAPED} "
+            f"unless on ({NODE}) {SCHEDULABLE})"
         ),
         purpose="Nodes that are cordoned or drained, as kube-state-metrics or the file of "
         "`--node.drained-file` last said, however long they are off; they page nobody. The rule "

@@ -26,6 +26,7 @@ from alerts.recording.faults import (
     READ_ONLY,
     XIDS,
     as_device,
+    recalled,
 )
 from alerts.recording.repairs import AWAY, BOOTED, DECLARED
 from alerts.settings import PARTS_COUNTED_FOR
@@ -55,20 +56,12 @@ _BEFORE = (
 """A fault goes where its GPU is: the node may have another label ``instance`` by now."""
 
 
-def _recalled(record: str, by: str) -> str:
-    """A rule's own past: of just before or, after a gap of Prometheus, of before the gap."""
-    return (
-        f"({record} or on ({by}) last_over_time({record}[{AWAY}]) "
-        f"unless on ({NODE}) count_over_time({ANSWERED}[4m] offset 1m))"
-    )
-
-
 _STARTED_ANEW = (
     f"max by ({NODE}) ("
     f'label_replace({dated(f"max by ({NODE}) ({BOOTED})", NODE)}, "by", "boot", "", "") '
     f'or label_replace({DECLARED}, "by", "word", "", ""))'
 )
-_WAS_RESET = f"max by ({GPU}) ({ENERGY}) < on ({GPU}) {_recalled(AT_FAULT, GPU)}"
+_WAS_RESET = f"max by ({GPU}) ({ENERGY}) < on ({GPU}) {recalled(AT_FAULT, GPU)}"
 _LAST_ADVISED = (
     f"max by ({GPU}) (max_over_time(timestamp({ADVICE}{{action!='none'}})[1h:1m])) "
     f"and on ({GPU}) max by ({GPU}) ({ADVICE}{{action='none'}})"
@@ -148,7 +141,7 @@ OF_GPUS: tuple[Record, ...] = (
         labels=OF_GPU,
         interval=AT_ONCE,
         expression=(
-            f"(max by ({GPU}) ({ENERGY}) or on ({GPU}) {_recalled(AT_FAULT, GPU)}) "
+            f"(max by ({GPU}) ({ENERGY}) or on ({GPU}) {recalled(AT_FAULT, GPU)}) "
             f"and on ({GPU}) {LATCHED}"
         ),
         purpose="The driver's energy counter of a GPU that waits for a reset, as last seen.",
@@ -164,7 +157,7 @@ OF_HOLDERS: tuple[Record, ...] = (
         labels=(*OF_GPU, *OF_HOLDER),
         interval=AT_ONCE,
         expression=(
-            f"{_recalled(HOLDER, GPU)} and on ({GPU}) {_BROKEN} or on ({GPU}) "
+            f"{recalled(HOLDER, GPU)} and on ({GPU}) {_BROKEN} or on ({GPU}) "
             f"({_HOLDERS} and on ({GPU}) {_BROKEN} "
             f"unless on ({GPU}) gpu:gpunode_gpu_fault:worst offset 3m == {PAGES} "
             f"and on ({NODE}) {ANSWERED} offset 3m)"
@@ -184,7 +177,7 @@ OF_PARTS: tuple[Record, ...] = (
         expression=(
             f"max by ({_PART}) ("
             'label_replace(node:gpunode_hardware:present, "of", "now", "", "") or '
-            f"({_recalled(EXPECTED, _PART)} or on ({_PART}) ({SCRAPED_TODAY} "
+            f"({recalled(EXPECTED, _PART)} or on ({_PART}) ({SCRAPED_TODAY} "
             f"unless on ({_PART}) last_over_time({EXPECTED}[{AWAY}]))) "
             f"and on ({_PART}) {SCRAPED_TODAY} "
             f"unless on ({NODE}) {DECLARED} > time() - {PARTS_COUNTED_FOR})"

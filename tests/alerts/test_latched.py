@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from alerts.recording.faults import CORDONED
 from alerts.recording.latched import HOLDER, NOTED, REPAIRED
 from alerts.rule_files import EXPRESSIONS, rule, substituted
 from alerts.thresholds.table import THRESHOLDS
@@ -92,6 +93,55 @@ def test_parts_are_counted_anew_when_a_person_says_so(tmp_path: Path) -> None:
     given = {EXPECTED: "8x10", PRESENT: "7x10", SCRAPED: "8x10", ANSWERED: "1x10"}
     said = {'node:gpunode_node:declared_repaired{cluster="c",instance="n"}': "300x10"}
     count(tmp_path, "node:gpunode_hardware:expected", {**given, **said}, 10, "7")
+
+
+def of_pod(metric: str, pod: str) -> str:
+    return f'{metric}{{cluster="c",instance="n",job="gpunode",pod="{pod}"}}'
+
+
+OLD, NEW = (of_pod("gpunode_node_drained", pod) for pod in ("old", "new"))
+UP = of_pod("up", "new")
+WAS_DRAINED = f'{CORDONED}{{cluster="c",instance="n"}}'
+OF_KUBERNETES = 'kube_node_spec_unschedulable{{cluster="c",node="n",pod="{}"}}'.format
+
+
+@pytest.mark.parametrize(
+    ("given", "finds"),
+    [
+        pytest.param({OLD: "1x5 stale", NEW: "_x6 1 0x40", UP: "_x6 1x40"}, "-1", id="resumed"),
+        pytest.param({OLD: "0x5 stale", NEW: "_x6 1x40", UP: "_x6 1x40"}, "1", id="drained"),
+        pytest.param(
+            {OLD: "1x5 stale", NEW: "_x6 1 0x9 stale", UP: "_x6 1x10 0x30"}
+            | {WAS_DRAINED: "1x7 stale", ANSWERED: "1x40"},
+            "-1",
+            id="resumed, and down a little later",
+        ),
+        pytest.param(
+            {NEW: "1x10 stale", UP: "1x10 0x30", WAS_DRAINED: "1x40", ANSWERED: "1x40"},
+            "1",
+            id="off since it was drained",
+        ),
+        pytest.param(
+            {UP: "1x10 stale", WAS_DRAINED: "1x40", ANSWERED: "1x10 stale"},
+            "1",
+            id="no target since it was drained",
+        ),
+        pytest.param(
+            {UP: "0x10 _x19 0", WAS_DRAINED: "1x10", ANSWERED: "0x10 _x19 0"},
+            "1",
+            id="off, and Prometheus was away",
+        ),
+        pytest.param(
+            {OF_KUBERNETES("old"): "1x24 stale", OF_KUBERNETES("new"): "_x25 0x10"},
+            "-1",
+            id="uncordoned as kube-state-metrics restarted",
+        ),
+    ],
+)
+def test_a_node_is_drained_as_was_said_last(
+    tmp_path: Path, given: dict[str, str], finds: str
+) -> None:
+    count(tmp_path, CORDONED, given, 30, finds)
 
 
 def held(pod: str) -> str:
