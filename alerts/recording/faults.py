@@ -325,14 +325,19 @@ THROTTLED_BEFORE = "6m"
 A minute of it is in the rate for five and no longer, and is over before anybody could look: a test
 of a generator does that to a whole hall. The ticket about each GPU takes longer, and must."""
 THERMAL_SLOWDOWN = series("gpunode_gpu_throttled_seconds_total", reason="sw_thermal")
+XID_IS_NEW = "15m"
+"""As long as ``XID_REMEMBERED_FOR``. What the driver advises after an XID stands as long as nobody
+follows it, and is no newer than the XID."""
+
 NODE_FAULTS = (
     _fault(PAGES, "node:gpunode_down:harmed", "exporter", by=OF_A_NODE),
     _fault(TELLS, "node:gpunode_exporter:up == 0", "exporter", by=OF_A_NODE),
     _fault(
         PAGES,
         _new(
-            "gpu:gpunode_gpu_fault:level == 2",
-            f"unless on ({OF_A_GPU}) {LATCHED} < time() - {XID_REMEMBERED_FOR}",
+            f"gpu:gpunode_gpu_fault:level == {PAGES}",
+            f"unless on ({OF_A_GPU}) {LATCHED} < time() - {XID_REMEMBERED_FOR} "
+            f"unless on ({OF_A_GPU}) gpu:gpunode_gpu_fault:level offset {XID_IS_NEW} == {PAGES}",
             "gpu",
         ),
         "gpu",
