@@ -569,6 +569,14 @@ OF_NODES: tuple[Record, ...] = (
         results={(NODE_A,): 1.0},
     ),
     Record(
+        name="node:gpunode_exporter:answered",
+        labels=OF_NODE,
+        expression=f"max by ({NODE}) (avg_over_time({TARGETS}[10m]))",
+        purpose="Share of the scrapes within ten minutes that an exporter answered.",
+        given={UP: 1.0},
+        results={(NODE_A,): 1.0},
+    ),
+    Record(
         name="node:gpunode_unread:increase1h",
         labels=(*OF_NODE, "source", "what"),
         expression=happened("gpunode_unread_total", f"{NODE}, source, what", "1h"),

@@ -68,13 +68,14 @@ EXPORTER = (
         group="exporter",
         summary="The exporter of a GPU node does not answer",
         summary_ko="GPU 노드의 gpunode 익스포터가 응답하지 않습니다",
-        says="Prometheus cannot scrape the exporter",
-        meaning="The node, its network or the exporter is down.",
+        says="the exporter answers {value} of the scrapes",
+        meaning="The node, its network or the exporter is down, or the exporter starts again and "
+        "again.",
         remedy="Bring the node back, or restart the exporter.",
         source="https://prometheus.io/docs/concepts/jobs_instances/",
-        record="node:gpunode_exporter:up",
-        window="2m",
-        unit="flag",
+        record="node:gpunode_exporter:answered",
+        window="10m",
+        unit="percent",
         comparison="<",
         tiers=(
             Tier(severity="ticket", threshold=0.5, after="15m", unless=CORDONED),
@@ -90,6 +91,7 @@ EXPORTER = (
         scope="node",
         fault="exporter",
         needs_all_nodes=True,
+        keep_firing_for="10m",
         example=Example(fires={UP: 0.0, **HELD}, quiet={UP: 1.0}, value=0.0),
     ),
     Threshold(
