@@ -200,7 +200,7 @@ PLACES: dict[Scope, str] = {
     "node": "{{ $labels.instance }}: ",
     "filesystem": "",
     "fault": "",
-    "cluster": "",
+    "cluster": "{{ with $labels.cluster }}{{ . }}: {{ end }}",
 }
 MORE: dict[Scope, str] = {
     "job": ITS_CAUSES,

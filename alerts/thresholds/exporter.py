@@ -5,7 +5,7 @@ from __future__ import annotations
 from alerts.examples import HELD, ledger, series
 from alerts.model import Example, Threshold, Tier
 from alerts.promql import GPU, NODE, of_gpus, state
-from alerts.recording.absence import WITHOUT_EXPORTER
+from alerts.recording.absence import GPUS_OF_A_DAY, WITHOUT_EXPORTER
 from alerts.recording.events import WITH_GPUS
 from alerts.recording.faults import CORDONED, TARGETS, UP
 from alerts.settings import CERTIFICATE_LEFT, KNOWN_SHARE
@@ -99,13 +99,15 @@ EXPORTER = (
         group="exporter",
         summary="No exporter of any GPU node is scraped",
         summary_ko="gpunode 익스포터가 하나도 수집되지 않습니다",
-        says="Prometheus has no target in a job whose name contains gpunode",
+        says="Prometheus has no target any more in a job whose name contains gpunode",
+        when="Prometheus has no target any more in a job whose name contains gpunode, of a cluster "
+        "that had GPUs within a day or of any",
         meaning="The DaemonSet is gone, or Prometheus no longer discovers it.",
         remedy="Restore the DaemonSet, the PodMonitor or the scrape configuration.",
         source="https://prometheus.io/docs/prometheus/latest/querying/functions/#absent",
         record="cluster:gpunode_exporter:absent",
         signal=(
-            f"count by (cluster) ({TARGETS} offset 1h) "
+            f"group by (cluster) ({GPUS_OF_A_DAY}) "
             f"unless on (cluster) count by (cluster) ({TARGETS}) or on () absent({TARGETS})"
         ),
         window="0s",
