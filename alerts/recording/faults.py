@@ -6,7 +6,7 @@ from alerts.examples import GPU_A, HELD, NODE_A, OF_GPU, OF_NODE, ON_B, A, serie
 from alerts.model import AT_ONCE, FOR_DAYS, FOR_HOURS, Given, Record, Series
 from alerts.promql import DAY, FILESYSTEM, GPU, JOB, NODE, by_node, gained, happened, of_gpus, rate
 from alerts.recording.clocks import dated
-from alerts.recording.repairs import AWAY, unrepaired
+from alerts.recording.repairs import AWAY, DECLARED, unrepaired
 from alerts.settings import (
     CONTAINED_REMEMBERED,
     FLEET_LEAST,
@@ -408,10 +408,13 @@ _LACKING = (
     'label_replace(node:gpunode_hardware:expected, "of", "the past", "", "") '
     "or label_replace(label_replace("
     f"count by ({NODE}) (max by ({NODE}, bus_id) "
-    '(gpunode_pcie_device_info{kind="gpu"})), "part", "gpu", "", ""), '
-    '"of", "the bus", "", "")) '
+    f'(gpunode_pcie_device_info{{kind="gpu"}})) unless on ({NODE}) {DECLARED}, '
+    '"part", "gpu", "", ""), "of", "the bus", "", "")) '
     f"- on ({NODE}, part) node:gpunode_hardware:present > 0)"
 )
+"""Where a person has said that a node is as it should be, its bus may have GPUs that the driver is
+not to know, such as those for virtual machines."""
+
 _BROKEN = (
     f"label_replace(count by ({NODE}) (max_over_time(gpu:gpunode_gpu_fault:worst[1h]) == {PAGES} "
     f'unless on ({NODE}, uuid) max by ({NODE}, uuid) ({PHYSICAL})), "part", "gpu", "", "")'

@@ -95,6 +95,20 @@ def test_parts_are_counted_anew_when_a_person_says_so(tmp_path: Path) -> None:
     count(tmp_path, "node:gpunode_hardware:expected", {**given, **said}, 10, "7")
 
 
+def test_a_gpu_on_the_bus_is_missing_until_a_person_says_so(tmp_path: Path) -> None:
+    device = 'gpunode_pcie_device_info{{bus_id="{}",cluster="c",instance="n",kind="gpu"}}'.format
+    given = {device("a"): "1x10", device("b"): "1x10", PRESENT: "1x10"}
+    said = {'node:gpunode_node:declared_repaired{cluster="c",instance="n"}': "300x10"}
+    count(tmp_path, "node:gpunode_hardware:missing", given, 10, "1")
+    count(tmp_path, "node:gpunode_hardware:missing", {**given, **said}, 10, "-1")
+
+
+def test_an_xid_of_a_clock_that_was_ahead_is_no_later_than_now(tmp_path: Path) -> None:
+    """Or no repair would be later than it."""
+    xid = f'gpunode_gpu_xid_last_timestamp_seconds{{{GPU},xid="79"}}'
+    count(tmp_path, NOTED, {xid: "4800x30"}, 30, "1800")
+
+
 def of_pod(metric: str, pod: str) -> str:
     return f'{metric}{{cluster="c",instance="n",job="gpunode",pod="{pod}"}}'
 
