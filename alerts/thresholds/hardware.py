@@ -167,7 +167,7 @@ HARDWARE = (
         summary="A PCI Express link is degraded or reports errors",
         summary_ko="PCIe 링크의 속도나 폭이 낮아졌거나 오류가 발생했습니다",
         says="{bus_id} ({kind}): {value} (1 for a degraded link, else uncorrected errors in "
-        "15 min)",
+        "30 min)",
         meaning="A GPU or adapter did not get all the lanes or the full speed of its slot, "
         "or errs.",
         remedy="Reseat the card, or replace the riser or cable.",
@@ -176,10 +176,12 @@ HARDWARE = (
         signal=(
             f"max by ({NODE}, bus_id, kind) (gpunode_pcie_link_degraded) > 0 or "
             + happened(
-                'gpunode_pcie_aer_errors_total{severity!="correctable"}', f"{NODE}, bus_id, kind"
+                'gpunode_pcie_aer_errors_total{severity!="correctable"}',
+                f"{NODE}, bus_id, kind",
+                "30m",
             )
         ),
-        window="15m",
+        window="30m",
         unit="count",
         tiers=(Tier(severity="ticket", threshold=0.0, after="15m"),),
         scope="node",

@@ -642,6 +642,14 @@ def test_what_wakes_somebody_can_be_read_at_night(row: Threshold, tier: Tier) ->
     assert minutes(tier.after) or row.keep_firing_for, "or it flaps"
 
 
+@pytest.mark.parametrize(("row", "tier"), TIERS, ids=lambda one: getattr(one, "alert", ""))
+def test_one_event_lasts_for_longer_than_it_must(row: Threshold, tier: Tier) -> None:
+    """What happens once is over when the window has passed it; it would be pending until then."""
+    looked_at = substituted(EXPRESSIONS[tier.record or row.record])
+    for window in re.findall(rf"increase\([^\[]+\[(\w+)\]\)+ > {HAPPENED}", looked_at):
+        assert minutes(window) > minutes(tier.after)
+
+
 def test_few_alerts_wake_somebody() -> None:
     assert sum(can_page(row) for row in THRESHOLDS) <= 12
     assert len(THRESHOLDS) <= 80, "nobody reads a longer table"
