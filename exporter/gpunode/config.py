@@ -203,7 +203,9 @@ class ListenSettings(Section):
 class NodeNameSettings(Section):
     """What the node is called."""
 
-    node_name: str = Field("", description="name of this node on its page, if not its hostname")
+    node_name: str = Field(
+        "", description="name of this node on its page and in advice, if not its hostname"
+    )
 
 
 class AdviseWebSettings(NodeNameSettings, ListenSettings):

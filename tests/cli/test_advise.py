@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler
@@ -53,12 +54,14 @@ def advise(capfd: pytest.CaptureFixture[str]) -> Advise:
     return run
 
 
-def serving(text: str) -> type[BaseHTTPRequestHandler]:
+def serving(text: str, node: str = '{"node": ""}') -> type[BaseHTTPRequestHandler]:
+    answers = {"/metrics": text, "/api/v1/node": node}
+
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self.send_response(200 if self.path == "/metrics" else 404)
+            self.send_response(200 if self.path in answers else 404)
             self.end_headers()
-            self.wfile.write(text.encode())
+            self.wfile.write(answers.get(self.path, "").encode())
 
         def log_message(self, *_: object) -> None:
             pass
@@ -85,6 +88,47 @@ def test_a_node_that_is_unfit_has_a_reason_and_the_exit_code_tells(advise: Advis
         ended = advise(*at, "--format=node-condition")
     (condition,) = json.loads(ended.out)["status"]["conditions"]
     assert (ended.code, condition["reason"]) == (1, "GpuNeedsReset")
+
+
+def test_a_node_is_called_what_its_daemon_calls_it(advise: Advise) -> None:
+    with served(serving(BROKEN, '{"node": "gpu-17"}')) as port:
+        at = (f"--url=http://127.0.0.1:{port}", f"--at={NOW}")
+        assert json.loads(advise(*at).out)["node"] == "gpu-17"
+        condition = json.loads(advise(*at, "--format=node-condition").out)
+        assert condition["metadata"]["name"] == "gpu-17"
+        (event,) = json.loads(advise(*at, "--format=health-event").out)["events"]
+        assert event["nodeName"] == "gpu-17"
+        assert json.loads(advise(*at, "--web.node-name=n-7").out)["node"] == "n-7"
+
+
+@pytest.mark.parametrize(
+    ("host", "node", "named"),
+    [
+        ("127.0.0.1", '{"node": ""}', True),
+        ("localhost", "of another version", True),
+        ("127.0.0.1", '{"node": "", "playing": {"title": "A tape"}}', False),
+        ("0.0.0.0", '{"node": ""}', False),
+    ],
+)
+def test_only_a_daemon_without_a_name_on_this_machine_has_its_hostname(
+    advise: Advise, host: str, node: str, named: bool
+) -> None:
+    with served(serving(WELL, node)) as port:
+        ended = advise(f"--url=http://{host}:{port}")
+    if named:
+        assert json.loads(ended.out)["node"] == socket.gethostname()
+    else:
+        assert (ended.code, ended.out) == (2, "")
+        assert "--web.node-name" in ended.err
+
+
+def test_a_file_needs_a_name_where_the_format_says_it(advise: Advise, tmp_path: Path) -> None:
+    (tmp_path / "metrics").write_text(WELL)
+    ended = advise(f"--file={tmp_path / 'metrics'}")
+    assert (ended.code, ended.out) == (2, "")
+    assert "--web.node-name" in ended.err
+    named = advise(f"--file={tmp_path / 'metrics'}", "--web.node-name=n-7")
+    assert json.loads(named.out)["node"] == "n-7"
 
 
 def test_a_saved_exposition_is_read(

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import ipaddress
 import socket
 import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import closing
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel
 
 from gpunode.cli import streams
-from gpunode.cli.top import LARGEST_ANSWER, DaemonAddress, NoDaemon
+from gpunode.cli.top import LARGEST_ANSWER, DaemonAddress, NoDaemon, understood
 from gpunode.config import AdviseSettings, UsageError
 from gpunode.gpu import health, nvlink
 from gpunode.gpu.activity import PROCESSES
@@ -57,8 +61,42 @@ def ask(settings: AdviseSettings) -> list[Advised]:
     if not any(one.name.startswith("gpunode_") for one in series):
         raise UsageError(f"{settings.file or settings.address}: no series of gpunode")
     at = time.time() if settings.at is None else settings.at
-    name = settings.web.node_name or socket.gethostname()
-    return [advised.by_daemon(NodeSeries(name, at, series))]
+    return [advised.by_daemon(NodeSeries(_name(settings), at, series))]
+
+
+class _Named(BaseModel):
+    """What a daemon says of the node that its metrics are of."""
+
+    node: str
+    playing: object = None
+    """The tape that it plays, of whatever node."""
+
+
+def _name(settings: AdviseSettings) -> str:
+    """What the node is called; nothing where the format does not say it."""
+    if settings.web.node_name or settings.format == "slurm-reason":
+        return settings.web.node_name
+    if settings.file:
+        raise UsageError(f"{settings.file}: does not say of which node it is: add --web.node-name")
+    server = DaemonAddress.of(settings)
+    try:
+        found = understood(server.get("/api/v1/node", ANSWER_TIMEOUT), _Named)
+    except NoDaemon:
+        found = _Named(node="")
+    if found.node:
+        return found.node
+    if found.playing is None and (not settings.url or _is_here(settings.url)):
+        return socket.gethostname()
+    raise UsageError(f"{server.url}: does not say what its node is called: add --web.node-name")
+
+
+def _is_here(url: str) -> bool:
+    """Whether an address can only be of this machine."""
+    host = urlsplit(url).hostname or ""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _file(name: str) -> str:
@@ -70,7 +108,7 @@ def _file(name: str) -> str:
     if content.startswith(GZIP):
         raise UsageError(
             f"{name}: looks like a tape; give what it comes to: `gpunode replay {name} --speed=0 "
-            "--print=metrics | gpunode advise --file=-`"
+            "--print=metrics | gpunode advise --file=- --web.node-name=NODE`"
         )
     try:
         return content.decode()
