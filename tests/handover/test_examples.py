@@ -17,7 +17,9 @@ import pytest
 from gpunode.handover.formats import CONDITION, CONDITION_REASONS
 from tests.daemon import PATIENCE, free_port
 
-PAGE = (Path(__file__).parents[2] / "docs" / "advise.md").read_text()
+INSTALLED = "/opt/gpunode/bin/gpunode"
+PAGES = Path(__file__).parents[2] / "docs"
+PAGE = (PAGES / "advise.md").read_text()
 EXAMPLES: Mapping[str, str] = dict(re.findall(r"```(bash|json|python)\n(.*?)```", PAGE, re.S))
 
 
@@ -25,8 +27,9 @@ EXAMPLES: Mapping[str, str] = dict(re.findall(r"```(bash|json|python)\n(.*?)```"
 def calls(tmp_path: Path) -> Path:
     """A file into which programs of these names write their arguments, first in the path."""
     for program, does in {
-        "gpunode": 'printf "%s" "$SAYS"; exit "$CODE"',
+        "gpunode": 'printf "%s" "$SAYS"; [ -z "$WRONG" ] || echo "$WRONG" >&2; exit "$CODE"',
         "scontrol": ":",
+        "logger": f'cat >> "{tmp_path}/log"',
         "timeout": 'shift; exec "$@"',
     }.items():
         script = tmp_path / program
@@ -39,7 +42,8 @@ def calls(tmp_path: Path) -> Path:
 
 def environment(calls: Path, says: str, code: int) -> dict[str, str]:
     path = f"{calls.parent}:{os.environ['PATH']}"
-    return {**os.environ, "PATH": path, "SAYS": says, "CODE": str(code)}
+    wrong = "no daemon answers" if code == 2 else ""
+    return {**os.environ, "PATH": path, "SAYS": says, "CODE": str(code), "WRONG": wrong}
 
 
 @pytest.mark.parametrize(
@@ -49,14 +53,27 @@ def environment(calls: Path, says: str, code: int) -> dict[str, str]:
 def test_the_health_check_drains_what_is_advised_and_never_fails(
     calls: Path, says: str, code: int, drains: bool
 ) -> None:
+    script = EXAMPLES["bash"]
+    assert INSTALLED in script
     done = subprocess.run(
-        ["bash", "-c", EXAMPLES["bash"]], env=environment(calls, says, code), check=False
+        ["bash", "-c", script.replace(INSTALLED, "gpunode")],
+        env=environment(calls, says, code),
+        check=False,
     )
     assert done.returncode == 0
     lines = calls.read_text().splitlines()
     assert ("scontrol" in lines) == drains
     if drains:
         assert lines[-2:] == ["state=drain", f"reason={says.strip()}"]
+    logged = (calls.parent / "log").read_text()
+    assert logged.strip() == ("no daemon answers" if code == 2 else "")
+
+
+def test_programs_are_called_where_the_pages_install_them() -> None:
+    for name in ("slurm.md", "why.md"):
+        assert Path(INSTALLED).parent.as_posix() in (PAGES / name).read_text()
+    (rule,) = json.loads(EXAMPLES["json"])["rules"]
+    assert rule["path"] == INSTALLED
 
 
 def test_the_plugin_of_node_problem_detector_uses_our_words() -> None:
