@@ -482,6 +482,7 @@ def document(rows: Sequence[Threshold] = THRESHOLDS) -> Document:
             ]
             for row in rows
         },
+        "shares": figures_of_shares(rows),
         "files": {
             "recording": _in_groups("recording", _records(OF_NODES)),
             "cluster_recording": _in_groups("cluster_recording", _records(others)),
@@ -495,6 +496,19 @@ def document(rows: Sequence[Threshold] = THRESHOLDS) -> Document:
             },
         },
     }
+
+
+def figures_of_shares(rows: Sequence[Threshold] = THRESHOLDS) -> list[str]:
+    """The thresholds and settings that are a share of 1, by where a site changes them."""
+    thresholds = [
+        f"alerts.{row.alert}.{tier.severity}.threshold"
+        for row in rows
+        for tier in row.tiers
+        if (tier.unit or row.unit) == "percent"
+    ]
+    return thresholds + [
+        f"settings.{name}" for name, setting in SETTINGS.items() if setting.unit == "percent"
+    ]
 
 
 def rule_files(rows: Sequence[Threshold] = THRESHOLDS) -> dict[str, dict[str, Any]]:

@@ -18,7 +18,7 @@ import yaml
 
 from alerts.generate import SHIPPED
 from alerts.model import Threshold
-from alerts.rule_files import handed_on
+from alerts.rule_files import figures_of_shares, handed_on
 from alerts.settings import RUNBOOKS_URL, SETTINGS
 from alerts.thresholds.table import THRESHOLDS
 from dashboards import FOLDER as DASHBOARDS
@@ -108,15 +108,27 @@ BLOCK = re.compile(
 # The rules
 
 
+SHARES = frozenset(figures_of_shares())
+SHARE = {"type": "number", "minimum": 0, "maximum": 1}
+
+
 def _change_of_alert(row: Threshold) -> dict[str, Any]:
     """The schema of what can be changed about an alert."""
-    return _unless_false(_closed({t.severity: {"$ref": "#/definitions/tier"} for t in row.tiers}))
+    tiers = {
+        tier.severity: "share"
+        if f"alerts.{row.alert}.{tier.severity}.threshold" in SHARES
+        else "tier"
+        for tier in row.tiers
+    }
+    return _unless_false(
+        _closed({severity: {"$ref": f"#/definitions/{kind}"} for severity, kind in tiers.items()})
+    )
 
 
-def _change_of_tier() -> dict[str, Any]:
+def _change_of_tier(threshold: dict[str, Any]) -> dict[str, Any]:
     """The schema of what can be changed about a tier of an alert."""
     change = {
-        "threshold": {"type": "number"},
+        "threshold": threshold,
         "for": {"type": "string", "pattern": DURATION},
         "severity": {"enum": list(get_args(Severity))},
     }
@@ -190,7 +202,10 @@ def schema() -> dict[str, Any]:
         "$schema": "http://json-schema.org/draft-07/schema#",
         "title": "Values of the chart gpunode",
         **_closed({"global": {"type": "object"}, "enabled": ENABLED}),
-        "definitions": {"tier": _change_of_tier()},
+        "definitions": {
+            "tier": _change_of_tier({"type": "number"}),
+            "share": _change_of_tier(SHARE),
+        },
     }
     special = _special()
     for value in values():
@@ -254,7 +269,10 @@ def _special() -> dict[str, dict[str, Any]]:
         "rules.alerts": _closed({row.alert: _change_of_alert(row) for row in THRESHOLDS}),
         "rules.settings": _closed(
             {
-                name: {"type": kinds[type(one.value)], "description": one.meaning}
+                name: {
+                    **(SHARE if f"settings.{name}" in SHARES else {"type": kinds[type(one.value)]}),
+                    "description": one.meaning,
+                }
                 for name, one in SETTINGS.items()
                 if one is not RUNBOOKS_URL  # the chart has a value for it
             }

@@ -165,6 +165,8 @@ def test_by_default_it_needs_no_crd_and_uses_those_that_are_there(tmp_path: Path
         "rules: {alerts: {JobStarved: {info: false}}}",
         "rules: {alerts: {JobStarved: {ticket: {treshold: 1}}}}",
         "rules: {alerts: {JobStarved: {ticket: {for: soon}}}}",
+        "rules: {alerts: {JobStarved: {ticket: {threshold: 20}}}}",
+        "rules: {settings: {fleet_share: 5}}",
         "rules: {settings: {flet_nodes: 7}}",
         "rules: {settings: {fleet_nodes: many}}",
         "rules: {severities: {warning: ticket}}",
@@ -666,14 +668,19 @@ def test_rules_for_shards_and_for_the_engine_that_sees_them_all_are_two_parts(
 
 
 SOME_NUMBERS = st.floats(0, 1e9, allow_nan=False) | st.integers(0, 1000) | st.just(0)
+SOME_SHARES = st.floats(0, 1) | st.sampled_from((0, 1))
 SOME_TEXTS = st.text(st.characters(min_codepoint=33, max_codepoint=126, exclude_characters="$"))
 
 
-def tier_changes() -> st.SearchStrategy[Any]:
+def some_figures(where: str) -> st.SearchStrategy[float]:
+    return SOME_SHARES if where in document()["shares"] else SOME_NUMBERS
+
+
+def tier_changes(where: str) -> st.SearchStrategy[Any]:
     return st.just(False) | st.fixed_dictionaries(
         {},
         optional={
-            "threshold": SOME_NUMBERS,
+            "threshold": some_figures(f"{where}.threshold"),
             "for": st.sampled_from(("0s", "7m", "2h")),
             "severity": st.sampled_from(get_args(Severity)),
         },
@@ -681,7 +688,9 @@ def tier_changes() -> st.SearchStrategy[Any]:
 
 
 def alert_changes(row: Threshold) -> st.SearchStrategy[Any]:
-    tiers = {tier.severity: tier_changes() for tier in row.tiers}
+    tiers = {
+        tier.severity: tier_changes(f"alerts.{row.alert}.{tier.severity}") for tier in row.tiers
+    }
     return st.just(False) | st.fixed_dictionaries({}, optional=tiers)
 
 
@@ -693,7 +702,7 @@ SITES = st.fixed_dictionaries(
         "settings": st.fixed_dictionaries(
             {},
             optional={
-                name: SOME_TEXTS if isinstance(one.value, str) else SOME_NUMBERS
+                name: SOME_TEXTS if isinstance(one.value, str) else some_figures(f"settings.{name}")
                 for name, one in SETTINGS.items()
                 if one is not RUNBOOKS_URL
             },

@@ -119,6 +119,15 @@ def test_what_a_site_no_longer_wants_is_gone_from_the_folder(tmp_path: Path) -> 
         ("alerts: {JobStarved: {ticket: {treshold: 1}}}", "choose from threshold, for, severity"),
         ("alerts: {JobStarved: {ticket: {threshold: hot}}}", "threshold: Input should be a valid"),
         ("alerts: {JobStarved: {ticket: {threshold: nan}}}", "threshold: Input should be a fini"),
+        (
+            "alerts: {JobStarved: {ticket: {threshold: 20}}}",
+            "alerts.JobStarved.ticket.threshold: 20 is no share of 1: did you mean 0.2?",
+        ),
+        ("alerts: {JobStarved: {ticket: {threshold: -1}}}", "-1 is no share of 1: it is from 0 t"),
+        (
+            "settings: {fleet_share: 5}",
+            "settings.fleet_share: 5 is no share of 1: did you mean 0.05",
+        ),
         ("alerts: {JobStarved: {ticket: 7}}", "ticket: must be a mapping, or off, not 7"),
         ("alerts: {JobStarved: on}", "JobStarved: must be a mapping, or off, not on"),
         ("alerts: {JobStarved: }", "JobStarved: must be a mapping, or off, not "),

@@ -97,15 +97,17 @@ class Changes(BaseModel):
                 known = _nearest(alert, document["alerts"])
                 raise UsageError(f"alerts.{_told(alert)}: no alert has this name; {known}")
             has = [tier["severity"] for tier in document["alerts"][alert]]
-            for severity in tiers or ():
+            for severity, change in (tiers or {}).items():
                 if severity not in has:
                     raise UsageError(
                         f"alerts.{alert}.{_told(severity)}: the alert has no such tier; choose "
                         f"from {', '.join(has)}"
                     )
+                if change and change.threshold is not None:
+                    where = f"alerts.{alert}.{severity}.threshold"
+                    _check_share(where, change.threshold, document)
         settings = {
-            name: _as_default(name, value, document["settings"])
-            for name, value in self.settings.items()
+            name: _as_default(name, value, document) for name, value in self.settings.items()
         }
         return self.model_copy(update={"settings": settings})
 
@@ -160,8 +162,17 @@ def _first_mistake(error: ValidationError) -> str:
     return f"{'.'.join(where)}: {message}"
 
 
-def _as_default(name: str, value: str | float, settings: Mapping[str, str | float]) -> str | float:
+def _check_share(where: str, figure: float, document: Document) -> None:
+    """Raise ``UsageError`` for a figure that should be a share of 1 and is none."""
+    if where not in document["shares"] or 0 <= figure <= 1:
+        return
+    instead = f"did you mean {figure / 100:g}?" if 1 < figure <= 100 else "it is from 0 to 1"
+    raise UsageError(f"{where}: {figure:g} is no share of 1: {instead}")
+
+
+def _as_default(name: str, value: str | float, document: Document) -> str | float:
     """A setting of the kind that it has by default. Raises ``UsageError``."""
+    settings = document["settings"]
     if name not in settings:
         known = _nearest(name, settings)
         raise UsageError(f"settings.{_told(name)}: no setting has this name; {known}")
@@ -173,6 +184,7 @@ def _as_default(name: str, value: str | float, settings: Mapping[str, str | floa
         number = math.nan
     if not math.isfinite(number):
         raise UsageError(f"settings.{name}: must be a number, such as {settings[name]}")
+    _check_share(f"settings.{name}", number, document)
     return number
 
 

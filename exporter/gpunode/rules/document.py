@@ -49,6 +49,9 @@ class Document(TypedDict):
 
     settings: Mapping[str, str | float]
     alerts: Mapping[str, Sequence[Tier]]
+    shares: Sequence[str]
+    """The figures that are a share of 1, by where a site changes them."""
+
     files: Mapping[str, Sequence[Group]]
     """The groups of each file."""
 
