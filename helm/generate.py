@@ -24,7 +24,7 @@ from alerts.thresholds.table import THRESHOLDS
 from dashboards import FOLDER as DASHBOARDS
 from gpunode.cli.platforms import PLATFORMS
 from gpunode.config import RunSettings, leaves
-from gpunode.rules.changes import DURATION, NAME_OF_SEVERITY
+from gpunode.rules.changes import ADDRESS, DURATION, NAME_OF_SEVERITY
 from gpunode.rules.document import Severity
 
 ROOT = Path(__file__).parents[1]
@@ -271,6 +271,7 @@ def _special() -> dict[str, dict[str, Any]]:
             {
                 name: {
                     **(SHARE if f"settings.{name}" in SHARES else {"type": kinds[type(one.value)]}),
+                    **({"pattern": ADDRESS} if name.endswith("_url") else {}),
                     "description": one.meaning,
                 }
                 for name, one in SETTINGS.items()

@@ -169,6 +169,7 @@ def test_by_default_it_needs_no_crd_and_uses_those_that_are_there(tmp_path: Path
         "rules: {settings: {fleet_share: 5}}",
         "rules: {settings: {flet_nodes: 7}}",
         "rules: {settings: {fleet_nodes: many}}",
+        "rules: {settings: {grafana_url: g.example}}",
         "rules: {severities: {warning: ticket}}",
         "dashboards: {enable: true}",
         "resources: {limit: {memory: 1Gi}}",
@@ -276,6 +277,7 @@ def test_what_contradicts_itself_is_refused() -> None:
         ),
         ("monitor.enabled=true,monitor.interval=5m", "monitor.interval 5m is longer than 1m"),
         ("monitor.enabled=true,monitor.interval=1m,monitor.scrapeTimeout=2m", "longer"),
+        ("rules.settings.scrape_jobs=gpu.*(", "scrape_jobs: gpu.*( is no pattern"),
     ):
         ran = helm("template", "gpunode", CHART, f"--set={values}")
         assert why in ran.stderr
@@ -672,6 +674,12 @@ SOME_SHARES = st.floats(0, 1) | st.sampled_from((0, 1))
 SOME_TEXTS = st.text(st.characters(min_codepoint=33, max_codepoint=126, exclude_characters="$"))
 
 
+def some_texts(name: str) -> st.SearchStrategy[str]:
+    if name.endswith("_url"):
+        return SOME_TEXTS.map("https://{}".format)
+    return SOME_TEXTS.map(re.escape)  # a pattern
+
+
 def some_figures(where: str) -> st.SearchStrategy[float]:
     return SOME_SHARES if where in document()["shares"] else SOME_NUMBERS
 
@@ -702,7 +710,9 @@ SITES = st.fixed_dictionaries(
         "settings": st.fixed_dictionaries(
             {},
             optional={
-                name: SOME_TEXTS if isinstance(one.value, str) else some_figures(f"settings.{name}")
+                name: some_texts(name)
+                if isinstance(one.value, str)
+                else some_figures(f"settings.{name}")
                 for name, one in SETTINGS.items()
                 if one is not RUNBOOKS_URL
             },

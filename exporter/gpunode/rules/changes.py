@@ -17,8 +17,10 @@ from pydantic import (
     Discriminator,
     Field,
     Tag,
+    TypeAdapter,
     ValidationError,
 )
+from pydantic_core import SchemaError
 
 from gpunode.config import UsageError, read_yaml
 from gpunode.rules.document import Document, Severity, Tier
@@ -27,6 +29,9 @@ from gpunode.text import escaped
 DURATION = r"^[0-9]+[smh]$"
 NAME_OF_SEVERITY = r"^[A-Za-z0-9_-]+$"
 """Such as P1 or sev-2; routes and dashboards join them with ``|``."""
+
+ADDRESS = r"^(https?://.*)?$"
+"""What a setting is whose name ends with ``_url``; any other text is a pattern."""
 
 LONGEST_TEXT = 80
 """Characters of a name or value that a message repeats."""
@@ -177,7 +182,15 @@ def _as_default(name: str, value: str | float, document: Document) -> str | floa
         known = _nearest(name, settings)
         raise UsageError(f"settings.{_told(name)}: no setting has this name; {known}")
     if isinstance(settings[name], str):
-        return str(value)
+        text = str(value)
+        if name.endswith("_url"):
+            if not re.match(ADDRESS, text):
+                raise UsageError(
+                    f"settings.{name}: {_told(text)} does not begin with http:// or https://"
+                )
+        elif why := _no_pattern(text):
+            raise UsageError(f"settings.{name}: {_told(text)} is no pattern: {why}")
+        return text
     try:
         number = float(value)
     except ValueError:
@@ -186,6 +199,17 @@ def _as_default(name: str, value: str | float, document: Document) -> str | floa
         raise UsageError(f"settings.{name}: must be a number, such as {settings[name]}")
     _check_share(f"settings.{name}", number, document)
     return number
+
+
+def _no_pattern(text: str) -> str:
+    """Why a text is no pattern (RE2), as Prometheus takes them; empty if it is one."""
+    try:
+        # Its engine is RE2's offspring, without look-around and backreferences as well:
+        # https://docs.rs/regex
+        TypeAdapter(Annotated[str, Field(pattern=text)])
+    except SchemaError as error:
+        return str(error).rpartition("error: ")[2]
+    return ""
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:

@@ -1,3 +1,15 @@
+{{/* Fails for changes that no schema refuses and that keep a Prometheus from loading the rules. */}}
+{{- define "gpunode.refuseChanges" -}}
+{{- range $name, $value := .Values.rules.settings -}}
+{{- if and (kindIs "string" $value) (not (hasSuffix "_url" $name)) -}}
+{{- /* Without a pattern that can be read, there is no empty match either. */ -}}
+{{- if not (regexMatch (printf "^(?s:%s)$|^$" $value) "") -}}
+{{- fail (printf "rules.settings.%s: %s is no pattern (RE2)" $name $value) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{/* The tiers that a site leaves of each alert, as JSON: by alert, and there by the severity that the
 tier has by default. Of tiers that get the same severity the first stays. A key without a value is none. */}}
 {{- define "gpunode.tiersLeft" -}}
