@@ -73,6 +73,7 @@ REFUSED = {
     "replicaCount": "there is one pod on each node",
     "rollingUpdate": "see updateStrategy",
     "rules.additionalLabels": "see rules.labels",
+    "rules.alertLabels.severity": "two tiers of an alert would be one; see rules.severities",
     "secrets": "see extraVolumes and extraVolumeMounts",
     "service.address": "see port",
     "service.clusterIP": "see service.type",

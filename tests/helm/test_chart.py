@@ -277,6 +277,9 @@ def test_what_contradicts_itself_is_refused() -> None:
         ),
         ("monitor.enabled=true,monitor.interval=5m", "monitor.interval 5m is longer than 1m"),
         ("monitor.enabled=true,monitor.interval=1m,monitor.scrapeTimeout=2m", "longer"),
+        ("rules.severities.page=low,rules.severities.info=low", "page and info are both low"),
+        ("rules.severities.page=ticket", "page and ticket are both ticket"),
+        ("rules.alertLabels.severity=warning", "see rules.severities"),
         ("rules.settings.scrape_jobs=gpu.*(", "scrape_jobs: gpu.*( is no pattern"),
     ):
         ran = helm("template", "gpunode", CHART, f"--set={values}")
@@ -717,9 +720,10 @@ SITES = st.fixed_dictionaries(
                 if one is not RUNBOOKS_URL
             },
         ),
-        "severities": st.fixed_dictionaries(
-            {}, optional=dict.fromkeys(get_args(Severity), st.sampled_from(("P1", "sev-2", "low")))
-        ),
+        "severities": st.permutations(("P1", "sev-2", "low")).map(
+            lambda names: dict(zip(get_args(Severity), names, strict=True))
+        )
+        | st.just({}),
     }
 )
 """What a site may change, of all that it can."""

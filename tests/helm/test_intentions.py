@@ -201,7 +201,9 @@ def test_the_example_for_the_gpu_operator_wakes_nobody(tmp_path: Path) -> None:
         assert one["metadata"]["labels"]["release"] == "kube-prometheus-stack"
     groups = (group for one in rules for group in one["spec"]["groups"])
     alerts = [rule for group in groups for rule in group["rules"] if "alert" in rule]
-    assert {rule["labels"]["severity"] for rule in alerts} <= {"warning", "info", "none"}
+    told = [(rule["alert"], rule["labels"]["severity"]) for rule in alerts]
+    assert {severity for _, severity in told} <= {"trial", "warning", "info", "none"}
+    assert {("GpunodeDown", "trial"), ("GpunodeDown", "warning")} <= set(told), "no tier is lost"
     assert any(one["kind"] == "ConfigMap" for one in objects)
 
 

@@ -140,6 +140,8 @@ def test_what_a_site_no_longer_wants_is_gone_from_the_folder(tmp_path: Path) -> 
         ('settings: {scrape_jobs: "(?!a)b"}', "(?!a)b is no pattern: look-around"),
         ('settings: {xids_of_hardware: "(7)\\\\1"}', "is no pattern: backreferences are not supp"),
         ("settings: {grafana_url: g.example}", "_url: g.example does not begin with http:// or"),
+        ("severities: {page: warning, ticket: warning}", "page and ticket are both warning, so th"),
+        ("severities: {page: ticket}", "severities: page and ticket are both ticket"),
         ("severities: {page: two words}", "severities.page: two words is not made of letters"),
         ("alert: {}", "alert: no such key; choose from alerts, settings, severities, keep_"),
         ("[1, 2]", "line 1: not a mapping"),

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Literal, TypeAlias, TypeVar
+from typing import Annotated, Literal, TypeAlias, TypeVar, get_args
 
 from pydantic import (
     AfterValidator,
@@ -111,6 +111,15 @@ class Changes(BaseModel):
                 if change and change.threshold is not None:
                     where = f"alerts.{alert}.{severity}.threshold"
                     _check_share(where, change.threshold, document)
+        called: dict[str, Severity] = {}
+        for tier in get_args(Severity):
+            name = self.severities.get(tier, tier)
+            if name in called:
+                raise UsageError(
+                    f"severities: {called[name]} and {tier} are both {name}, so that two tiers of "
+                    "an alert would be one; who is told is for the routes of Alertmanager to say"
+                )
+            called[name] = tier
         settings = {
             name: _as_default(name, value, document) for name, value in self.settings.items()
         }

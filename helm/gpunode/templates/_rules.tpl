@@ -1,5 +1,14 @@
-{{/* Fails for changes that no schema refuses and that keep a Prometheus from loading the rules. */}}
+{{/* Fails for changes that no schema refuses: patterns with which Prometheus loads no rules, and names with
+which two tiers of an alert would be one. */}}
 {{- define "gpunode.refuseChanges" -}}
+{{- $called := dict -}}
+{{- range $tier := list "page" "ticket" "info" -}}
+{{- $name := get ($.Values.rules.severities | default dict) $tier | default $tier -}}
+{{- with get $called $name -}}
+{{- fail (printf "rules.severities: %s and %s are both %s, so that two tiers of an alert would be one; who is told is for the routes of Alertmanager to say" . $tier $name) -}}
+{{- end -}}
+{{- $_ := set $called $name $tier -}}
+{{- end -}}
 {{- range $name, $value := .Values.rules.settings -}}
 {{- if and (kindIs "string" $value) (not (hasSuffix "_url" $name)) -}}
 {{- /* Without a pattern that can be read, there is no empty match either. */ -}}
