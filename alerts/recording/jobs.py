@@ -438,25 +438,26 @@ OF_CLUSTERS: tuple[Record, ...] = (
         results={TRAIN: 2.0},
     ),
     Record(
+        name="job:gpunode_training:gpus",
+        labels=OF_JOB,
+        expression=f'sum by ({JOB}) ({parts.KINDS}{{kind="training"}})',
+        purpose="GPUs of a job that train; alerts on training depend on it.",
+        given={**TRAINS, **TRAINS_B},
+        results={TRAIN: 2.0},
+    ),
+    Record(
         name="job:gpunode_job:collective",
         labels=OF_JOB,
         expression=(
             f"({SIZE} > 1 or on ({JOB}) count by ({JOB}) ("
             + _held(f"max by ({GPU}) (gpunode_nccl_communicator_info)")
-            + f")) unless on ({JOB}) count by ({JOB}) "
-            f'({parts.KINDS}{{kind=~"{OF_SERVERS}"}})'
+            + f")) unless on ({JOB}) (count by ({JOB}) "
+            f'({parts.KINDS}{{kind=~"{OF_SERVERS}"}}) '
+            f"unless on ({JOB}) job:gpunode_training:gpus > 1)"
         ),
         purpose="Jobs that can stand still in a collective: with several GPUs, here or in a run of "
         "which they are a part, or a communicator, and no servers or notebooks, whose GPUs may "
-        "well wait for a request.",
-        given={**TRAINS, **TRAINS_B},
-        results={TRAIN: 2.0},
-    ),
-    Record(
-        name="job:gpunode_training:gpus",
-        labels=OF_JOB,
-        expression=f'sum by ({JOB}) ({parts.KINDS}{{kind="training"}})',
-        purpose="GPUs of a job that train; alerts on training depend on it.",
+        "well wait for a request, unless several others train.",
         given={**TRAINS, **TRAINS_B},
         results={TRAIN: 2.0},
     ),
