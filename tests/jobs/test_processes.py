@@ -232,6 +232,24 @@ def test_children_that_come_and_go_hide_no_thread(tmp_path: Path) -> None:
     assert told(reading, job.LOADER_THREAD) == pytest.approx(0.9, abs=0.01)
 
 
+@pytest.mark.parametrize(("room", "asked"), [(job.THREADS, True), (0, False)])
+def test_a_trainer_in_a_thread_of_its_own_forks_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int, asked: bool
+) -> None:
+    """https://github.com/ray-project/ray/blob/master/python/ray/train (``TrainingThread``)"""
+    monkeypatch.setattr(job, "THREADS", room)
+    worker = Task({2: 0.9}, name=job.LOADER_WORKER)
+    proc = Proc(tmp_path, {1: Task({1: 0.1, 10: 0.2}), 2: worker})
+    source = proc.source()
+    for _ in range(4):
+        proc.pass_by(10)
+        (tmp_path / "proc/1/task/10/children").write_text("2 ")
+        reading = source.read()
+    assert reading is not None
+    assert told(reading, job.LOADER_WORKERS) == (1 if asked else None)
+    assert [one.times for one in reading.unread] == ([] if asked else [1])
+
+
 def test_workers_that_are_new_in_each_epoch_are_known_by_their_whole_life(tmp_path: Path) -> None:
     proc = Proc(tmp_path, {1: Task({1: 0.3})})
     source = proc.source()

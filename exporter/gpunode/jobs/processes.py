@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from heapq import nlargest
 from itertools import islice
@@ -33,7 +34,7 @@ PROCESSES = Metric(
     "gpunode_job_processes",
     "gauge",
     "Processes of the job, including children; absent, as is all else that takes every process, if "
-    "there are more than 512 (/proc/PID/task/PID/children).",
+    "there are more than 512 (/proc/PID/task/TID/children).",
     GPU,
 )
 UNREADABLE = Metric(
@@ -324,7 +325,8 @@ LOOKED_AT = 512
 
 THREADS = 4096
 """The most threads to read per job, in 0.1 s of CPU. A training process has 300; of one with more,
-those that were busy are read again, and the others in turn."""
+those that were busy are read again, and the others in turn. It is also the most on a GPU that are
+asked for their children."""
 
 STAY = 512
 """The most threads that are read again because they were busy: more than most nodes have CPUs."""
@@ -360,13 +362,15 @@ def parse_fields(text: str, names: Collection[str]) -> dict[str, float]:
 class JobRead:
     """One read of a job's processes; ``roots`` are those with a context on the GPU.
 
-    ``whole`` is False if it has more than may be read. ``compilers`` is None if not every program
+    ``whole`` is False if it has more than may be read, and ``unasked`` are the threads beyond those
+    that were asked for their children. ``compilers`` is None if not every program
     is known. ``partly`` are the processes of whose threads some should have been read and were not.
     ``born`` has the age in seconds, if it is known, of processes that began since the last read.
     """
 
     roots: tuple[str, ...] = ()
     whole: bool = True
+    unasked: int = 0
     compilers: set[str] | None = None
     processes: dict[str, ProcessStat] = field(default_factory=dict)
     threads: dict[tuple[str, str], ProcessStat] = field(default_factory=dict)
@@ -501,9 +505,13 @@ class JobProcesses:
             Listed(int(pid), stat.name, used.processes.get(pid), stat.state, self._wait(pid, stat))
             for pid, stat in islice(job.processes.items(), SHOWN)
         )
-        said = f"more than {LOOKED_AT} processes of a job"
-        left_out = () if job.whole else (MORE_PROCESSES.seen(said),)
-        return Reading(samples, JobDetail(shown, job.cgroup_path), left_out)
+        left_out = []
+        if not job.whole:
+            left_out.append(MORE_PROCESSES.seen(f"more than {LOOKED_AT} processes of a job"))
+        if job.unasked:
+            said = f"threads on a GPU beyond {THREADS}, not asked for their children"
+            left_out.append(MORE_PROCESSES.seen(said, job.unasked))
+        return Reading(samples, JobDetail(shown, job.cgroup_path), tuple(left_out))
 
     def _wait(self, pid: str, stat: ProcessStat) -> str:
         """The kernel function in which a process waits that cannot be interrupted."""
@@ -556,8 +564,14 @@ class JobProcesses:
             if not self._add(job, pid, elapsed):
                 job.unreadable["stat"] += 1
         queue = list(job.processes)
+        room = THREADS
         for pid in queue:
-            for child in self._children(pid):
+            # A process on the GPU may train in any thread, as those of Ray Train do.
+            others = self._other_threads(pid) if pid in job.roots else []
+            job.unasked += max(0, len(others) - room)
+            others = others[:room]
+            room -= len(others)
+            for child in self._children(pid, (pid, *others)):
                 if child in job.processes:
                     continue
                 if len(queue) >= LOOKED_AT:
@@ -639,16 +653,23 @@ class JobProcesses:
         begin = self._turn * length % len(threads)
         return list(dict.fromkeys(stay + (threads + threads)[begin : begin + 2 * length]))[:room]
 
-    def _children(self, pid: str) -> list[str]:
-        """The children of a process's main thread, which is where programs fork.
+    def _other_threads(self, pid: str) -> list[str]:
+        """The threads of a process but its main one."""
+        try:
+            return [t for t in self.node.list_directory(f"/proc/{pid}/task") if t != pid]
+        except OSError:
+            return []
+
+    def _children(self, pid: str, threads: Iterable[str]) -> list[str]:
+        """The children of some threads of a process.
 
         The file requires CONFIG_PROC_CHILDREN, which the kernels of all distributions have.
         """
-        try:
-            text = self.node.read_text(f"/proc/{pid}/task/{pid}/children")
-        except OSError:
-            return []
-        return [child for child in text.split() if child.isdecimal()]
+        found: list[str] = []
+        for thread in threads:
+            with suppress(OSError):
+                found += self.node.read_text(f"/proc/{pid}/task/{thread}/children").split()
+        return [child for child in found if child.isdecimal()]
 
     def _look_at_memory(self, job: JobRead) -> None:
         for pid in job.processes:
