@@ -38,6 +38,7 @@ from gpunode.node.tape import RecordingNode, TapeNode, TapeWriter
 from gpunode.text import escaped, printable
 from tests import machine
 from tests.conftest import scrape, until, values, watching
+from tests.daemon import free_port
 from tests.fakes.dead_file import kept
 from tests.fakes.nvml import FakeDriver
 from tests.fuzz.seeds import NCCL
@@ -281,7 +282,7 @@ import resource, os, socket, sys
 _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
 most = min(most, 100_000)
 resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-listener = socket.create_server(("127.0.0.1", 0))
+listener = socket.create_server(("127.0.0.1", int(sys.argv[1])))
 for number in range(3, most):
     if number != listener.fileno():
         os.dup2(0, number)
@@ -292,7 +293,9 @@ sys.stdin.read()
 
 def test_a_process_with_very_many_descriptors_costs_little() -> None:
     with subprocess.Popen(
-        [sys.executable, "-c", MANY_FILES], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-c", MANY_FILES, str(free_port())],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
     ) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == b"ready\n"

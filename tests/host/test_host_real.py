@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -39,7 +40,7 @@ from gpunode.node.node import MAX_FILE, Filesystem
 from gpunode.source import Reading
 from gpunode.sources import NodeSources
 from tests import machine
-from tests.daemon import PATIENCE
+from tests.daemon import PATIENCE, free_port
 
 ROOT = os.geteuid() == 0
 HERE = LocalNode(Path("/"))
@@ -402,8 +403,8 @@ WAITS = "\nprint('ready', flush=True); input()"
 @pytest.mark.parametrize(
     ("opens", "listens"),
     [
-        ("socket.create_server(('127.0.0.1', 0))", True),
-        ("socket.create_server(('::1', 0), family=socket.AF_INET6)", True),
+        ("socket.create_server(('127.0.0.1', FREE))", True),
+        ("socket.create_server(('::1', FREE), family=socket.AF_INET6)", True),
         ("socket.socket().bind(('127.0.0.1', 0))", False),
         ("socket.create_connection(('127.0.0.1', PORT))", False),
         ("socket.socket(type=socket.SOCK_DGRAM).bind(('127.0.0.1', 0))", False),
@@ -415,9 +416,10 @@ def test_a_process_that_waits_for_connections_is_told_from_others(
 ) -> None:
     if "AF_INET6" in opens and not os.path.exists("/proc/net/if_inet6"):
         pytest.skip("no IPv6 here")
-    with socket.create_server(("127.0.0.1", 0)) as mine:
-        port = mine.getsockname()[1]
-        program = f"import socket; kept = {opens.replace('PORT', str(port))}"
+    with socket.create_server(("127.0.0.1", free_port())) as mine:
+        ports = {"PORT": str(mine.getsockname()[1]), "FREE": str(free_port())}
+        opens = re.sub("PORT|FREE", lambda found: ports[found[0]], opens)
+        program = f"import socket; kept = {opens}"
         with python("-c", program + WAITS) as child:
             assert HERE.listens(child.pid) is listens
         assert HERE.listens(os.getpid())
@@ -487,7 +489,7 @@ def test_the_names_of_threads_are_those_that_they_gave_themselves() -> None:
 
 def test_what_a_process_does_is_seen_once_it_does_it(tmp_path: Path) -> None:
     script = tmp_path / "finetune.py"
-    begins = "\nimport socket; kept = socket.create_server(('127.0.0.1', 0)); start()"
+    begins = f"\nimport socket; kept = socket.create_server(('127.0.0.1', {free_port()})); start()"
     script.write_text(NAMED + WAITS + begins + WAITS)
 
     def roles() -> tuple[Role, ...]:

@@ -272,6 +272,18 @@ def test_a_socket_that_listens_is_told_from_one_that_is_connected() -> None:
     assert [*sockets.listening(SOCKETS.splitlines()[:1])] == []
 
 
+@pytest.mark.parametrize(
+    ("port", "serves"),
+    [(8000, True), (32767, True), (32768, False), (44871, False), (29500, False)],
+)
+def test_a_port_of_the_kernel_s_or_of_ranks_makes_no_server(
+    tmp_path: Path, port: int, serves: bool
+) -> None:
+    (tmp_path / "net").mkdir()
+    (tmp_path / "net/tcp").write_text(SOCKETS.replace("00000000:07E8", f"00000000:{port:04X}"))
+    assert sockets.listens(str(tmp_path), lambda: {"1574"}) is serves
+
+
 def test_a_communicators_socket_is_told_by_its_name() -> None:
     assert [*sockets.of_communicators(UNIX_SOCKETS.decode().splitlines())] == ["31415"]
     assert [*sockets.of_communicators(SOCKETS.splitlines())] == []

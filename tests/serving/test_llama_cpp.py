@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 
-from gpunode.serving.relatives import EPHEMERAL
+from gpunode.node.sockets import EPHEMERAL
 from tests.conftest import until
 from tests.daemon import Daemon, daemon, is_free
 from tests.fakes.nvml import FakeDriver

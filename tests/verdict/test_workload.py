@@ -80,6 +80,10 @@ def test_training_is_told_by_its_evidence(actor: Actor, evidence: str) -> None:
         (Actor(0, rates={(steps.REQUEST_ITEMS, ()): 3.0}), "a client reports requests"),
         (Actor(0, listens=True), "process 7 waits for TCP connections"),
         (Actor(0, listens=True, world_size="2"), "process 7 waits for TCP connections"),
+        (
+            Actor(0, listens=True, program="ray::ServeReplica:a:B"),
+            "process 7 waits for TCP connections",
+        ),
         (Actor(0, listens=True, exchanges=True, parent="vllm"), "process 7 belongs to vllm"),
     ],
 )
@@ -90,6 +94,11 @@ def test_serving_is_told_by_its_evidence(actor: Actor, evidence: str) -> None:
 @pytest.mark.parametrize("program", ["train", "", "vllm_benchmark", "not-ollama", "python3"])
 def test_what_shows_nothing_is_unknown(program: str) -> None:
     assert kind_of(Actor(0, program=program)) == ("unknown", "nothing that tells")
+
+
+def test_a_worker_of_ray_that_listens_for_others_is_no_server() -> None:
+    actor = Actor(0, listens=True, program="ray::RayTrainWorker", parent="raylet")
+    assert kind_of(actor) == ("unknown", "nothing that tells")
 
 
 def test_a_launcher_alone_is_no_training() -> None:

@@ -61,9 +61,9 @@ SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 class Role:
     """The names of a process's program and of its parent's, and what it does.
 
-    ``listens``: it waits for TCP connections. ``trains``: it has had threads of PyTorch's autograd,
-    which start with the first backward pass. ``exchanges``: it has had threads of a process group
-    on CPUs. A name is empty and the others are None if they cannot be read.
+    ``listens``: it waits for TCP connections as a server does. ``trains``: it has had threads of
+    PyTorch's autograd, which start with the first backward pass. ``exchanges``: it has had threads
+    of a process group on CPUs. A name is empty and the others are None if they cannot be read.
     """
 
     pid: int

@@ -310,7 +310,10 @@ class Node(Protocol):
         ...
 
     def listens(self, pid: int) -> bool:
-        """Whether a process waits for TCP connections. Raises ``OSError``."""
+        """Whether a process waits for TCP connections as a server does: see ``node/sockets.py``.
+
+        Raises ``OSError``.
+        """
         ...
 
     def communicates(self, pid: int) -> bool:

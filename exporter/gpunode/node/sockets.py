@@ -32,13 +32,26 @@ AT_ONCE = 600
 walks its table of all connections, which takes 5 ms where it has room for 262,144."""
 
 
+EPHEMERAL = 32768
+"""Ports from which the kernel gives one to who asks for any: of a process on a GPU, those of
+communicators, which before NCCL 2.17 take who connects for a rank. A server's is chosen by a
+person. https://docs.kernel.org/networking/ip-sysctl.html (ip_local_port_range)"""
+
+STORE = 29500
+"""Where ranks of PyTorch meet by default.
+https://github.com/pytorch/pytorch/blob/main/torch/distributed/run.py"""
+
+
 def listens(process: str, held: Callable[[], set[str]]) -> bool:
-    """Whether a process, given by its folder in /proc, waits for TCP connections.
+    """Whether a process, given by its folder in /proc, waits for TCP connections as a server does.
+
+    Not so at a port that the kernel gave it, nor at that of PyTorch's ranks.
 
     ``held`` returns the inodes of its sockets. Raises ``OSError``, also as that does, and with
     ``EFBIG`` if there are more than ``ROWS``.
     """
-    return bool(_waiting(process, held))
+    ports = map(port_of, listening_at(process, held))
+    return any(port < EPHEMERAL and port != STORE for port in ports)
 
 
 def listening_at(process: str, held: Callable[[], set[str]]) -> list[str]:
@@ -47,6 +60,11 @@ def listening_at(process: str, held: Callable[[], set[str]]) -> list[str]:
     ``held`` returns the inodes of its sockets. Raises ``OSError``, as ``listens`` does.
     """
     return [address for address in dict.fromkeys(_waiting(process, held)) if address]
+
+
+def port_of(address: str) -> int:
+    """The port of HOST:PORT."""
+    return int(address.rpartition(":")[2])
 
 
 def communicates(process: str, held: Callable[[], set[str]]) -> bool:

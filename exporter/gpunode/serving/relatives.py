@@ -14,6 +14,7 @@ from gpunode.holders.holder import Holder, stat_of
 from gpunode.holders.owner import tenant
 from gpunode.node.kernel import ProcessStat
 from gpunode.node.node import text_of
+from gpunode.node.sockets import EPHEMERAL, port_of
 from gpunode.serving.engines import PROGRAMS
 
 DEEPEST = 8
@@ -31,11 +32,6 @@ STARTERS = frozenset(
     }
 )
 """Programs that start servers and are none, by their names in /proc/PID/stat."""
-
-EPHEMERAL = 32768
-"""Ports from which the kernel gives one to who asks for any: of a process on a GPU, those of
-communicators, which before NCCL 2.17 take who connects for a rank. An engine's is chosen by a
-person."""
 
 PORTS = 8
 """The most ports of a process to ask."""
@@ -120,6 +116,6 @@ def children(above: Holder, others: Collection[int], known: Known) -> Iterator[H
 def addresses(holder: Holder, *, on_gpu: bool) -> list[str]:
     """Where a process may answer, the lowest ports first. Raises ``OSError``."""
     found = holder.ask_sockets("listening_at", holder.node.listening_at)
-    ports = {address: int(address.rpartition(":")[2] or 0) for address in found}
+    ports = {address: port_of(address) for address in found}
     chosen = (a for a in found if not on_gpu or ports[a] < EPHEMERAL)
     return sorted(chosen, key=ports.__getitem__)[:PORTS]

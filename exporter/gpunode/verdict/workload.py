@@ -27,8 +27,8 @@ WORKLOAD = Metric(
     "gauge",
     "The kind of work on the GPU: exactly one is 1. Training has a client that reports steps, a "
     "communicator, a process group of Gloo, a data loader or a backward pass; serving a client or "
-    "an engine that reports requests, a server's program, or a socket that waits for connections; "
-    "interactive a notebook's kernel. /api/v1/verdict says which.",
+    "an engine that reports requests, a server's program, or a socket that waits for connections "
+    "at a port below 32768; interactive a notebook's kernel. /api/v1/verdict says which.",
     (*GPU, "kind"),
 )
 
@@ -62,6 +62,11 @@ SERVERS = PROGRAMS | frozenset(
     }
 )
 """Programs by the names of their files or modules, as ``relatives.names_of`` has them."""
+
+RAY = "ray::"
+REPLICA = "ray::ServeReplica"
+"""What Ray calls its workers, each of which listens for the others, and those that serve.
+https://docs.ray.io/en/latest/ray-core/configure.html (``--min-worker-port``)"""
 
 LOADER = "pt_data_worker"
 """The name that PyTorch gives to the processes of a data loader.
@@ -114,6 +119,7 @@ def workload_of(
         if role.exchanges:
             return Workload("training", f"process {role.pid} has a process group of Gloo")
     for role in roles:
-        if role.listens:
+        of_ray = role.program.startswith(RAY) and not role.program.startswith(REPLICA)
+        if role.listens and not of_ray:
             return Workload("serving", f"process {role.pid} waits for TCP connections")
     return Workload("unknown", "nothing that tells")
