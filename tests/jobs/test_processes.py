@@ -17,6 +17,7 @@ from gpunode.metric import Metric
 from gpunode.node.local import LocalNode
 from gpunode.node.node import SteppedClock
 from gpunode.source import Reading
+from tests.holders.proc import Card
 
 
 def stat(name: str, ticks: float, start: int, system: float = 0.0, faults: float = 1.0) -> str:
@@ -248,6 +249,24 @@ def test_a_trainer_in_a_thread_of_its_own_forks_there(
     assert reading is not None
     assert told(reading, job.LOADER_WORKERS) == (1 if asked else None)
     assert [one.times for one in reading.unread] == ([] if asked else [1])
+
+
+def test_a_rank_on_another_gpu_is_no_loader_of_the_one_that_launched_it(tmp_path: Path) -> None:
+    tasks = {
+        1: Task({1: 0.2}, children=(2, 3)),
+        2: Task({2: 1.0}, children=(4,)),
+        3: Task({3: 0.4}),
+        4: Task({4: 0.9}),
+    }
+    proc, other = Proc(tmp_path, tasks), Card(7)
+    other.hold(2)
+    source = proc.source()
+    for _ in range(4):
+        proc.pass_by(10)
+        source.census.look(other)  # type: ignore[arg-type]
+        reading = source.read()
+    assert told(reading, job.PROCESSES) == 2
+    assert told(reading, job.LOADER_THREAD) == pytest.approx(0.4, abs=0.01)
 
 
 def test_workers_that_are_new_in_each_epoch_are_known_by_their_whole_life(tmp_path: Path) -> None:

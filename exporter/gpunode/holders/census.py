@@ -93,6 +93,11 @@ class Census:
         """Those of every GPU and MIG instance, as ``everywhere`` last listed them."""
         return [gpu.identity for gpu in self._gpus]
 
+    @property
+    def on_gpus(self) -> dict[int, Holder]:
+        """The processes on any GPU by their PIDs, as the drivers listed them last; asks none."""
+        return {holder.pid: holder for look in self._looks.values() for holder in look.holders}
+
     def look(self, gpu: Gpu, within: float = FRESH) -> Look | None:
         """The processes on a GPU, as the driver listed them less than so many seconds ago.
 

@@ -1,7 +1,7 @@
 """The node resources that the processes on each GPU use: CPU, memory, pressure and /dev/shm.
 
-A job on a GPU is the processes that the driver lists and all their descendants, because the
-children of a training process prepare its data. https://docs.kernel.org/filesystems/proc.html
+A job on a GPU is the processes that the driver lists and their descendants that are on no
+other GPU, because the children of a training process prepare its data. https://docs.kernel.org/filesystems/proc.html
 """
 
 from __future__ import annotations
@@ -564,7 +564,7 @@ class JobProcesses:
             if not self._add(job, pid, elapsed):
                 job.unreadable["stat"] += 1
         queue = list(job.processes)
-        room = THREADS
+        room, elsewhere = THREADS, self.census.on_gpus
         for pid in queue:
             # A process on the GPU may train in any thread, as those of Ray Train do.
             others = self._other_threads(pid) if pid in job.roots else []
@@ -572,7 +572,8 @@ class JobProcesses:
             others = others[:room]
             room -= len(others)
             for child in self._children(pid, (pid, *others)):
-                if child in job.processes:
+                # What is on another GPU is a rank, and no loader of the one that started it.
+                if child in job.processes or int(child) in elsewhere:
                     continue
                 if len(queue) >= LOOKED_AT:
                     job.whole = False
