@@ -23,6 +23,7 @@ from gpunode.jobs.owners import ALLOCATIONS, GpuOwners, OwnersDetail
 from gpunode.node.local import LocalNode
 from gpunode.source import Absent
 from tests.fakes.kubelet import FakeKubelet, kubelet
+from tests.holders.proc import Card, Proc
 from tests.machine import MACHINES, MachineGpu, exported, stat, told
 
 SOCKET = "/var/lib/kubelet/pod-resources/kubelet.sock"
@@ -341,6 +342,7 @@ def test_the_server_of_mps_owns_a_gpu_only_while_nobody_else_does(
     assert [holder.pid for holder in look.holders] == list(clients or (10,))
 
 
+BATCH = "/system.slice/slurmstepd.scope/job_42/step_batch/user/task_0"
 SLURM_STEP = "/system.slice/slurmstepd.scope/job_42/step_0/user/task_{}"
 
 
@@ -387,6 +389,9 @@ LOCALHOST = "MASTER_ADDR=localhost", "MASTER_PORT=29500"
         ((ONE_POD, 70), (OTHER_POD, 70), False),
         (("/user.slice", 1), ("/user.slice", 1), False),
         (("/user.slice", None), ("/user.slice", None), False),
+        # tasks of one step of Slurm, each with a shell of its own; scripts of a batch job
+        ((SLURM_STEP.format(0), 70), (SLURM_STEP.format(1), 71), True),
+        ((BATCH, 70), (BATCH, 71), False),
     ],
 )
 def test_processes_have_a_job_in_common_or_not(
@@ -396,3 +401,44 @@ def test_processes_have_a_job_in_common_or_not(
     same: bool,
 ) -> None:
     assert (job_of(root, 100, *one) == job_of(root, 101, *other)) is same
+
+
+def jobs_of(proc: Proc) -> list[str]:
+    """What the jobs of a process on each GPU are called."""
+    settings, pods = Settings(), Pods(proc.node, Settings())
+    found = []
+    for card in proc.cards:
+        proc.census.look(card)  # type: ignore[arg-type]
+    for card in proc.cards:
+        detail = GpuOwners(proc.census, card, settings, pods).read().detail  # type: ignore[arg-type]
+        assert isinstance(detail, OwnersDetail)
+        found += [process.job for process in detail.processes]
+    return found
+
+
+@pytest.mark.parametrize("environment", ["", "\0".join(LOOPBACK)])
+def test_what_one_raylet_has_started_may_be_of_several_jobs(
+    tmp_path: Path, environment: str
+) -> None:
+    proc = Proc(tmp_path, [Card(0), Card(1)])
+    proc.run(70)
+    (tmp_path / "proc/70/stat").write_text(stat(70).replace("python3", "raylet"))
+    for pid, card in zip((100, 101), proc.cards, strict=True):
+        proc.run(pid, environment=environment)
+        (tmp_path / f"proc/{pid}/stat").write_text(stat(pid, parent=70))
+        card.hold(pid)
+    one, other = jobs_of(proc)
+    assert one != other
+
+
+def test_a_script_belongs_to_the_job_of_the_ranks_that_it_has_launched(tmp_path: Path) -> None:
+    """As by default with Lightning, of which the script itself is the first rank."""
+    proc = Proc(tmp_path, [Card(0), Card(1), Card(2)])
+    proc.run(100)
+    proc.run(101, environment="\0".join(LOOPBACK))
+    proc.run(102)
+    for pid, parent, card in zip((100, 101, 102), (70, 100, 100), proc.cards, strict=True):
+        (tmp_path / f"proc/{pid}/stat").write_text(stat(pid, parent=parent))
+        card.hold(pid)
+    first, second, other = jobs_of(proc)
+    assert first == second != other

@@ -6,9 +6,10 @@ may choose, only tells its place in its job and its settings.
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass, field
+from collections.abc import Collection
+from dataclasses import astuple, dataclass, field, replace
 
-from gpunode.holders.holder import Holder
+from gpunode.holders.holder import Holder, stat_of
 from gpunode.holders.pods import Pods
 from gpunode.node.cgroup import CgroupOwner
 from gpunode.node.node import Node
@@ -18,6 +19,10 @@ ID_LENGTH = 64
 
 LONGEST_VALUE = 64
 """Characters of a setting's value to export, and of the host name of a rendezvous to compare."""
+
+RAYLET = "raylet"
+"""What starts all workers of Ray on a node, by its name in /proc/PID/stat.
+https://docs.ray.io/en/latest/ray-core/configure.html"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +67,8 @@ class Started:
     environment_read: bool = False
     job: str = ""
     """The same for all processes of one job on this node: the address of its rendezvous and whose
-    it is, with its cgroup where that is a loopback address; or its cgroup and the process that
-    started it."""
+    it is, with its cgroup where that is a loopback address; or its cgroup, with its step of Slurm
+    if that has a number, or else the process that started it."""
 
 
 def started(holder: Holder, pods: Pods) -> Started:
@@ -77,8 +82,6 @@ def started(holder: Holder, pods: Pods) -> Started:
     except OSError:
         environment, environment_read = {}, False
     owner = _owner(holder, place, pods)
-    # Where process 1 is the parent, the one that started it has ended.
-    parent = holder.parent if holder.parent > 1 else holder.pid
     return Started(
         holder.pid,
         holder.start or 0.0,
@@ -89,8 +92,28 @@ def started(holder: Holder, pods: Pods) -> Started:
         _number(environment.get("WORLD_SIZE") or environment.get("SLURM_NTASKS", "")),
         {n: v[:LONGEST_VALUE] for n, v in environment.items() if n.startswith(("NCCL_", "TORCH_"))},
         environment_read,
-        _job(environment, owner, place, parent),
+        _job(environment, owner, place, _starter(holder, place)),
     )
+
+
+def among(one: Started, holder: Holder, on_gpus: Collection[Holder], pods: Pods) -> Started:
+    """A process in the job of a rank that it has launched, if it is not launched itself.
+
+    By default, a script for Lightning is the first rank and launches the others.
+    https://github.com/Lightning-AI/pytorch-lightning (``_SubprocessScriptLauncher``)
+    """
+    if not _is_launched(holder):
+        for child in on_gpus:
+            if child.parent == holder.pid and _is_launched(child):
+                return replace(one, job=started(child, pods).job)
+    return one
+
+
+def _is_launched(holder: Holder) -> bool:
+    try:
+        return "MASTER_PORT" in holder.environment()
+    except OSError:
+        return False
 
 
 def _owner(holder: Holder, place: CgroupOwner, pods: Pods) -> Owner:
@@ -145,13 +168,27 @@ def tenant(holder: Holder) -> Tenant:
     return Tenant(user, pod, place.container_id, place.slurm_job, processes)
 
 
-def _job(environment: dict[str, str], owner: Owner, place: CgroupOwner, parent: int) -> str:
+def _starter(holder: Holder, place: CgroupOwner) -> str:
+    """What started a process and the others of its job, as far as it tells them from more.
+
+    Where process 1 is the parent, the one that started it has ended. What Ray has started may
+    belong to any job of its cluster. Each task of a step of Slurm may have a shell of its own.
+    """
+    parent = stat_of(holder.node, holder.parent) if holder.parent > 1 else None
+    if parent is not None and parent.name == RAYLET:
+        return f"{RAYLET} {holder.pid}"
+    if place.slurm_step[:1].isdecimal():
+        return ""
+    return str(holder.parent if holder.parent > 1 else holder.pid)
+
+
+def _job(environment: dict[str, str], owner: Owner, place: CgroupOwner, starter: str) -> str:
     """What the processes of one job on a node have in common, and no others.
 
     A job may have a pod for each rank, but only in one namespace.
     """
-    if "MASTER_PORT" not in environment:
-        return " ".join((*astuple(place), str(parent)))
+    if "MASTER_PORT" not in environment or starter.startswith(RAYLET):
+        return " ".join((*astuple(place), starter))
     host, port = (
         environment.get("MASTER_ADDR", "")[:LONGEST_VALUE],
         environment["MASTER_PORT"][:LONGEST_VALUE],

@@ -18,7 +18,7 @@ from gpunode.driver.driver import Gpu, Process, known
 from gpunode.gpu import GPU
 from gpunode.holders.census import Census
 from gpunode.holders.holder import Holder, Role
-from gpunode.holders.owner import Owner, Started, started
+from gpunode.holders.owner import Owner, Started, among, started
 from gpunode.holders.pods import Pods
 from gpunode.holders.slurm import FOLDER, SLUID_ONLY, SlurmJobs
 from gpunode.holders.source import HoldersSource
@@ -160,7 +160,8 @@ class GpuOwners:
         processes = {p.pid: p for p in look.processes if p.pid in pids} if look is not None else {}
         # The start parameters of a process do not change.
         self._started = {h: self._started.get(h) or started(h, self.pods) for h in holders}
-        found = {holder.pid: each for holder, each in self._started.items()}
+        on_gpus = self.census.on_gpus.values()
+        found = {h.pid: among(s, h, on_gpus, self.pods) for h, s in self._started.items()}
         chosen = {setting for each in found.values() for setting in each.nccl.items()}
         settings, without = bounded(sorted(chosen), MORE_SETTINGS)
         pods = self.pods.holders(self.gpu.identity)
