@@ -193,6 +193,9 @@ def held_by(processes: int) -> list[Process]:
         ),
         pytest.param(window(steady(79), processes=[]), {"free": 1.0}, id="no process"),
         pytest.param(
+            window(steady(79), processes=[Process(1, 4e6, "graphics")]), {"free": 1.0}, id="Xorg"
+        ),
+        pytest.param(
             window(steady(122), quiet_for=IDLE_AFTER + 2), {"idle": 1.0}, id="held and unused"
         ),
         pytest.param(

@@ -346,6 +346,23 @@ BATCH = "/system.slice/slurmstepd.scope/job_42/step_batch/user/task_0"
 SLURM_STEP = "/system.slice/slurmstepd.scope/job_42/step_0/user/task_{}"
 
 
+@pytest.mark.parametrize("computes", [False, True])
+def test_who_only_draws_owns_no_gpu(root: Path, computes: bool) -> None:
+    """As the display server of a workstation, which is root's and on each GPU."""
+    for pid, cgroup in ((10, "/system.slice"), (11, SLURM_STEP.format(0))):
+        (root / f"proc/{pid}").mkdir(parents=True)
+        (root / f"proc/{pid}/cgroup").write_text(f"0::{cgroup}\n")
+        (root / f"proc/{pid}/stat").write_text(stat(pid))
+    card = Card()
+    card.running = [Process(10, None, "graphics"), *[Process(11, None, "compute")] * computes]
+    card.process_use = list  # type: ignore[attr-defined]
+    source = GpuOwners(Census(LocalNode(root)), card, Settings(), pods_of(root))  # type: ignore[arg-type]
+    text = exported(told(source))
+    assert ('slurm_job="42",user="",uuid="GPU-0",via="process"} 1' in text) is computes
+    assert text.count("gpunode_gpu_owner_info{") == text.count("gpunode_gpu_allocated{") == computes
+    assert 'pid="10"' in text
+
+
 def job_of(root: Path, pid: int, cgroup: str, parent: int | None, *environment: str) -> str:
     """What a process's job is called; without a parent, its stat file cannot be read."""
     folder = root / f"proc/{pid}"

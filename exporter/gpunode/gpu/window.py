@@ -66,8 +66,8 @@ class Window:
 
     @property
     def empty(self) -> bool:
-        """Whether no process is known to be on the GPU."""
-        return self.processes is not None and not self.processes
+        """Whether no process is known to be on the GPU that does more than draw."""
+        return self.processes is not None and all(p.kind == "graphics" for p in self.processes)
 
     @property
     def rests(self) -> bool:

@@ -59,7 +59,8 @@ ALLOCATED = Metric(
     "gpunode_gpu_allocated",
     "gauge",
     "Whether the GPU is taken: the kubelet gave it to a container, Slurm gave it to a job, or a "
-    "process runs on it. Absent if no process runs and it is not known whether a job has it.",
+    "process that does not only draw runs on it. Absent if none does and it is not known whether a "
+    "job has it.",
     GPU,
 )
 PROCESS = Metric(
@@ -162,6 +163,9 @@ class GpuOwners:
         self._started = {h: self._started.get(h) or started(h, self.pods) for h in holders}
         on_gpus = self.census.on_gpus.values()
         found = {h.pid: among(s, h, on_gpus, self.pods) for h, s in self._started.items()}
+        # Who only draws, as root's display server does, has not been given the GPU.
+        drawing = pids - {holder.pid for holder in look.computing} if look is not None else set()
+        owning = [each for pid, each in found.items() if pid not in drawing]
         chosen = {setting for each in found.values() for setting in each.nccl.items()}
         settings, without = bounded(sorted(chosen), MORE_SETTINGS)
         pods = self.pods.holders(self.gpu.identity)
@@ -171,7 +175,7 @@ class GpuOwners:
         clients = {p.pid for p in look.processes if p.kind == "mps"} if look is not None else set()
         samples = (
             *MPS_CLIENTS.at(float(len(clients)) if clients else None, *self.labels),
-            *self._owner_samples(found.values(), pods),
+            *self._owner_samples(owning, pods),
             *self._process_samples(processes, found),
             *(Sample(NCCL_SETTING, (*self.labels, *setting), 1.0) for setting in settings),
         )
