@@ -18,6 +18,7 @@ from gpunode.config import Settings
 from gpunode.driver.driver import Identity, Process
 from gpunode.driver.nvidia.vendor import is_device
 from gpunode.holders.census import Census
+from gpunode.holders.owner import Started
 from gpunode.holders.pods import Pods
 from gpunode.jobs.owners import ALLOCATIONS, GpuOwners, OwnersDetail
 from gpunode.node.local import LocalNode
@@ -422,18 +423,23 @@ def test_processes_have_a_job_in_common_or_not(
 
 def jobs_of(proc: Proc) -> list[str]:
     """What the jobs of a process on each GPU are called."""
+    return [process.job for process in started_of(proc)]
+
+
+def started_of(proc: Proc) -> list[Started]:
+    """The processes on each GPU."""
     settings, pods = Settings(), Pods(proc.node, Settings())
-    found = []
+    found: list[Started] = []
     for card in proc.cards:
         proc.census.look(card)  # type: ignore[arg-type]
     for card in proc.cards:
         detail = GpuOwners(proc.census, card, settings, pods).read().detail  # type: ignore[arg-type]
         assert isinstance(detail, OwnersDetail)
-        found += [process.job for process in detail.processes]
+        found += detail.processes
     return found
 
 
-@pytest.mark.parametrize("environment", ["", "\0".join(LOOPBACK)])
+@pytest.mark.parametrize("environment", ["SLURM_PROCID=3", "\0".join((*LOOPBACK, "RANK=3"))])
 def test_what_one_raylet_has_started_may_be_of_several_jobs(
     tmp_path: Path, environment: str
 ) -> None:
@@ -444,8 +450,9 @@ def test_what_one_raylet_has_started_may_be_of_several_jobs(
         proc.run(pid, environment=environment)
         (tmp_path / f"proc/{pid}/stat").write_text(stat(pid, parent=70))
         card.hold(pid)
-    one, other = jobs_of(proc)
-    assert one != other
+    one, other = started_of(proc)
+    assert one.job != other.job
+    assert (one.rank, other.rank) == ("", "")
 
 
 def test_a_script_belongs_to_the_job_of_the_ranks_that_it_has_launched(tmp_path: Path) -> None:
@@ -459,3 +466,25 @@ def test_a_script_belongs_to_the_job_of_the_ranks_that_it_has_launched(tmp_path:
         card.hold(pid)
     first, second, other = jobs_of(proc)
     assert first == second != other
+
+
+@pytest.mark.parametrize(
+    ("parents", "tasks", "ranks"),
+    [
+        ((70, 71), (0, 1), ["0", "1"]),
+        ((70, 70), (3, 3), ["", ""]),  # as what torch.multiprocessing.spawn starts
+        ((70, 100), (3, 3), ["3", "3"]),  # a loader with a context of its own
+    ],
+)
+def test_what_several_have_from_one_task_of_slurm_is_no_rank(
+    tmp_path: Path, parents: tuple[int, int], tasks: tuple[int, int], ranks: list[str]
+) -> None:
+    proc = Proc(tmp_path, [Card(0), Card(1)])
+    for pid, parent, task, card in zip((100, 101), parents, tasks, proc.cards, strict=True):
+        proc.run(pid, environment=f"SLURM_PROCID={task}\0SLURM_LOCALID={task}\0SLURM_NTASKS=4")
+        (tmp_path / f"proc/{pid}/stat").write_text(stat(pid, parent=parent))
+        (tmp_path / f"proc/{pid}/cgroup").write_text(f"0::{SLURM_STEP.format(task)}\n")
+        card.hold(pid)
+    found = started_of(proc)
+    assert [one.rank for one in found] == [one.local_rank for one in found] == ranks
+    assert [one.world_size for one in found] == ["4" if rank else "" for rank in ranks]

@@ -82,31 +82,55 @@ def started(holder: Holder, pods: Pods) -> Started:
     except OSError:
         environment, environment_read = {}, False
     owner = _owner(holder, place, pods)
+    starter = _starter(holder, place)
+    # The workers of Ray inherit the rank of what started Ray.
+    says = {} if starter.startswith(RAYLET) else environment
     return Started(
         holder.pid,
         holder.start or 0.0,
         owner,
         place.slurm_step,
-        _number(environment.get("RANK") or environment.get("SLURM_PROCID", "")),
-        _number(environment.get("LOCAL_RANK") or environment.get("SLURM_LOCALID", "")),
-        _number(environment.get("WORLD_SIZE") or environment.get("SLURM_NTASKS", "")),
+        _number(says.get("RANK") or says.get("SLURM_PROCID", "")),
+        _number(says.get("LOCAL_RANK") or says.get("SLURM_LOCALID", "")),
+        _number(says.get("WORLD_SIZE") or says.get("SLURM_NTASKS", "")),
         {n: v[:LONGEST_VALUE] for n, v in environment.items() if n.startswith(("NCCL_", "TORCH_"))},
         environment_read,
-        _job(environment, owner, place, _starter(holder, place)),
+        _job(environment, owner, place, starter),
     )
 
 
 def among(one: Started, holder: Holder, on_gpus: Collection[Holder], pods: Pods) -> Started:
-    """A process in the job of a rank that it has launched, if it is not launched itself.
+    """A process as the others on GPUs show it.
 
-    By default, a script for Lightning is the first rank and launches the others.
+    It is in the job of a rank that it has launched, if it is not launched itself: by default, a
+    script for Lightning is the first rank and launches the others. What several have from one task
+    of Slurm, as what a script of one task spawns, is no rank of theirs.
     https://github.com/Lightning-AI/pytorch-lightning (``_SubprocessScriptLauncher``)
     """
+    task = _slurm_task(holder)
+    if task and any(_slurm_task(h) == task for h in on_gpus if not _of_one_rank(h, holder)):
+        one = replace(one, rank="", local_rank="", world_size="")
     if not _is_launched(holder):
         for child in on_gpus:
             if child.parent == holder.pid and _is_launched(child):
                 return replace(one, job=started(child, pods).job)
     return one
+
+
+def _slurm_task(holder: Holder) -> tuple[str, ...]:
+    """The job, step and rank of a process that has its rank from Slurm; else empty."""
+    try:
+        environment, place = holder.environment(), holder.cgroup()
+    except OSError:
+        return ()
+    rank = "" if "RANK" in environment else environment.get("SLURM_PROCID", "")
+    job = place.slurm_job or environment.get("SLURM_JOB_ID", "")
+    return (job, place.slurm_step, rank) if rank else ()
+
+
+def _of_one_rank(one: Holder, other: Holder) -> bool:
+    """Whether they are one process, or one has started the other, as a loader."""
+    return one.pid in (other.pid, other.parent) or one.parent == other.pid
 
 
 def _is_launched(holder: Holder) -> bool:
