@@ -53,6 +53,19 @@ def test_what_only_some_gpus_have(fake: FakeDriver) -> None:
     assert by_label(series, "gpunode_gpu_row_remap_banks", "spare") == {"none": 1}
 
 
+def test_a_link_to_the_cpu_that_does_not_answer_is_no_reading(fake: FakeDriver) -> None:
+    links = "gpu 0 field 170 - 2\ngpu 0 field 171 - 1\ngpu 0 field 231 - 3\n"
+    links += "gpu 0 field 232 0 100\ngpu 0 field 232 1 fail 999\n"
+    fake.write(links)
+    with watching(fake) as daemon:
+        until(lambda: values(scrape(daemon), "gpunode_gpu_c2c_links"))
+        series = scrape(daemon)
+        assert by_label(series, "gpunode_gpu_c2c_links", "state") == {"up": 2, "down": 0}
+        assert by_label(series, "gpunode_gpu_c2c_errors_total", "kind") == {"interrupt": 6}
+        fake.write(f"{links}gpu 0 field 171 1 fail 999\n")
+        until(lambda: not values(scrape(daemon), "gpunode_gpu_c2c_links"))
+
+
 def test_an_error_of_a_rare_sensor_hides_no_other(fake: FakeDriver) -> None:
     fake.write("".join(f"gpu 0 fail {call} 999\n" for call in RARE))
     with watching(fake) as daemon:

@@ -151,7 +151,10 @@ def nvlink_bytes(device: Device) -> dict[str, float]:
 
 
 def chip_links(device: Device) -> ChipLinks:
-    """The links to the CPU of the module, and their errors together."""
+    """The links to the CPU of the module, and their errors together, if all links answer.
+
+    Raises ``Unsupported`` if it is not known which of them are up.
+    """
     ((_, count),) = device.fields(pynvml.NVML_FI_DEV_C2C_LINK_COUNT).items()
     links = range(int(reading("C2C links", count, LINKS)))
     if not links:
@@ -159,11 +162,18 @@ def chip_links(device: Device) -> ChipLinks:
     status = pynvml.NVML_FI_DEV_C2C_LINK_GET_STATUS
     kinds = (status, *C2C_ERRORS)
     values = device.fields(*((kind, link) for link in links for kind in kinds))
-    errors: dict[str, float] = {}
-    for (kind, _), value in values.items():
-        if kind in C2C_ERRORS:
-            errors[C2C_ERRORS[kind]] = errors.get(C2C_ERRORS[kind], 0.0) + value
-    return ChipLinks(len(links), sum(values.get((status, link)) == 1 for link in links), errors)
+    of_all = {
+        kind: [values[kind, link] for link in links]
+        for kind in kinds
+        if all((kind, link) in values for link in links)
+    }
+    if status not in of_all:
+        raise Unsupported(f"C2C: GPU {device.index} does not say which of its links are up")
+    return ChipLinks(
+        len(links),
+        sum(state == 1 for state in of_all[status]),
+        {name: sum(of_all[kind]) for kind, name in C2C_ERRORS.items() if kind in of_all},
+    )
 
 
 def peers(device: Device) -> dict[int, int]:
