@@ -12,9 +12,11 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, get_args
 
 import yaml
+from pydantic import BaseModel, create_model
+from pydantic.fields import FieldInfo
 
 from alerts.generate import SHIPPED
 from alerts.model import Threshold
@@ -239,7 +241,6 @@ def _special() -> dict[str, dict[str, Any]]:
     """The schemas of values whose keys are listed elsewhere."""
     severity = {"type": "string", "pattern": NAME_OF_SEVERITY}
     kinds = {str: "string", int: "number", float: "number"}
-    scalar = {"type": ["string", "number", "boolean"]}
     texts = {"type": "object", "additionalProperties": {"type": "string"}}
     named = {
         name: texts
@@ -254,10 +255,7 @@ def _special() -> dict[str, dict[str, Any]]:
         where = settings
         for part in path[:-1]:
             where = where["properties"].setdefault(part, _closed({}))
-        literal = get_origin(field.annotation) is Literal
-        where["properties"][path[-1]] = (
-            {"enum": list(get_args(field.annotation))} if literal else scalar
-        ) | {"description": field.description}
+        where["properties"][path[-1]] = _setting(field)
     return {
         **named,
         "config": settings,
@@ -281,6 +279,22 @@ def _special() -> dict[str, dict[str, Any]]:
         ),
         "rules.severities": _closed(dict.fromkeys(get_args(Severity), severity)),
     }
+
+
+def _setting(field: FieldInfo) -> dict[str, Any]:
+    """The schema of a setting of the daemon, which reads a text whatever it looks like."""
+    kind: Any = field.annotation
+    alone: type[BaseModel] = create_model("Alone", it=(kind, field))
+    found: dict[str, Any] = alone.model_json_schema(by_alias=False)["properties"]["it"]
+    if "enum" in found:
+        wanted = {"enum": found["enum"]}
+    elif found.get("type") in ("integer", "number", "boolean"):
+        limits = ("type", "minimum", "exclusiveMinimum", "maximum")
+        wanted = {name: found[name] for name in limits if name in found}
+    else:
+        kept = {"pattern": found["pattern"]} if "pattern" in found else {}
+        wanted = {"type": ["string", "number", "boolean"], **kept}
+    return wanted | {"description": field.description}
 
 
 FROM_HERE = "# Generated from helm/generate.py by `make chart-files`; do not edit.\n"

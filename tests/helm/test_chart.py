@@ -156,6 +156,11 @@ def test_by_default_it_needs_no_crd_and_uses_those_that_are_there(tmp_path: Path
         "port: 98160",
         "config: {gpu: {intervall: 1}}",
         "config: {web: {listen_address: '0.0.0.0:1'}}",
+        "config: {gpu: {interval: 2s}}",
+        "config: {gpu: {interval: 0.1}}",
+        "config: {incident: {folder_bytes: 1Gi}}",
+        "config: {serving: {ask: maybe}}",
+        "config: {node: {drained_file: run/drained}}",
         "monitor: {intervall: 30s}",
         "monitor: {interval: 30}",
         "monitor: {kind: podMonitor}",
@@ -645,13 +650,21 @@ def test_the_daemon_takes_the_options_it_is_given(profile: str, tmp_path: Path) 
 
 
 def test_the_settings_of_a_file_are_those_that_the_daemon_reads(tmp_path: Path) -> None:
-    config = {"gpu": {"interval": 1.5}, "host": {"slow_interval": 120}, "log": {"level": "debug"}}
+    config = {
+        "gpu": {"interval": 1.5},
+        "host": {"slow_interval": 120},
+        "log": {"level": "debug"},
+        "incident": {"folder_bytes": 1 << 30, "keep": True},
+        "web": {"node_name": 17},
+    }
     objects = render(tmp_path, {"config": config})
     (found,) = (one for one in objects if one["metadata"]["name"] == "gpunode" and "data" in one)
     (tmp_path / "gpunode.yaml").write_text(found["data"]["gpunode.yaml"])
     settings = load(RunSettings, "gpunode run", [f"--config.file={tmp_path}/gpunode.yaml"])
     assert (settings.gpu.interval, settings.host.slow_interval) == (1.5, 120)
     assert settings.log.level == "debug"
+    assert (settings.incident.folder_bytes, settings.incident.keep) == (1 << 30, True)
+    assert settings.web.node_name == "17"
 
 
 # Rules
