@@ -282,6 +282,7 @@ def test_what_contradicts_itself_is_refused() -> None:
         ),
         ("monitor.enabled=true,monitor.interval=5m", "monitor.interval 5m is longer than 1m"),
         ("monitor.enabled=true,monitor.interval=1m,monitor.scrapeTimeout=2m", "longer"),
+        ("monitor.enabled=true,monitor.port=http", "port http: no container has a port of this"),
         ("rules.severities.page=low,rules.severities.info=low", "page and info are both low"),
         ("rules.severities.page=ticket", "page and ticket are both ticket"),
         ("rules.alertLabels.severity=warning", "see rules.severities"),

@@ -16,7 +16,15 @@
 
 {{/* The name of the port that is scraped. Values that --reuse-values keeps may be older than the key. */}}
 {{- define "gpunode.port" -}}
-{{- .Values.monitor.port | default "metrics" -}}
+{{- $port := .Values.monitor.port | default "metrics" -}}
+{{- $named := list "metrics" -}}
+{{- range concat (.Values.extraContainers | default list) (.Values.initContainers | default list) -}}
+{{- range .ports -}}{{- $named = append $named .name -}}{{- end -}}
+{{- end -}}
+{{- if not (has $port $named) -}}
+{{- fail (printf "monitor.port %s: no container has a port of this name, so that nothing would be scraped; choose from %s, or give it to a container of extraContainers" $port (join ", " $named)) -}}
+{{- end -}}
+{{- $port -}}
 {{- end -}}
 
 {{- define "gpunode.namespace" -}}
