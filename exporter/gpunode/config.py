@@ -760,7 +760,10 @@ class ReportSettings(CommandSettings):
 
     prometheus: PrometheusSettings = PrometheusSettings()
     since: str = Field(
-        "30d", alias="from", description="begin: a date, a time in UTC, or so long before the end"
+        "30d",
+        alias="from",
+        description="begin: a date, a time in UTC, or so long before the end; last-month for the "
+        "last calendar month before the end",
     )
     until: str = Field("now", alias="to", description="end: a date or a time in UTC, or now")
     by: Literal["namespace", "job", "user", "node", "model", "kind"] = Field(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from gpunode.cli.reporting import period
 from gpunode.config import ReportSettings, load
 from gpunode.report.billing import Billing, parse
+from gpunode.report.history import HOUR
 from tests.needs import need
 
 ROOT = Path(__file__).parents[2]
@@ -68,7 +71,26 @@ def test_the_options_are_those_of_the_command(monkeypatch: pytest.MonkeyPatch) -
     for options in asked:
         settings = load(ReportSettings, "gpunode report", options.split())
         assert settings.out_folder is not None
+        assert (settings.since, settings.until) == ("last-month", "now")
         assert str(settings.billing_file) == "/etc/gpunode/billing.yaml"
+
+
+@pytest.mark.parametrize(
+    ("until", "now", "begins", "ends"),
+    [
+        ("now", "2026-11-01T06:00", "2026-10-01", "2026-11-01"),
+        ("now", "2026-11-30T23:00", "2026-10-01", "2026-11-01"),
+        ("now", "2027-01-01T00:00", "2026-12-01", "2027-01-01"),
+        ("2026-03-01", "2026-11-01T06:00", "2026-02-01", "2026-03-01"),
+    ],
+)
+def test_each_hour_is_on_the_bill_of_one_calendar_month(
+    until: str, now: str, begins: str, ends: str
+) -> None:
+    def at(text: str) -> int:
+        return int(datetime.fromisoformat(text).replace(tzinfo=timezone.utc).timestamp())
+
+    assert period("last-month", until, at(now), HOUR) == (at(begins), at(ends))
 
 
 def _programs(folder: Path) -> dict[str, str]:

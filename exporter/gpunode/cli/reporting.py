@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from functools import partial
 from pathlib import Path
 
@@ -43,6 +43,9 @@ LONG = {
     **dict.fromkeys(("w", "week"), 7 * DAY),
 }
 """Seconds of each unit; a plural is taken as well."""
+
+LAST_MONTH = "last-month"
+"""The last calendar month in UTC that is over by the end, so that each hour is of one month."""
 
 LONGEST_PERIOD = 3 * 366 * 24 * HOUR
 LARGEST_SECRET = 1 << 16
@@ -234,7 +237,11 @@ def period(since: str, until: str, latest: int, step: int) -> tuple[int, int]:
     end = min(latest, wanted)
     if wanted > end:
         log.warning("to: %r is yet to come; the report ends at %s UTC", until, clock(latest))
-    if (lasting := LENGTH.fullmatch(since)) and lasting[2] in LONG:
+    if since == LAST_MONTH:
+        month = datetime.fromtimestamp(end, timezone.utc).replace(day=1, hour=0, minute=0, second=0)
+        end = int(month.timestamp())
+        start = int((month - timedelta(days=1)).replace(day=1).timestamp())
+    elif (lasting := LENGTH.fullmatch(since)) and lasting[2] in LONG:
         start = int(end - float(lasting[1]) * LONG[lasting[2]]) // step * step
     else:
         start = _moment(since, "from", step)
@@ -252,7 +259,11 @@ def _moment(text: str, name: str, step: int) -> int:
     except ValueError as error:
         raise UsageError(
             f"{name}: {text!r} is no date (2026-08-31), no time (2026-08-31T18:00)"
-            + (", nor a length (5min, 24h, 30d, 12w)" if name == "from" else " and not now")
+            + (
+                f", nor a length (5min, 24h, 30d, 12w) or {LAST_MONTH}"
+                if name == "from"
+                else " and not now"
+            )
         ) from error
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=timezone.utc)
