@@ -265,6 +265,13 @@ def test_a_parent_that_ends_while_it_is_looked_at_has_no_name(
     assert proc.holder().role().parent == ""
 
 
+def test_a_daemon_of_mpi_is_not_what_started_a_process(proc: Proc) -> None:
+    for pid, program, parent in ((5, "trtllm-serve", 1), (6, "/usr/bin/orted", 5), (7, "app", 6)):
+        proc.run(pid, program=program)
+        begin(proc.root, pid, parent=parent)
+    assert proc.holder().role().parent == "trtllm-serve"
+
+
 def test_the_names_of_threads_are_read_once_for_all_that_they_tell(
     proc: Proc, monkeypatch: pytest.MonkeyPatch
 ) -> None:

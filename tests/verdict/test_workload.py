@@ -36,6 +36,10 @@ def kind_of(actor: Actor) -> tuple[str, str]:
         ("tritonserver", "bash"),
         ("ollama", "systemd"),
         ("serve", "gunicorn"),
+        ("mpi4py.futures.server", "trtllm-serve"),
+        ("dynamo.trtllm", "bash"),
+        ("ray::RayWorkerWrapper.execute_method", "raylet"),
+        ("ray::RayWorkerProc", "raylet"),
     ],
 )
 def test_a_servers_program_or_its_parents_says_that_it_serves(program: str, parent: str) -> None:

@@ -53,6 +53,10 @@ GLOO = "pt_gloo"
 """A process group of Gloo, by which ranks exchange what is on CPUs, names its threads so.
 https://github.com/pytorch/pytorch/blob/main/torch/csrc/distributed/c10d/ProcessGroupGloo.cpp"""
 
+MPI_DAEMONS = frozenset({"orted", "prted"})
+"""What Open MPI puts between a program and the ranks that it spawns, as TensorRT-LLM does.
+https://www.open-mpi.org/doc/current/man1/orted.1.php"""
+
 SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 """Where launchers say how many processes a job has."""
 
@@ -321,12 +325,20 @@ class Holder:
             return None
 
     def _parent_s_program(self) -> str:
-        """The program of its parent now. Raises ``OSError``, also if that ends meanwhile."""
-        stat = stat_of(self.node, self.pid)
+        """The program of its parent now, or of its parent's where that is a daemon of MPI.
+
+        Raises ``OSError``, also if that ends meanwhile.
+        """
+        parent, program = self._above(self.pid)
+        return self._above(parent)[1] if program in MPI_DAEMONS else program
+
+    def _above(self, pid: int) -> tuple[int, str]:
+        """The parent of a process and its program, which is empty if that ends meanwhile."""
+        stat = stat_of(self.node, pid)
         parent = 0 if stat is None else stat.parent
         program = self.node.program(parent)
-        stat = stat_of(self.node, self.pid)
-        return program if stat is not None and stat.parent == parent else ""
+        stat = stat_of(self.node, pid)
+        return parent, program if stat is not None and stat.parent == parent else ""
 
     def _or(self, unknown: U, question: Callable[[], T]) -> T | U:
         """The answer to a question about the process, or what stands for none."""

@@ -177,7 +177,8 @@ VLLM = Engine(
         "https://github.com/vllm-project/vllm/blob/v0.8.5/vllm/engine/metrics.py",
         "https://github.com/vllm-project/vllm/tree/main/vllm/distributed/kv_transfer/kv_connector/v1",
     ),
-    frozenset({"vllm"}),
+    # https://github.com/vllm-project/vllm/tree/main/vllm/v1/executor (ray_executor*.py)
+    frozenset({"ray::rayworkerproc", "ray::rayworkerwrapper", "vllm"}),
     frozenset({GENERATED, ITEMS, OUTPUT_TOKEN, STEPS, FIRST_TOKEN}),
 )
 SGLANG = Engine(
@@ -258,7 +259,8 @@ TENSORRT_LLM = Engine(
         "https://github.com/NVIDIA/TensorRT-LLM/blob/main/tensorrt_llm/metrics/collector.py",
         "https://github.com/NVIDIA/TensorRT-LLM/blob/main/docs/source/commands/trtllm-serve.rst",
     ),
-    frozenset({"trtllm-serve"}),
+    # https://github.com/ai-dynamo/dynamo/tree/main/components/src/dynamo/trtllm
+    frozenset({"dynamo.trtllm", "trtllm-serve"}),
     path="/prometheus/metrics",
     flags="`return_perf_metrics: true` and `enable_iter_perf_stats: true` in its configuration",
 )
