@@ -21,7 +21,7 @@ from gpunode.holders.holder import (
 )
 from gpunode.source import MANY
 from tests.holders.proc import Card, Proc
-from tests.machine import begin
+from tests.machine import begin, stat
 
 
 @pytest.fixture
@@ -359,6 +359,23 @@ def seen(proc: Proc, monkeypatch: pytest.MonkeyPatch, **signs: bool | OSError) -
 def test_a_communicator_of_one_has_no_peer(proc: Proc, environment: str) -> None:
     proc.run(7, "python3", "pt_nccl_watchdg", environment=f"HOME=/root\0{environment}\0")
     assert proc.holder().peers() is False
+
+
+@pytest.mark.parametrize(("parent", "peers"), [("python3", True), ("bash", False)])
+def test_what_a_single_rank_has_spawned_on_other_gpus_has_peers(
+    tmp_path: Path, parent: str, peers: bool
+) -> None:
+    """An operator says how many pods there are; a shell starts ranks of one that are alone."""
+    proc = Proc(tmp_path, [Card(0), Card(1)])
+    begin(tmp_path, 5)
+    (tmp_path / "proc/5/stat").write_text(stat(5).replace("python3", parent))
+    for pid, card in zip((7, 8), proc.cards, strict=True):
+        proc.run(pid, "python3", "pt_nccl_watchdg", environment="WORLD_SIZE=1")
+        begin(tmp_path, pid, parent=5)
+        card.hold(pid)
+    looks = [proc.census.look(card) for card in proc.cards]  # type: ignore[arg-type]
+    found = [holder.peers() for look in looks if look is not None for holder in look.holders]
+    assert found == [peers, peers]
 
 
 @pytest.mark.parametrize("environment", LAUNCHED)

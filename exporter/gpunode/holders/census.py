@@ -175,6 +175,12 @@ class Census:
             tuple(self._holder(pid, stat) for pid, stat in stats.items()),
             {pid: first[pid] for pid in stats if pid in first},
         )
+        others = (other for of, other in self._looks.items() if of != uuid)
+        child_of = {child.parent: child for other in others for child in other.holders}
+        for holder in look.holders:
+            sibling = child_of.get(holder.parent, holder)
+            if sibling is not holder and holder.parent > 1:
+                holder.siblings = sibling.siblings = True
         if before is None or before.moment <= now:
             self._looks = {
                 **{u: last for u, last in self._looks.items() if now - last.moment < FORGOTTEN},

@@ -143,6 +143,9 @@ class Holder:
         self.communicated = False
         """Whether data moved over NVLink while it held a GPU."""
 
+        self.siblings = False
+        """Whether its parent has started a process on another GPU, too."""
+
         self.unseen: set[str] = set()
         """The questions about its sockets that had no answer: there were too many to look at."""
 
@@ -240,13 +243,16 @@ class Holder:
 
         It has if data moved over NVLink while it held a GPU, or if it has a communicator: a thread
         or a socket of one, or memory that it shares. A launcher that names other ranks is no
-        evidence, as it may start processes that know nothing of each other.
+        evidence, as it may start processes that know nothing of each other. That it names one only
+        is none where that one has spawned others, as ``torch.multiprocessing.spawn`` does.
         """
         if self.communicated:
             return True
         ranks = self._ranks()
         if ranks is not None and ranks <= 1:
-            return False  # a communicator of one has no peer
+            if not self._spawned():
+                return False  # a communicator of one has no peer
+            ranks = None
         named = self.threads().nccl
         if named:
             return True
@@ -254,6 +260,16 @@ class Holder:
         if holds is None and ranks is not None:
             return None
         return holds or named
+
+    def _spawned(self) -> bool:
+        """Whether a program of its name has started it and a process on another GPU.
+
+        What a shell starts on several GPUs may well be ranks of one.
+        """
+        if not self.siblings:
+            return False
+        own, parent = stat_of(self.node, self.pid), stat_of(self.node, self.parent)
+        return own is not None and parent is not None and own.name == parent.name
 
     def _holds_communicator(self, *, launched: bool) -> bool | None:
         """Whether it has a socket of a communicator, or memory of one; None if unknown.
