@@ -544,6 +544,9 @@ def of_sockets(data: bytes) -> None:
     for rows in (sockets.listening, sockets.of_communicators):
         with contextlib.suppress(OSError, ValueError):  # more rows than are looked at
             list(rows(table))
+    with contextlib.suppress(OSError):
+        for _, at in sockets.listening(table):
+            assert not at or sockets.port_of(at) >= 0
     ras._addresses(Holder(Told(data), 1, None))
 
 
