@@ -5,9 +5,10 @@ from __future__ import annotations
 from alerts.examples import HELD, ledger, series
 from alerts.model import Example, Threshold, Tier
 from alerts.promql import GPU, NODE, of_gpus, state
-from alerts.recording.absence import GPUS_OF_A_DAY, WITHOUT_EXPORTER
+from alerts.recording.absence import WITHOUT_EXPORTER
 from alerts.recording.events import WITH_GPUS
 from alerts.recording.faults import CORDONED, TARGETS, UP
+from alerts.recording.latched import SCRAPED_TODAY
 from alerts.settings import CERTIFICATE_LEFT, KNOWN_SHARE
 from alerts.thresholds.references import LEDGER
 
@@ -101,13 +102,13 @@ EXPORTER = (
         summary_ko="gpunode 익스포터가 하나도 수집되지 않습니다",
         says="Prometheus has no target any more in a job whose name contains gpunode",
         when="Prometheus has no target any more in a job whose name contains gpunode, of a cluster "
-        "that had GPUs within a day or of any",
+        "that had some within a day or of any",
         meaning="The DaemonSet is gone, or Prometheus no longer discovers it.",
         remedy="Restore the DaemonSet, the PodMonitor or the scrape configuration.",
         source="https://prometheus.io/docs/prometheus/latest/querying/functions/#absent",
         record="cluster:gpunode_exporter:absent",
         signal=(
-            f"group by (cluster) ({GPUS_OF_A_DAY}) "
+            f"group by (cluster) ({SCRAPED_TODAY}) "
             f"unless on (cluster) count by (cluster) ({TARGETS}) or on () absent({TARGETS})"
         ),
         window="0s",
