@@ -163,7 +163,7 @@ def test_an_annotation_for_every_object_is_on_every_object(tmp_path: Path) -> No
 def test_what_other_charts_have_and_this_has_not_is_refused_with_the_reason(
     name: str, tmp_path: Path
 ) -> None:
-    value: Any = {"enabled": True}
+    value: Any = "x"
     for part in reversed(name.split(".")):
         value = {part: value}
     (tmp_path / "values.yaml").write_text(json.dumps(value))
