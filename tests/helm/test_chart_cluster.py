@@ -234,7 +234,13 @@ def test_what_the_operator_reads_is_stored_whole(
     assert len(MONITORS) > 8
     namespace = cluster.namespace(kind.lower(), "privileged")
     monitor = {**MONITORS, "enabled": True, "kind": kind}
-    values = {"monitor": monitor, "rules": {"enabled": True}, "namespaceOverride": namespace}
+    port = {"name": monitor["port"], "containerPort": 9817}
+    values = {
+        "monitor": monitor,
+        "extraContainers": [{"name": "proxy", "image": "a", "ports": [port]}],
+        "rules": {"enabled": True},
+        "namespaceOverride": namespace,
+    }
     objects = [
         one
         for one in render(tmp_path, {**values, "dashboards": {"enabled": False}})
