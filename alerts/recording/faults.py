@@ -325,8 +325,8 @@ THROTTLED_BEFORE = "6m"
 A minute of it is in the rate for five and no longer, and is over before anybody could look: a test
 of a generator does that to a whole hall. The ticket about each GPU takes longer, and must."""
 THERMAL_SLOWDOWN = series("gpunode_gpu_throttled_seconds_total", reason="sw_thermal")
-XID_IS_NEW = "15m"
-"""As long as ``XID_REMEMBERED_FOR``. What the driver advises after an XID stands as long as nobody
+XID_IS_NEW = f"{XID_REMEMBERED_FOR.figure / 60:g}m"
+"""An offset, which no setting can be. What the driver advises after an XID stands as long as nobody
 follows it, and is no newer than the XID."""
 
 NODE_FAULTS = (

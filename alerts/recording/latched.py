@@ -100,7 +100,7 @@ OF_GPUS: tuple[Record, ...] = (
         name=NOTED,
         labels=(*OF_GPU, "reason"),
         interval=AT_ONCE,
-        expression=(f"clamp_max({' or '.join(OF_A_RESET)} or on ({OF_A_GPU}) ({_BEFORE}), time())"),
+        expression=f"clamp_max({' or '.join(OF_A_RESET)} or on ({OF_A_GPU}) ({_BEFORE}), time())",
         purpose="When a GPU last had an error after which it cannot be used until it is reset, "
         "whether or not it has been; no later than now, as a clock may have it that was ahead and "
         "has been set since. The rule reads the past of `gpu:gpunode_gpu_fault:latched`.",

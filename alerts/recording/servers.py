@@ -32,6 +32,7 @@ from alerts.examples import (
 )
 from alerts.model import AT_ONCE, FOR_DAYS, FOR_HOURS, Given, Record
 from alerts.promql import DAY, GPU, JOB, NODE, OWNER, of_gpus, of_jobs
+from alerts.recording.engines import REQUESTS
 from alerts.recording.jobs import STREAK_OF_GPU, WORKLESS_OF_GPU
 from alerts.recording.parts import RESTS, SERVERS
 from alerts.settings import (
@@ -192,7 +193,7 @@ OF_JOBS: tuple[Record, ...] = (
             f"unless on ({JOB}) (gpu:gpunode_server_leader:index "
             f"unless on ({JOB}) node:gpunode_server_rested:max_1d)) "
             f"and on ({JOB}) job:gpunode_job:gpus > 1 "
-            f"unless on ({JOB}) " + of_jobs("gpunode_serving_requests_in_flight") + " == 0"
+            f"unless on ({JOB}) " + of_jobs(REQUESTS) + " == 0"
         ),
         purpose="Seconds for which a group of GPUs of a server has spun and not worked, and nobody "
         "can be waiting for a request, nor does its engine say so.",

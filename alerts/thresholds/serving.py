@@ -5,6 +5,7 @@ from __future__ import annotations
 from alerts.examples import HELD, series
 from alerts.model import Example, Threshold, Tier
 from alerts.promql import JOB
+from alerts.recording import engines
 from alerts.recording.engines import OBJECTIVES
 from alerts.recording.jobs import ANSWERED_BEFORE, FADED, SILENT, TAKEN_OVER
 from alerts.recording.parts import LLAMA, MET
@@ -138,8 +139,8 @@ SERVING = (
             fires={
                 **HELD,
                 CACHE: 0.98,
-                series("gpunode_serving_requests_in_flight", **LLAMA, phase="running"): 8.0,
-                series("gpunode_serving_requests_in_flight", **LLAMA, phase="waiting"): 16.0,
+                series(engines.REQUESTS, **LLAMA, phase="running"): 8.0,
+                series(engines.REQUESTS, **LLAMA, phase="waiting"): 16.0,
             },
             quiet={CACHE: 0.7},
             value=2.0,

@@ -663,8 +663,7 @@ class DcgmNames:
 
 def _scaled(values: Values, fields: DcgmFields) -> Iterator[tuple[Metric, float | None]]:
     for theirs, ours, labels, factor in SCALED:
-        value = values.get((ours, labels))
-        yield theirs, _times(value, factor)
+        yield theirs, _times(values.get((ours, labels)), factor)
     for theirs, tell in FIELDS:
         yield theirs, tell(fields)
     total, used = (values.get((metric, ())) for metric in (gpu.MEMORY_TOTAL, gpu.MEMORY_USED))

@@ -223,16 +223,17 @@ ENUM_VALUE = Unknown(
     "gpunode may know it",
 )
 
+WHOLE = "hw_slowdown"
+"""The hardware's reasons together: no more than they tell, where any is counted."""
+
 REASONS = (
     "sw_power_cap",
     "sync_boost",
     "sw_thermal",
     "hw_thermal",
     "hw_power_brake",
-    "hw_slowdown",
+    WHOLE,
 )
-WHOLE = "hw_slowdown"
-"""The hardware's reasons together: no more than they tell, where any is counted."""
 
 
 class GpuHealth:

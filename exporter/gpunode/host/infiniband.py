@@ -215,15 +215,13 @@ class Infiniband:
         for each in filter(series.__contains__, ORDER):
             choices = series[each]
             for choice in sorted(choices):
-                counts = [(path, self._count(path), unit) for path, unit in choices[choice]]
-                known = [count * unit for _, count, unit in counts if count is not None]
-                stuck = [
-                    path.rpartition("/")[2] for path, count, _ in counts if _is_full(path, count)
-                ]
-                full += stuck
-                if known and not stuck:
-                    found[each] = sum(known)
-                if known:
+                asked = [(path, self._count(path), unit) for path, unit in choices[choice]]
+                counts = [(path, count, unit) for path, count, unit in asked if count is not None]
+                stuck = [path for path, count, _ in counts if _is_full(path, count)]
+                full += [path.rpartition("/")[2] for path in stuck]
+                if counts and not stuck:
+                    found[each] = sum(count * unit for _, count, unit in counts)
+                if counts:
                     break
         return found, full
 
@@ -251,9 +249,9 @@ class Infiniband:
             return None
 
 
-def _is_full(path: str, count: float | None) -> bool:
+def _is_full(path: str, count: float) -> bool:
     *_, folder, name = path.split("/")
-    return folder == "counters" and count is not None and count == FULL.get(name)
+    return folder == "counters" and count == FULL.get(name)
 
 
 def _samples(values: Mapping[Series, float], at: tuple[str, str]) -> Iterator[Sample]:
