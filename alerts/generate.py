@@ -1,7 +1,7 @@
 """Writes everything that derives from the threshold table: ``make alerts``.
 
-That is rules/*.yaml for Prometheus, what `gpunode rules` carries, docs/thresholds.md, and the
-generated blocks of runbooks/*.md, whose prose is written by hand.
+That is the rules that `gpunode rules` and the chart carry, docs/thresholds.md, and the generated
+blocks of runbooks/*.md, whose prose is written by hand.
 """
 
 from __future__ import annotations
@@ -20,20 +20,16 @@ from alerts.rule_files import (
     handed_on,
     in_words,
     laid_out,
-    rule_files,
     substituted,
 )
 from alerts.settings import SETTINGS, Setting
 from alerts.thresholds.lines import COVERED, LINES
 from alerts.thresholds.table import THRESHOLDS
 from alerts.xids import table
-from gpunode.rules.render import HEADER, dump, number
+from gpunode.rules.render import dump, number
 
 ROOT = Path(__file__).parents[1]
 RUNBOOKS = ROOT / "alerts" / "runbooks"
-SHIPPED = "exporter/gpunode/rules"
-"""What `gpunode rules` writes, or makes its files of."""
-
 PROSE = {
     "en": ("Meaning", "Impact", "Diagnosis", "Mitigation"),
     "ko": ("의미", "영향", "진단", "조치"),
@@ -189,12 +185,7 @@ def thresholds() -> str:
 def files() -> dict[str, str]:
     """Everything that is generated, by its path in the repository."""
     return {
-        **{
-            f"alerts/rules/{name}.yaml": HEADER + dump(rules)
-            for name, rules in rule_files().items()
-        },
-        f"{SHIPPED}/rules.yaml": DO_NOT_EDIT + dump(document()),
-        f"{SHIPPED}/alertmanager.yaml": (ROOT / "alerts" / "alertmanager.yaml").read_text(),
+        "exporter/gpunode/rules/rules.yaml": DO_NOT_EDIT + dump(document()),
         **{
             f"alerts/runbooks/{path}": runbook(row, _read(path), language_of(path))
             for path, row in runbooks()

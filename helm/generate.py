@@ -1,8 +1,8 @@
-"""Writes what the chart ``gpunode`` has from elsewhere: ``make chart-files``.
+"""Writes what the chart ``gpunode`` derives from elsewhere: ``make chart-files``.
 
-Helm packages only what lies in the chart, so the rules, the dashboards and the example for
-Alertmanager are copied there. ``values.schema.json`` and the tables in ``README.md`` come from the
-comments in ``values.yaml``, from the daemon's settings, and from the threshold table.
+``values.schema.json`` and the tables in ``README.md`` come from the comments in ``values.yaml``,
+from the daemon's settings, and from the threshold table. The rules, the dashboards and the example
+for Alertmanager are links, which Helm follows.
 """
 
 from __future__ import annotations
@@ -18,12 +18,10 @@ import yaml
 from pydantic import BaseModel, create_model
 from pydantic.fields import FieldInfo
 
-from alerts.generate import SHIPPED
 from alerts.model import Threshold
 from alerts.rule_files import figures_of_shares, handed_on
 from alerts.settings import RUNBOOKS_URL, SETTINGS
 from alerts.thresholds.table import THRESHOLDS
-from dashboards import FOLDER as DASHBOARDS
 from gpunode.cli.platforms import PLATFORMS
 from gpunode.config import RunSettings, leaves
 from gpunode.rules.changes import ADDRESS, DURATION, NAME_OF_SEVERITY
@@ -379,14 +377,6 @@ def files() -> dict[Path, str]:
     """Everything that is generated, by its path."""
     return {
         SHARDS: shards(),
-        **{
-            CHART / "files" / name: (ROOT / SHIPPED / name).read_text()
-            for name in ("rules.yaml", "alertmanager.yaml")
-        },
-        **{
-            CHART / "files" / "dashboards" / path.name: path.read_text()
-            for path in sorted(DASHBOARDS.glob("*.json"))
-        },
         CHART / "values.schema.json": json.dumps(schema(), indent=2, ensure_ascii=False) + "\n",
         CHART / "files" / "platforms.yaml": platforms(),
         CHART / "files" / "refused.yaml": FROM_HERE + yaml.safe_dump(REFUSED, width=200),

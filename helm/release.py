@@ -1,7 +1,6 @@
 """What a release consists of, made the same each time that it is made: ``python -m helm.release``.
 
-It needs the standard library, git and Helm alone, and the builder of wheels that
-``docker/release.txt`` pins. Everything has the time of the commit.
+It needs git, Helm and what ``docker/release.txt`` pins. Everything has the time of the commit.
 """
 
 from __future__ import annotations
@@ -229,9 +228,12 @@ def chart(made: Tree, digest: str, folder: Path) -> Path:
 def rules(made: Tree, chart: Path, folder: Path) -> Path:
     """The rules, the dashboards, and the objects of each profile, which need no CRD."""
     name = f"gpunode-{made.version}-rules"
+    alerts = made.root / "dist/alerts"
+    write = (sys.executable, "-m", "gpunode", "rules", f"--into={alerts}")
+    _run(*write, within=made.root, PYTHONPATH=str(made.root / "exporter"))
     parts = {
-        "alerts/rules": sorted((made.root / "alerts/rules").glob("*.yaml")),
-        "alerts": [made.root / "exporter/gpunode/rules/alertmanager.yaml"],
+        "alerts/rules": sorted((alerts / "rules").iterdir()),
+        "alerts": [alerts / "alertmanager.yaml"],
         "dashboards": sorted((made.root / "dashboards/json").glob("*.json")),
         ".": [made.root / "LICENSE"],
     }

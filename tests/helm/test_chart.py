@@ -19,14 +19,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from alerts.model import Threshold
-from alerts.rule_files import document, rule_files
+from alerts.rule_files import rule_files
 from alerts.settings import RUNBOOKS_URL, SETTINGS
 from alerts.thresholds.table import THRESHOLDS
 from dashboards import FOLDER
 from gpunode import __version__
 from gpunode.config import RunSettings, WebSettings, load
 from gpunode.rules.changes import Changes
-from gpunode.rules.document import Severity
+from gpunode.rules.document import Severity, shipped
 from gpunode.rules.render import rendered
 from helm import generate
 from tests.conftest import until, watching
@@ -94,8 +94,22 @@ def test_what_the_chart_has_from_elsewhere_is_up_to_date() -> None:
     made = generate.files()
     found = {path: path.read_text() for path in made if path.exists()}
     assert found == made, "make chart-files"
-    files = {path for path in (CHART / "files").rglob("*") if path.is_file()}
+    files = {path for path in (CHART / "files").iterdir() if not path.is_symlink()}
     assert files <= made.keys(), "left over: remove it"
+
+
+def test_a_packed_chart_holds_the_rules_and_the_dashboards(tmp_path: Path) -> None:
+    ran = helm("package", CHART, f"--destination={tmp_path}")
+    assert ran.returncode == 0, ran.stderr
+    (packed,) = tmp_path.iterdir()
+    with tarfile.open(packed) as archive:
+        archive.extractall(tmp_path, filter="data")
+    files = tmp_path / "gpunode" / "files"
+    boards = {path.name: path.read_bytes() for path in FOLDER.iterdir()}
+    assert {path.name: path.read_bytes() for path in (files / "dashboards").iterdir()} == boards
+    carried = ROOT / "exporter/gpunode/rules"
+    for name in ("rules.yaml", "alertmanager.yaml"):
+        assert (files / name).read_bytes() == (carried / name).read_bytes()
 
 
 def test_every_value_has_a_description() -> None:
@@ -698,7 +712,7 @@ def some_texts(name: str) -> st.SearchStrategy[str]:
 
 
 def some_figures(where: str) -> st.SearchStrategy[float]:
-    return SOME_SHARES if where in document()["shares"] else SOME_NUMBERS
+    return SOME_SHARES if where in shipped()["shares"] else SOME_NUMBERS
 
 
 def tier_changes(where: str) -> st.SearchStrategy[Any]:
@@ -763,7 +777,7 @@ def test_what_a_site_changes_reaches_the_rules_as_with_the_program(
 ) -> None:
     found = rendered_rules(tmp_path_factory.mktemp("site"), {}, **site, keepFiringFor=keeps)
     changes = Changes.model_validate({**site, "keep_firing_for": keeps})
-    expected = groups(rendered(document(), changes))
+    expected = groups(rendered(shipped(), changes))
     assert with_plain_numbers(found) == with_plain_numbers(expected)
 
 
