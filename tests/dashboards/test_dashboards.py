@@ -29,7 +29,10 @@ from dashboards.variables import RANKED
 from gpunode.export import palette
 from gpunode.rules.changes import Changes
 from gpunode.rules.render import rendered
-from tests.bench.dashboards import (
+from tests.daemon import free_port
+from tests.dashboards.queries import (
+    ANSWERED,
+    ASK_FOR_FAULTS,
     CHOSEN,
     TAPES,
     WALK,
@@ -40,8 +43,6 @@ from tests.bench.dashboards import (
     scraped,
     walked,
 )
-from tests.bench.fleet import ANSWERED, ASK_FOR_FAULTS
-from tests.daemon import free_port
 from tests.dashboards.tables import lost
 from tests.needs import need
 
