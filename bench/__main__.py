@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
+import inspect
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from bench.report import DOCS, Report, render
@@ -178,39 +180,37 @@ def helpers() -> Iterator[tuple[str, Report]]:
 
 
 GROUPS = {
-    "gpu": gpu,
-    "gpus": gpus,
-    "truth": truth,
-    "hangs": hangs,
-    "nodes": nodes,
-    "anywhere": anywhere,
-    "fit": fit,
-    "unseen": unseen,
-    "gain": gain,
-    "soak": soak,
-    "review": review,
-    "forecasts": forecasts,
-    "serving": serving,
-    "slow-nodes": slow_nodes,
-    "updates": updates,
-    "image": image,
-    "release": release,
-    "helpers": helpers,
+    group.__name__.replace("_", "-"): group
+    for group in (
+        *(gpu, gpus, truth, hangs, nodes, anywhere, fit, unseen, gain, soak, review, forecasts),
+        *(serving, slow_nodes, updates, image, release, helpers),
+    )
 }
 
 
-def main(names: list[str]) -> None:
+def _about(group: Callable[[], object]) -> str:
+    return (inspect.getdoc(group) or "").replace("\n\n", "\n").replace("\n", "\n" + " " * 12)
+
+
+def main() -> None:
     """Run the named groups, print and keep their results; exit 1 where a target is missed."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench",
+        description="Measures, and writes docs/performance.md.",
+        epilog="\n".join(f"{name:12}{_about(group)}" for name, group in GROUPS.items()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("group", nargs="*", choices=GROUPS, default="anywhere", metavar="GROUP")
+    groups = parser.parse_args().group
     met = True
-    for name in names:
+    for name in [groups] if isinstance(groups, str) else groups:
         for result, report in GROUPS[name]():
             report.save(result, RESULTS)
             report.print()
             met = met and all(figure.met for figure in report.results)
-    DOCS.mkdir(exist_ok=True)
     (DOCS / "performance.md").write_text(render())
     sys.exit(not met)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:] or ["anywhere"])
+    main()

@@ -66,8 +66,6 @@ def fabric() -> Report:
                 "free links: all-reduce and sendrecv",
                 f"{max(free.collectives['all_reduce'].values()) / 1e9:.2f} and "
                 f"{min(one[3] for one in free.exchanges) / 1e9:.2f} GB/s",
-                "",
-                True,
             ),
             Result(
                 "the host that sends slowly named, and no other",

@@ -178,7 +178,7 @@ def _phases(which: str, errors: Sequence[float]) -> Iterator[Result]:
         f"largest error of any state, phases {which}", f"{worst:.3f}", "≤ 0.05", worst <= 0.05
     )
     median = statistics.median(errors)
-    yield Result(f"median of the largest, phases {which}", f"{median:.3f}", "", True)
+    yield Result(f"median of the largest, phases {which}", f"{median:.3f}")
 
 
 def square_wave(seconds: float) -> Report:
@@ -222,15 +222,11 @@ def square_wave(seconds: float) -> Report:
             Result(
                 "step period from the power draw",
                 f"{last['step_period_seconds'] or 0:.4f} s, really {(end - begin) / cycles:.4f} s",
-                "",
-                True,
             ),
             Result(
                 "for comparison: nvmlDeviceGetUtilizationRates polled at 1 Hz",
                 f"{len(polled)} polls, {min(polled)} to {max(polled)} %, "
                 f"{changes} changes of more than 50 points",
-                "",
-                True,
             ),
         ],
         [],
@@ -274,8 +270,8 @@ def energy(seconds: float) -> Report:
         "be during the next load.",
         [
             Result("error over all loads", f"{whole:.2%}", "≤ 1 %", whole <= 0.01),
-            Result("largest error of any load", f"{max(errors):.2%}", "", True),
-            Result("median error of a load", f"{statistics.median(errors):.2%}", "", True),
+            Result("largest error of any load", f"{max(errors):.2%}"),
+            Result("median error of a load", f"{statistics.median(errors):.2%}"),
         ],
         details,
     )
@@ -314,8 +310,8 @@ def disturbance(blocks: int, seconds: float) -> Report:
         f"Alternating blocks of {seconds:g} s, {len(steps[False])} and {len(steps[True])} steps of "
         "a training-like loop on every GPU; the interval is a bootstrap over blocks of 100 steps.",
         [
-            Result("median step without the daemon", f"{median[False] * 1e3:.4f} ms", "", True),
-            Result("median step with the daemon", f"{median[True] * 1e3:.4f} ms", "", True),
+            Result("median step without the daemon", f"{median[False] * 1e3:.4f} ms"),
+            Result("median step with the daemon", f"{median[True] * 1e3:.4f} ms"),
             Result(
                 "difference of medians",
                 f"{share:+.2%}, 95 % interval {low:+.2%} to {high:+.2%}",
@@ -414,7 +410,7 @@ def cost(seconds: float) -> Report:
                 eight <= 0.015,
             ),
             Result("resident memory", f"{rss:.0f} MiB", "≤ 80 MiB", rss <= 80),
-            Result("series", f"{series}", "", True),
+            Result("series", f"{series}"),
             Result("/metrics p99 of 100", f"{p99:.1f} ms", "≤ 10 ms", p99 <= 10),
         ],
         [
@@ -474,7 +470,7 @@ def jobs() -> Report:
                 "≤ 0.5 % more",
                 slower <= 0.005,
             ),
-            Result("difference between runs without the client", f"{spread:.2%}", "", True),
+            Result("difference between runs without the client", f"{spread:.2%}"),
         ],
         [told.awaited],
     )

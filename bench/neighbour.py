@@ -126,10 +126,7 @@ def neighbour(folder: Path) -> Report:
                 not before[1],
             ),
             Result(
-                "median step before and beside it",
-                f"{1e3 * alone:.2f} and {1e3 * beside:.2f} ms",
-                "",
-                True,
+                "median step before and beside it", f"{1e3 * alone:.2f} and {1e3 * beside:.2f} ms"
             ),
         ],
         [

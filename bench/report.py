@@ -6,15 +6,38 @@ import json
 import platform
 import re
 import subprocess
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import date
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+from gpunode import __version__
+
 DOCS = Path(__file__).parents[1] / "docs"
+
+
+@cache
+def version() -> str:
+    """This gpunode and this day: ``0.1.0 (1a2b3c4d), 2026-11-22``."""
+    describe = ["git", "describe", "--always", "--dirty", "--abbrev=8", "--exclude=*"]
+    try:
+        found = subprocess.run(describe, cwd=DOCS, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        commit = "no commit known"
+    else:
+        commit = found.stdout.strip()
+    return f"{__version__} ({commit}), {date.today()}"
+
+
+def span(versions: Iterable[str]) -> str:
+    """The versions with which parts of a report were measured: the earliest and the latest."""
+    by_day = sorted({*versions} or {version()}, key=lambda one: one.split()[::-1])
+    return " to ".join(dict.fromkeys((by_day[0], by_day[-1])))
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +46,8 @@ class Result:
 
     what: str
     measured: str
-    target: str
-    met: bool
+    target: str = ""
+    met: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +59,8 @@ class Report:
     text: str
     results: list[Result]
     details: list[str]
+    version: str = field(default_factory=version)
+    """With which gpunode it was measured, and when."""
 
     def print(self) -> None:
         """Show the results in the terminal."""
@@ -139,7 +164,8 @@ def render(folder: Path = DOCS / "performance") -> str:
         'come from `make bench BENCH="gpu gpus truth"` on a machine that has them.',
     ]
     for name, kept in reports.items():
-        lines += ["", f"## {kept['title']}", "", f"Machine: {kept['machine']}. {kept['text']}", ""]
+        about = f"Machine: {kept['machine']}. gpunode {kept['version']}. {kept['text']}"
+        lines += ["", f"## {kept['title']}", "", about, ""]
         lines += ["| what | measured | target | |", "|---|---|---|---|"]
         for result in kept["results"]:
             columns = (result["what"], result["measured"], result["target"], _mark(result))
@@ -183,11 +209,25 @@ def _cell(result: Any) -> str:
     return f"{result['measured']}: {_mark(result)}" if result else ""
 
 
+LIMIT = re.compile(r"(≤|<|≥) ([\d.,]*\d) ?(%|[A-Za-zµ]*)(?: of a core)?")
+
+
+def holds(measured: str, target: str) -> bool:
+    """Whether a figure is within its target, as far as both are a number of one unit."""
+    if not (limit := LIMIT.fullmatch(target)):
+        return True
+    if not (figure := re.fullmatch(rf"(-?[\d.,]*\d) ?{limit[3]}(?:(?: \(|, |; ).*)?", measured)):
+        return True
+    value, most = (float(one.replace(",", "")) for one in (figure[1], limit[2]))
+    return {"≤": value <= most, "<": value < most, "≥": value >= most}[limit[1]]
+
+
 def _mark(result: Any) -> str:
     """Whether a target was met, empty without a target."""
     if not result["target"]:
         return ""
-    return "met" if result["met"] else "**not met**"
+    met = result["met"] and holds(result["measured"], result["target"])
+    return "met" if met else "**not met**"
 
 
 def _anchor(title: str) -> str:

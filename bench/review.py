@@ -126,12 +126,10 @@ def review() -> Report:
                 f"≤ {LARGEST / 2**20:.0f} MiB",
                 resident <= LARGEST,
             ),
-            Result("CPU time of Prometheus", f"{used:.1f} s", "", True),
+            Result("CPU time of Prometheus", f"{used:.1f} s"),
             Result(
                 "memory of Prometheus, at most",
                 f"{most / 2**20:.0f} MiB, {idle / 2**20:.0f} MiB before",
-                "",
-                True,
             ),
             Result("GPU hours, error", f"{wrong:.2%}", "≤ 1 %", wrong <= 0.01),
         ],

@@ -273,10 +273,10 @@ def soak(hours: int = HOURS) -> Report:
                 "≤ 5 %",
                 growth <= 0.05,
             ),
-            Result("resident memory", f"{last.resident / 2**20:.0f} MiB", "", True),
+            Result("resident memory", f"{last.resident / 2**20:.0f} MiB"),
             _flat("descriptors", first.descriptors, last.descriptors),
             _flat("threads", first.threads, last.threads),
-            Result("series", f"{first.series} and {last.series}", "", True),
+            Result("series", f"{first.series} and {last.series}"),
             Result(
                 "scrapes without a series of the healthy GPU",
                 f"{last.lost} of {last.scrapes}",

@@ -26,7 +26,7 @@ import pynvml
 
 from bench.hangs import beat
 from bench.hangs.ways import BY_NAME, HEALTHY, LIBRARY, NATIVE, WAYS, Way
-from bench.report import Report, Result, machine
+from bench.report import Report, Result, machine, span, version
 from bench.truth.bench import prepared
 from bench.truth.launch import Placed, Process, launched
 from bench.truth.workloads import Workload
@@ -93,6 +93,8 @@ class Outcome:
     native: float | None = None
     """The same, within a look that asks for native frames as well."""
 
+    version: str = field(default_factory=version)
+
 
 @dataclass(frozen=True, slots=True)
 class Disturbance:
@@ -102,6 +104,7 @@ class Disturbance:
     alone: list[float]
     looked: list[float]
     looks: int
+    version: str = field(default_factory=version)
 
 
 def outcomes(path: Path) -> dict[str, Outcome]:
@@ -409,7 +412,7 @@ def report(path: Path) -> Report:
             "≥ 90 %",
             named >= 0.9 * len(known_reasons),
         ),
-        Result("a look takes", _milliseconds([one.looked for one in in_python]), "", True),
+        Result("a look takes", _milliseconds([one.looked for one in in_python])),
         Result(
             "longest pause of the process in a look",
             _milliseconds(stopped),
@@ -419,14 +422,10 @@ def report(path: Path) -> Report:
         Result(
             "longest pause in a tenth of a second without one",
             _milliseconds([one.stopped_before for one in kept]),
-            "",
-            True,
         ),
         Result(
             "longest pause in a look with native frames, which the daemon never asks for",
             _milliseconds([one.native for one in kept]),
-            "",
-            True,
         ),
     ]
     beside = disturbance(path)
@@ -452,6 +451,7 @@ def report(path: Path) -> Report:
         "stopped server of NFS is not among them, as the machine has none: one of FUSE is.",
         results,
         [HEAD, *(line for one in kept for line in _lines(one))],
+        span(one.version for one in kept),
     )
 
 
@@ -461,7 +461,7 @@ def _right_line(kept: Sequence[Outcome], how: str) -> Result:
     missed = ", ".join(one.way for one in kept if one not in right)
     measured = f"{len(right)} of {len(kept)}" + (f" (not: {missed})" if missed else "")
     if how == "client":
-        return Result("the same by gpunode.client alone, without py-spy", measured, "", True)
+        return Result("the same by gpunode.client alone, without py-spy", measured)
     met = len(right) >= 0.95 * len(kept)
     return Result("right file, line and function, without the client", measured, "≥ 95 %", met)
 

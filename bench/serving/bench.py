@@ -19,7 +19,7 @@ from typing import IO, Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from bench.report import Report, Result, machine
+from bench.report import Report, Result, machine, span, version
 from bench.serving.situations import SITUATIONS, Situation
 from bench.truth.outcome import models
 from tests.daemon import Daemon, daemon, free_ports
@@ -82,6 +82,8 @@ class Seen:
 
     last: str = ""
     """The GPU of the group's last rank, which is stopped."""
+
+    version: str = field(default_factory=version)
 
     @property
     def right(self) -> int:
@@ -375,8 +377,6 @@ def report_of(seen: Sequence[Seen]) -> Report:
             Result(
                 "runs of each situation, and independent windows in all",
                 f"{min(runs.values(), default=0)} to {max(runs.values(), default=0)}, {windows}",
-                "",
-                True,
             ),
             Result(
                 "division of the first token, largest difference",
@@ -393,8 +393,6 @@ def report_of(seen: Sequence[Seen]) -> Report:
             Result(
                 "share of the first token in neither part, by situation",
                 f"{min(outside):.3f} to {max(outside):.3f}" if same else "not measured",
-                "",
-                True,
             ),
             Result(
                 "the GPU waited for is named, of looks at a stopped rank",
@@ -409,4 +407,5 @@ def report_of(seen: Sequence[Seen]) -> Report:
             + (f", waits for {dict(each.waits_for)}, stopped {each.last}" if each.last else "")
             for each in seen
         ],
+        span(each.version for each in seen),
     )

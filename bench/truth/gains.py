@@ -14,11 +14,11 @@ import statistics
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from bench.report import DOCS, Report, Result
+from bench.report import DOCS, Report, Result, span, version
 from gpunode.config import Settings
 from gpunode.node.node import Node
 from gpunode.node.tape import TapeNode
@@ -58,6 +58,8 @@ class Told:
     upper: float | None
     unseen: float | None
     """The estimate with constants that were fitted on the other programs."""
+
+    version: str = field(default_factory=version)
 
     @property
     def error(self) -> float:
@@ -165,9 +167,10 @@ def report(rows: Sequence[Told]) -> Report:
             *_held("", advised),
             *_held(", no constant set on the GPU", [r for r in advised if r.machine != SET_ON]),
             *_held(", whatever the fix", known),
-            Result("pairs of which nothing is told", f"{len(rows) - len(known)}", "", True),
+            Result("pairs of which nothing is told", f"{len(rows) - len(known)}"),
         ],
         list(_table(rows)),
+        span(row.version for row in rows),
     )
 
 

@@ -16,6 +16,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from bench.report import version
 from bench.truth.drawn import parameters, series, split_name
 from bench.truth.expected import expected
 from bench.truth.kept import LONG, Kept, worst
@@ -319,6 +320,7 @@ class Lane:
         drawn, truth = parameters(family, seed), _rounded(shares)
         return {
             "program": one.name,
+            "version": version(),
             "family": family,
             "gpu": looks.gpu,
             "rank": looks.gpu - self.gpu,

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pynvml
 
-from bench.report import machine
+from bench.report import machine, version
 from bench.truth.bench import SETTLE, run
 from bench.truth.watched import Watched
 from bench.truth.workloads import BY_NAME, NOTHING, STALLED, Workload
@@ -53,6 +53,8 @@ class Outcome:
     peer: str = ""
     stalled: float | None = None
     """When the last rank stopped joining."""
+
+    version: str = field(default_factory=version)
 
     @staticmethod
     def of(watched: Watched, machine: str) -> Outcome:

@@ -20,6 +20,7 @@ from typing import Any
 
 import pynvml
 
+from bench.report import version
 from bench.truth.bench import prepared, recording
 from bench.truth.launch import Placed, launched
 from bench.truth.outcome import models
@@ -120,6 +121,8 @@ class Measured:
 
     shares: list[dict[str, float]]
     """Of each GPU, the mean of its windows that lie in the measurement."""
+
+    version: str = field(default_factory=version)
 
 
 def groups(pairs: Sequence[Pair], gpus: int) -> Iterator[list[Run]]:

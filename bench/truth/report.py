@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from bench.report import Report, Result
+from bench.report import Report, Result, span
 from bench.truth.outcome import Outcome
 from bench.truth.workloads import WORKLOADS
 
@@ -49,6 +49,7 @@ def report(model: str, outcomes: Sequence[Outcome]) -> Report:
         TEXT,
         [*_accuracy(outcomes), *_stalls(outcomes), *_extent(outcomes)],
         list(_apart(_table(outcomes), _waits(outcomes), _not_right(outcomes))),
+        span(outcome.version for outcome in outcomes),
     )
 
 
@@ -83,12 +84,10 @@ def _stalls(outcomes: Sequence[Outcome]) -> Iterator[Result]:
 
 def _extent(outcomes: Sequence[Outcome]) -> Iterator[Result]:
     kinds = [o for o in outcomes if o.kind in o.of_workload.kinds.split()]
-    yield Result(
-        "GPUs with the right kind of workload", f"{len(kinds)} of {len(outcomes)}", "", True
-    )
+    yield Result("GPUs with the right kind of workload", f"{len(kinds)} of {len(outcomes)}")
     ran = {outcome.workload for outcome in outcomes}
     failed = {outcome.workload for outcome in outcomes if outcome.failed}
-    yield Result("workloads that ran", f"{len(ran)} of {len(WORKLOADS)}", "", True)
+    yield Result("workloads that ran", f"{len(ran)} of {len(WORKLOADS)}")
     yield Result("workloads that failed", f"{len(failed)}", "0", not failed)
 
 
