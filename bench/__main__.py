@@ -73,7 +73,7 @@ def nodes() -> Iterator[tuple[str, Report]]:
 
 def anywhere() -> Iterator[tuple[str, Report]]:
     """Without a GPU: the recorded incidents, and the cost over the fake driver."""
-    from bench import census, offline, page
+    from bench import offline, page
 
     yield "1-tapes", offline.ledger()
     yield "7-memory", offline.memory()
@@ -81,7 +81,6 @@ def anywhere() -> Iterator[tuple[str, Report]]:
     yield "9-node", offline.node()
     yield "10-jobs", offline.jobs()
     yield "16-page", page.page()
-    yield "20-census-fake", census.census()
 
 
 def fit() -> Iterator[tuple[str, Report]]:

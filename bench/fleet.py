@@ -1,7 +1,6 @@
 """A fleet before one Prometheus: 1,250 nodes of eight GPUs, with the rules as they are shipped.
 
-One process serves every node. What a node shows is a tape, played beforehand and kept every 30 s,
-with GPUs of its own; Prometheus tells the nodes apart by a parameter of the scrape.
+One process serves every node (``tests/dashboards/fleet.py``).
 """
 
 from __future__ import annotations
@@ -235,7 +234,8 @@ def dashboards(seconds: float, nodes: int = NODES) -> Report:
         time.sleep(seconds)
         address = f"http://127.0.0.1:{port}"
         backfill.lived_before(address, folder, longest, _wanted())
-        for uid, (selected, limit) in DASHBOARDS.items():
+        for uid in sorted(path.stem for path in BOARDS.glob("*.json")):
+            selected, limit = DASHBOARDS[uid]
             since = default_range(uid)
             ranges = {"$__range": f"{since:.0f}s", "$__rate_interval": "2m"}
             chosen = {**CHOSEN, **ranges, **selected}

@@ -42,7 +42,7 @@ def test_the_search_finds_constants_that_explain_the_truth() -> None:
     assert len(copying) > 5
     alike = [
         Program(p.gpu, f"{n}", p.name, p.rehearsed, p.windows, p.shares(slower))
-        for n, p in enumerate(10 * copying)
+        for n, p in enumerate(copying)
     ]
     found = best(alike, Tuned())
     assert mean_error(alike, found) < 0.02 < 0.08 < mean_error(alike, Tuned())

@@ -11,24 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from bench.hangs import beat, bench
-from bench.hangs.ways import WAYS, Way
-from bench.report import DOCS
+from bench.hangs import beat
 from gpunode.node.local import LocalNode
 from gpunode.verdict.where import reason_of
 from tests.conftest import until
 from tests.needs import as_root, need
-
-
-@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.name)
-def test_each_way_says_where_it_stands(way: Way) -> None:
-    assert way.places
-
-
-def test_the_outcomes_that_are_kept_give_the_report() -> None:
-    found = bench.report(DOCS / "performance" / "hangs.jsonl")
-    assert [one.what for one in found.results if not one.measured] == []
-
 
 STALLED = """
 import signal, sys, time

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 from typing import cast
 
@@ -14,7 +13,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from bench.serving import bench
-from bench.serving.bench import Running, Seen, outcomes, report_of, told_and_true, waited_for
+from bench.serving.bench import Running, Seen, told_and_true, waited_for
 from bench.serving.situations import SITUATIONS
 from gpunode.config import Settings
 from gpunode.export.web.app import create_app
@@ -27,7 +26,6 @@ from tests.fakes.nvml import FakeDriver
 from tests.serving.test_engines import series
 
 ROOT = Path(bench.__file__).parents[2]
-PUBLISHED = ROOT / "docs/performance/serving.jsonl"
 
 ENGINE = """
 import sys, time
@@ -81,48 +79,3 @@ def test_the_daemon_and_the_engine_tell_the_same_seconds_of_the_same_pages(
     assert seen.seconds_off() < 1e-3
     assert seen.off() < 1e-3
     assert seen.outside() > bench.WITHIN
-
-
-def test_a_part_that_has_what_is_in_none_is_found_wrong() -> None:
-    """As of a daemon that takes all of the first token after the queue for prefill."""
-    true = {"first": 10.0, "queue": 4.0, "prefill": 3.0}
-    told = {"first": 10.0, "queue": 4.0, "prefill": 6.0}
-    seen = Seen(SITUATIONS["queue"], told=told, true=true, same_pages=True)
-    assert seen.off() == pytest.approx(0.3) == seen.seconds_off()
-    assert seen.outside() == pytest.approx(0.3)
-    half = Seen(SITUATIONS["queue"], told={x: s / 2 for x, s in true.items()}, true=true)
-    assert (half.off(), half.seconds_off()) == (0.0, 0.5)
-
-
-def test_every_outcome_counts_and_windows_that_overlap_once(tmp_path: Path) -> None:
-    kept = tmp_path / "serving.jsonl"
-    name = "stalled_collective"
-    with kept.open("w") as file:
-        for wrong in range(2):
-            causes = Counter({name: 45 - wrong, "straggler": wrong})
-            waits_for = Counter({"1": 45 - wrong, "": wrong})
-            bench._keep(
-                file,
-                Seen(SITUATIONS[name], causes, seconds=90.5, waits_for=waits_for, last="1"),
-            )
-    rows = {row.what: row for row in report_of(outcomes(kept)).results}
-    assert rows["cause right, of looks in eight situations"].measured == "89 of 90 (99%)"
-    windows = rows["runs of each situation, and independent windows in all"]
-    assert windows.measured == "2 to 2, 6"
-    named = rows["the GPU waited for is named, of looks at a stopped rank"]
-    assert (named.measured, named.met) == ("89 of 90", True)
-
-
-def test_outcomes_that_lack_what_is_measured_are_read(tmp_path: Path) -> None:
-    """As those from before the pages were the same, and looks further apart."""
-    assert len(outcomes(PUBLISHED)) == len(PUBLISHED.read_text().splitlines())
-    kept = tmp_path / "serving.jsonl"
-    first = '{"queue": 2.143, "prefill": 21.584, "first": 23.727}'
-    kept.write_text(
-        f'{{"name": "queue", "causes": {{"queue": 10}}, "on": "x", "told": {first}, '
-        f'"true": {first}, "note": ""}}\n'
-    )
-    rows = {row.what: row for row in report_of(outcomes(kept)).results}
-    assert rows["division of the first token, largest difference"].met
-    seconds = rows["seconds of the first token and its parts, largest difference"]
-    assert (seconds.measured, seconds.met) == ("not measured", False)

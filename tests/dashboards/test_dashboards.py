@@ -34,6 +34,7 @@ from tests.dashboards.queries import (
     ANSWERED,
     ASK_FOR_FAULTS,
     CHOSEN,
+    EMPTY,
     TAPES,
     WALK,
     answers,
@@ -766,6 +767,16 @@ def test_alerts_are_shown_on_the_graphs(uid: str) -> None:
     found = LOADED[uid]["annotations"]["list"]
     assert [one["name"] for one in found] == ["pages", "tickets"]
     assert all('ALERTS{alertstate="firing"}' in one["expr"] for one in found)
+
+
+def test_what_cannot_find_anything_is_on_a_dashboard() -> None:
+    there = {
+        (uid, panel["title"], target["refId"])
+        for uid, content in LOADED.items()
+        for panel in content["panels"]
+        for target in panel.get("targets", ())
+    }
+    assert EMPTY.keys() <= there
 
 
 def test_the_folder_that_is_mounted_names_where_the_dashboards_are() -> None:
