@@ -45,7 +45,7 @@ lint: $(INSTALLED)
 	$(BIN)/lint-imports
 
 bench: $(INSTALLED)  ## figures for docs/performance.md; on a machine with GPUs: make bench BENCH="anywhere gpu"
-	$(BIN)/python -m tests.bench $(BENCH)
+	$(BIN)/python -m bench $(BENCH)
 
 golden: $(INSTALLED)  ## rewrite the golden expositions
 	GPUNODE_REWRITE_GOLDEN=1 $(BIN)/pytest -q tests/export/test_exposition.py tests/host/test_host.py
@@ -80,16 +80,16 @@ terminal-pictures: $(INSTALLED)  ## take the pictures of docs/tour.md, with Chro
 	$(BIN)/python -m tests.cli.pictures
 
 dashboards-data: $(INSTALLED) monitoring  ## a Prometheus on port 9090 with incidents for the dashboards
-	$(BIN)/python -m tests.bench.dashboards --stay --port 9090
+	$(BIN)/python -m tests.dashboards.queries --stay --port 9090
 
 story: $(INSTALLED) monitoring  ## a Prometheus on port 9090 with a fleet of five incidents, for the pictures of the dashboards
-	$(BIN)/python -m tests.bench.story --port 9090
+	$(BIN)/python -m tests.dashboards.story --port 9090
 
 pictures: $(INSTALLED)  ## take the pictures of docs/dashboards.md: make pictures GRAFANA=http://127.0.0.1:3000
-	$(BIN)/python -m tests.bench.pictures $(GRAFANA)
+	$(BIN)/python -m tests.dashboards.pictures $(GRAFANA)
 
 report-data: $(INSTALLED) monitoring  ## a Prometheus on port 9091 with eight weeks of a fleet for the report
-	$(BIN)/python -m tests.bench.review --port 9091
+	$(BIN)/python -m bench.review --port 9091
 
 report-pictures: $(INSTALLED)  ## take the pictures of docs/report.md: make report-pictures PROMETHEUS=http://127.0.0.1:9091, with Chromium and poppler-utils
 	$(BIN)/python -m tests.report.pictures $(PROMETHEUS)
@@ -99,10 +99,10 @@ fuzz: $(INSTALLED)  ## ten minutes of fuzzing for each parser; for less: make fu
 	nice $(BIN)/python -m tests.fuzz $(FUZZ)
 
 incidents: $(INSTALLED)  ## play every incident through Prometheus and Alertmanager; docs/alerts.md
-	$(BIN)/python -m tests.bench.incidents
+	$(BIN)/python -m tests.prometheus.incidents
 
 scenarios: $(INSTALLED)  ## who is notified of what happens to a fleet: tests/alerts/scenarios
-	$(BIN)/python -m tests.bench.scenarios
+	$(BIN)/python -m tests.alerts.scenarios.play
 
 MONITORING := .monitoring
 BUILD := alerts/build.sh $(CURDIR)/$(MONITORING)
@@ -161,7 +161,7 @@ NEEDED := $(foreach tool,promtool amtool,$(if $(shell command -v $(tool)),,$(MON
 tools: $(if $(shell command -v go),$(NEEDED))
 
 fleet: $(INSTALLED)  ## 1,250 simulated nodes before one Prometheus
-	$(BIN)/python -m tests.bench.fleet
+	$(BIN)/python -m bench.fleet
 
 podresources: $(INSTALLED)  ## rewrite what is generated from the kubelet's protocol
 	cd exporter/gpunode/node/kubelet && $(CURDIR)/$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. podresources.proto

@@ -6,7 +6,7 @@ first rank that does more. The same GPU has another place in the next job, so it
 over jobs, each of which counts the more the more alike its GPUs are. The bounds are as wide as jobs
 differ on this GPU, and as one place in a job may differ from others by design.
 
-What the constants find on simulated fleets is in docs/performance.md, by tests/bench/slow_nodes.py.
+What the constants find on simulated fleets is in docs/performance.md, by bench/slow_nodes.py.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ import json
 import subprocess
 from pathlib import Path
 
+from tests.alerts.scenarios.play import promtool_file
 from tests.alerts.scenarios.shorthand import scenarios
-from tests.bench.scenarios import promtool_file
 from tests.needs import need
 
 STOPS = "a tensor-parallel server of eight GPUs stops in the middle of its answers"

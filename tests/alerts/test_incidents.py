@@ -8,8 +8,8 @@ from itertools import chain
 import pytest
 
 from gpunode.config import INCIDENTS as TAPES
-from tests.bench.incidents import INCIDENTS, Engine, faults, play
 from tests.needs import find, need
+from tests.prometheus.incidents import INCIDENTS, Engine, faults, play
 
 
 def test_every_tape_is_an_incident() -> None:

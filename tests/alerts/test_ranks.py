@@ -10,7 +10,7 @@ from alerts.examples import STARTED, owner
 from alerts.recording.ranks import VERDICT, VERDICTS
 from tests.alerts.rule_tests import IN_ORDER, with_labels
 from tests.alerts.test_alerts import run
-from tests.bench.incidents import RULES
+from tests.prometheus.incidents import RULES
 
 RANKS = ({"instance": "n", "gpu": "0"}, {"instance": "n", "gpu": "1"}, {"instance": "m"})
 OWNER, PROCESS = (dict(of.labels) for of in (owner(slurm_job="7", user="kim"), STARTED))

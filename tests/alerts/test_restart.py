@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.bench import restart
+from tests.alerts import restart
 from tests.needs import need
 
 

@@ -17,10 +17,10 @@ from alerts.model import OF_ONE_NODE, Threshold, seconds
 from alerts.recording import RECORDS
 from alerts.rule_files import can_page
 from alerts.thresholds.table import THRESHOLDS
-from tests.bench.incidents import ALERTMANAGER
-from tests.bench.programs import alertmanager
-from tests.bench.scenarios import Alert, Notified, Timeline, notified
+from tests.alerts.scenarios.play import Alert, Notified, Timeline, notified
 from tests.needs import need
+from tests.prometheus.incidents import ALERTMANAGER
+from tests.prometheus.programs import alertmanager
 
 OF_A_NODE = [row for row in THRESHOLDS if row.scope in OF_ONE_NODE and can_page(row)]
 """The alerts that can wake somebody for one node."""

@@ -28,10 +28,10 @@ import pytest
 from alerts import generate
 from alerts.model import Threshold
 from tests.alerts.fake_cluster import CLUSTER, Pod
-from tests.bench.incidents import RULES, prometheus_command, shortened
-from tests.bench.programs import exporter, program
 from tests.daemon import free_port
 from tests.needs import need
+from tests.prometheus.incidents import RULES, prometheus_command, shortened
+from tests.prometheus.programs import exporter, program
 
 COMMANDS = re.compile(r"^ *```bash\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 RUNBOOKS = {path: row for path, row in generate.runbooks() if not path.startswith("ko/")}

@@ -23,9 +23,7 @@ from tests.alerts.scenarios.course import Key, Linear, Rate, Unseen, intervals, 
 from tests.alerts.scenarios.fleet import LATE, Fleet
 from tests.alerts.scenarios.gpus import BEHAVIOURS
 from tests.alerts.scenarios.nodes import EVENTS
-from tests.alerts.scenarios.recordings import AS_TRAINED, RECORDED, windows
-from tests.alerts.scenarios.shorthand import Scenario, by_file, scenarios, wanted
-from tests.bench.scenarios import (
+from tests.alerts.scenarios.play import (
     Notified,
     Outcome,
     Timeline,
@@ -36,6 +34,8 @@ from tests.bench.scenarios import (
     table,
     together,
 )
+from tests.alerts.scenarios.recordings import AS_TRAINED, RECORDED, windows
+from tests.alerts.scenarios.shorthand import Scenario, by_file, scenarios, wanted
 from tests.needs import need
 
 ROOT = Path(__file__).parents[2]

@@ -7,11 +7,11 @@ from typing import get_args
 import pytest
 
 from alerts.rule_files import handed_on
+from tests.alerts import shards
 from tests.alerts.rule_tests import known_labels
-from tests.bench import shards
-from tests.bench.incidents import Engine
-from tests.bench.shards import ABOVE, STATUS, Restart
+from tests.alerts.shards import ABOVE, STATUS, Restart
 from tests.needs import need
+from tests.prometheus.incidents import Engine
 
 FOR_EACH_GPU = {
     "whose it is": {

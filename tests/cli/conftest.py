@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import pytest
 
 from gpunode.config import INCIDENTS, Settings
-from tests.bench.known import remembering
-from tests.bench.played import Played, openmetrics
+from tests.prometheus.known import remembering
+from tests.prometheus.played import Played, openmetrics
 from tests.verdict.test_verdict import CAUSE, ENDED, REAL, SETTINGS
 
 FIRST, NEXT = "10.0.0.1:9816", "10.0.0.2:9816"

@@ -19,11 +19,11 @@ import pyte
 from playwright.sync_api import Browser, expect, sync_playwright
 
 from gpunode.cli.stories import ORDER
-from tests.bench.known import remembering
 from tests.daemon import free_port
 from tests.export.page import scenes
 from tests.export.page.serve import served
 from tests.needs import ROOT, need
+from tests.prometheus.known import remembering
 from tests.report.test_why import NOW, past
 from tests.tapes.stories import STORY
 from tests.terminal import Terminal

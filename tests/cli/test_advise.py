@@ -16,9 +16,9 @@ import pytest
 
 from gpunode.cli.commands import main
 from gpunode.jobs.owners import OWNER_LABELS
-from tests.bench.known import remembering
-from tests.bench.programs import served
 from tests.needs import need
+from tests.prometheus.known import remembering
+from tests.prometheus.programs import served
 
 NOW = 1_800_000_000
 WELL = 'gpunode_gpu_info{gpu="3",uuid="GPU-3",parent="",compute_capability="9.0"} 1\n'

@@ -31,7 +31,6 @@ from gpunode.jobs.steps import LAST_STEP
 from gpunode.node.local import LocalNode
 from gpunode.sources import GPU_SOURCES, HOLDERS_SOURCES, KINDS, NODE_SOURCES, finders
 from gpunode.unread import Unknown
-from tests.bench.programs import exporter
 from tests.cli.test_platforms import NODES, SETS, laid_out
 from tests.cli.test_top import OSC52, told
 from tests.conftest import until
@@ -42,6 +41,7 @@ from tests.fakes.nvml import FakeDriver
 from tests.machine import MachineDriver, MachineGpu
 from tests.nccl.ras import RasNode, ras_server
 from tests.needs import as_root, need
+from tests.prometheus.programs import exporter
 
 LINE = Unknown("line", "a line of unknown form")
 COMMAND = (sys.executable, "-m", "gpunode", "doctor")

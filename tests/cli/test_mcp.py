@@ -33,10 +33,10 @@ from gpunode.node.tape import TapeNode
 from gpunode.report.prometheus import Prometheus, Secrets
 from gpunode.sources import watch
 from gpunode.verdict.case import Evidence
-from tests.bench.incidents import replay
 from tests.cli.conftest import FIRST, NEXT, Stage
 from tests.conftest import until
 from tests.daemon import Daemon, daemon, free_port
+from tests.prometheus.incidents import replay
 from tests.verdict.test_verdict import CAUSE, ENDED, REAL, SETTINGS
 
 pytestmark = pytest.mark.integration

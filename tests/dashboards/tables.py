@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from dashboards import FOLDER
-from tests.bench.dashboards import CHOSEN, ask, filled
+from tests.dashboards.queries import CHOSEN, ask, filled
 from tests.needs import ROOT, missing, need
 
 PACKAGES = ROOT / ".monitoring" / "grafana" / "node_modules"

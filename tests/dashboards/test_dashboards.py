@@ -29,8 +29,12 @@ from dashboards.variables import RANKED
 from gpunode.export import palette
 from gpunode.rules.changes import Changes
 from gpunode.rules.render import rendered
-from tests.bench.dashboards import (
+from tests.daemon import free_port
+from tests.dashboards.queries import (
+    ANSWERED,
+    ASK_FOR_FAULTS,
     CHOSEN,
+    EMPTY,
     TAPES,
     WALK,
     answers,
@@ -40,8 +44,6 @@ from tests.bench.dashboards import (
     scraped,
     walked,
 )
-from tests.bench.fleet import ANSWERED, ASK_FOR_FAULTS
-from tests.daemon import free_port
 from tests.dashboards.tables import lost
 from tests.needs import need
 
@@ -765,6 +767,16 @@ def test_alerts_are_shown_on_the_graphs(uid: str) -> None:
     found = LOADED[uid]["annotations"]["list"]
     assert [one["name"] for one in found] == ["pages", "tickets"]
     assert all('ALERTS{alertstate="firing"}' in one["expr"] for one in found)
+
+
+def test_what_cannot_find_anything_is_on_a_dashboard() -> None:
+    there = {
+        (uid, panel["title"], target["refId"])
+        for uid, content in LOADED.items()
+        for panel in content["panels"]
+        for target in panel.get("targets", ())
+    }
+    assert EMPTY.keys() <= there
 
 
 def test_the_folder_that_is_mounted_names_where_the_dashboards_are() -> None:

@@ -14,7 +14,7 @@ import pytest
 from dashboards import FOLDER
 from tests.alerts.rule_tests import FIRST, Case, with_labels
 from tests.alerts.test_alerts import play, shipped
-from tests.bench.dashboards import CHOSEN, filled
+from tests.dashboards.queries import CHOSEN, filled
 
 CHANGES, GONE = 8, 20
 """Minutes: the cause is another one, and nothing is seen any more."""

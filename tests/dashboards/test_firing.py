@@ -19,7 +19,7 @@ from dashboards import FOLDER
 from dashboards.firing import LABELS, NOT_KNOWN
 from tests.alerts.rule_tests import with_labels
 from tests.alerts.test_alerts import run
-from tests.bench.dashboards import CHOSEN, filled
+from tests.dashboards.queries import CHOSEN, filled
 from tests.dashboards.tables import Row, shown
 from tests.dashboards.test_runs import promtool
 

@@ -22,13 +22,13 @@ from alerts.recording.parts import OF_LINES
 from alerts.thresholds.lines import LINES
 from dashboards import FOLDER
 from dashboards.panels import ABSENT, OR_NONE
-from tests.bench.dashboards import CHOSEN, ask, filled, in_a_hurry, wait_for
-from tests.bench.incidents import RULES, prometheus_command
-from tests.bench.jobs import PLAYED, Nodes, Played
-from tests.bench.programs import exporter, program
 from tests.daemon import free_port
+from tests.dashboards.jobs import PLAYED, Nodes, Played
+from tests.dashboards.queries import CHOSEN, ask, filled, in_a_hurry, wait_for
 from tests.dashboards.tables import Row, shown
 from tests.needs import need
+from tests.prometheus.incidents import RULES, prometheus_command
+from tests.prometheus.programs import exporter, program
 
 pytestmark = pytest.mark.integration
 

@@ -9,7 +9,7 @@ from alerts.recording.ranks import VERDICTS
 from dashboards.boards.job import SHOWN
 from dashboards.panels import SAYS_NONE
 from tests.alerts.rule_tests import with_labels
-from tests.bench.dashboards import CHOSEN, filled
+from tests.dashboards.queries import CHOSEN, filled
 from tests.dashboards.test_runs import PANELS, Found, promtool
 
 GPUS, BAD = 2048, 139

@@ -9,7 +9,7 @@ import pytest
 
 from dashboards import FOLDER
 from tests.alerts.rule_tests import with_labels
-from tests.bench.dashboards import CHOSEN, filled
+from tests.dashboards.queries import CHOSEN, filled
 from tests.dashboards.test_runs import Found, promtool
 
 NODE = {"cluster": "c", "instance": "n"}

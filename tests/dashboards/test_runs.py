@@ -16,7 +16,7 @@ from alerts.thresholds.table import THRESHOLDS
 from dashboards import FOLDER
 from tests.alerts.rule_tests import with_labels
 from tests.alerts.test_alerts import run
-from tests.bench.dashboards import CHOSEN, filled
+from tests.dashboards.queries import CHOSEN, filled
 from tests.dashboards.tables import shown
 
 PANELS: Mapping[str, Any] = {

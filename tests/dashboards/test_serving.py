@@ -10,7 +10,7 @@ from typing import Any
 from dashboards import FOLDER
 from tests.alerts.rule_tests import FIRST, Case, with_labels
 from tests.alerts.test_alerts import play, shipped
-from tests.bench.dashboards import CHOSEN, filled
+from tests.dashboards.queries import CHOSEN, filled
 
 MINUTES = 20
 MODEL = {"engine": "sglang", "model": "llama"}

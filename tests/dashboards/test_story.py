@@ -9,8 +9,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gpunode.verdict.causes.host import NO_REQUESTS
-from tests.bench.past import CAUSES, DAYS, GPUS, recorded
-from tests.bench.story import GPUS_OF_NODE, JOBS, NODES, SCRAPE, Story, name
+from tests.dashboards.past import CAUSES, DAYS, GPUS, recorded
+from tests.dashboards.story import GPUS_OF_NODE, JOBS, NODES, SCRAPE, Story, name
 
 LEVELS = ("cluster", "namespace", "job")
 HOURS = range(0, DAYS * 24, 7)

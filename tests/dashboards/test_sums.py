@@ -10,7 +10,7 @@ import pytest
 
 from tests.alerts.rule_tests import FIRST, Case, with_labels
 from tests.alerts.test_alerts import play, shipped
-from tests.bench.sums import (
+from tests.dashboards.sums import (
     AT_ANY_TIME,
     GPUS,
     HELD,

@@ -15,10 +15,10 @@ import pytest
 import yaml
 
 from dashboards.boards import BOARDS
-from tests.bench.programs import program
 from tests.conftest import until
 from tests.daemon import free_ports
 from tests.needs import ROOT, need
+from tests.prometheus.programs import program
 
 DOCKER = ROOT / "docker"
 FILES = (DOCKER / "compose.yaml", DOCKER / "compose.gpus.yaml")

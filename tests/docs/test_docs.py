@@ -13,7 +13,6 @@ from gpunode.cli.commands import COMMANDS
 from gpunode.gpu.ledger import STATES
 from gpunode.verdict.causes import CAUSES
 from gpunode.verdict.source import JUDGED
-from tests.bench.report import FIGURES, render
 from tests.docs.figures import FIGURES as PICTURES
 from tests.fuzz.table import TABLE
 
@@ -40,13 +39,6 @@ def test_a_setting_is_described_by_one_sentence(setting: Setting) -> None:
 @pytest.mark.parametrize("name", PICTURES)
 def test_a_picture_is_up_to_date(name: str) -> None:
     assert (ROOT / "docs/figures" / name).read_text() == PICTURES[name](), "run: make docs"
-
-
-def test_the_page_of_performance_is_up_to_date() -> None:
-    page = (ROOT / "docs/performance.md").read_text()
-    assert page == render(), "run: make bench"
-    opening, _, _ = page.partition("\n## ")
-    assert len(re.findall(r"^\| \[", opening, re.M)) == len(FIGURES) == 16
 
 
 def test_the_states_are_documented() -> None:

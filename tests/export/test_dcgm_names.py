@@ -51,8 +51,6 @@ from gpunode.loop import Loop
 from gpunode.node.local import LocalNode
 from gpunode.node.node import SteppedClock
 from gpunode.source import Place, Reading, Source
-from tests.bench.incidents import prometheus
-from tests.bench.programs import ask
 from tests.conftest import Series, by_label, scrape, until, values, watching
 from tests.daemon import PATIENCE, Daemon, free_port
 from tests.export.dcgm_clients import (
@@ -68,6 +66,8 @@ from tests.fakes.kubelet import kubelet
 from tests.fakes.nvml import FakeDriver
 from tests.machine import exported
 from tests.needs import need
+from tests.prometheus.incidents import prometheus
+from tests.prometheus.programs import ask
 
 UUID = "GPU-5a1e0000-0000-0000-0000-000000000000"
 OTHER = "GPU-5a1e0000-0000-0000-0000-000000000001"

@@ -11,8 +11,8 @@ from gpunode.handover.actions import OF_ALERTS
 from gpunode.handover.advised import by_rules
 from gpunode.handover.faults import ALERTS, FAULT_LEVEL, UNHEALTHY
 from gpunode.handover.series import SeriesNow, by_node
+from tests.alerts.scenarios.play import Alert, timelines
 from tests.alerts.scenarios.shorthand import Scenario, scenarios
-from tests.bench.scenarios import Alert, timelines
 from tests.needs import need
 
 SCENARIOS = scenarios()

@@ -13,10 +13,10 @@ from typing import Any
 
 import yaml
 
-from tests.bench.programs import program
 from tests.conftest import until
 from tests.daemon import PATIENCE, free_ports
 from tests.needs import ROOT, need
+from tests.prometheus.programs import program
 
 TOKEN = "of-a-test-that-ends-soon"
 CONTROLLERS = ("daemonset", "serviceaccount", "namespace", "garbage-collector")

@@ -19,10 +19,10 @@ from gpunode.incidents.black_box import BlackBox
 from gpunode.incidents.folder import Folder, unpacked
 from gpunode.incidents.incident import BRIEFS, Brief, Incident, as_json, parse
 from gpunode.node.node import Node
-from tests.bench.programs import exporter
 from tests.incidents.test_black_box import Box, Played, fail
 from tests.machine import Machine
 from tests.needs import as_root
+from tests.prometheus.programs import exporter
 from tests.verdict.stage import Actor
 
 KIB = 1 << 10

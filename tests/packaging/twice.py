@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from helm import release
-from tests.bench.programs import program
 from tests.conftest import until
 from tests.daemon import free_port
 from tests.docker import container
 from tests.needs import ROOT, need
+from tests.prometheus.programs import program
 
 VERSION = "9.8.7"
 DIGEST = f"sha256:{'5' * 64}"

@@ -15,8 +15,7 @@ from gpunode.report.history import DAY, JobKey, Past
 from gpunode.report.page import as_json
 from gpunode.report.sections import report
 from gpunode.report.view import PeriodView
-from tests.bench import updates
-from tests.bench.updates import KINDS, fleet, named
+from tests.report.updates import JOBS, KINDS, fleet, named
 
 
 def test_a_slower_driver_is_told_from_a_kernel_that_changed_nothing() -> None:
@@ -110,7 +109,7 @@ def told(of: Past) -> str:
 def test_a_report_is_the_baseline_of_the_next() -> None:
     past = fleet({}, random.Random(7))
     found = parse(told(past))
-    assert len(found) == updates.JOBS
+    assert len(found) == JOBS
     assert all(pace.useful is not None and 0.5 < pace.useful < 0.6 for pace in found.values())
 
 

@@ -11,8 +11,8 @@ from gpunode.config import PrometheusSettings
 from gpunode.report.claims import JobQuestions, ProvenAnswer
 from gpunode.report.prometheus import Prometheus, Secrets
 from gpunode.report.runs import JobName
-from tests.bench.known import remembering
 from tests.needs import need
+from tests.prometheus.known import remembering
 from tests.report.test_why import HOUR, NOW, Series
 
 LOGGED = "gpunode_kernel_log_last_xid_timestamp_seconds"

@@ -47,11 +47,11 @@ from gpunode.report.page import as_csv
 from gpunode.report.sections.losses import loss_of
 from gpunode.report.sections.trend import trend
 from gpunode.verdict.causes import CAUSES
-from tests.bench.known import GAINS, GPUS, USEFUL, Fault, Fleet, Job, Queued, backfill, kept
-from tests.bench.known import served as serving
-from tests.bench.programs import program, served
 from tests.daemon import Daemon, free_port
 from tests.needs import need
+from tests.prometheus.known import GAINS, GPUS, USEFUL, Fault, Fleet, Job, Queued, backfill, kept
+from tests.prometheus.known import served as serving
+from tests.prometheus.programs import program, served
 
 DAY = 24
 START = 1_785_542_400

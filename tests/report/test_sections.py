@@ -19,8 +19,8 @@ from gpunode.report.sections.bills import team_bills, team_report
 from gpunode.report.sections.losses import loss_of
 from gpunode.report.view import PeriodView
 from gpunode.report.words import written
-from tests.bench import forecasts
 from tests.needs import ROOT
+from tests.report import demand
 
 START = 1_785_542_400 // DAY * DAY
 Days = Mapping[int, float]
@@ -499,5 +499,5 @@ def test_the_report_asks_for_what_the_document_has_sacct_print() -> None:
 
 def test_intervals_hold_what_they_say() -> None:
     """As `make bench BENCH=forecasts` measures with 200 fleets of each length of time."""
-    for what, share in forecasts.held(50, days=42, others=20).items():
+    for what, share in demand.held(50, days=42, others=20).items():
         assert 0.7 <= share <= 0.92, (what, share)

@@ -26,8 +26,8 @@ from gpunode.report.why.finding import STILL
 from gpunode.sources import METRICS
 from gpunode.verdict.causes import CAUSES
 from gpunode.verdict.reasons import STOPPED
-from tests.bench.known import remembering
 from tests.needs import ROOT, need
+from tests.prometheus.known import remembering
 
 NOW = 1_800_000_000
 """2027-01-15, 08:00 UTC."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -17,7 +16,6 @@ from gpunode.gpu.units import ACTIVE, NVLINK_BYTES, PCIE_BYTES
 from gpunode.jobs import processes as job
 from gpunode.verdict.causes.cause import RESIDUE
 from gpunode.verdict.gain import GAIN, LEAST_LEFT, Gain
-from tests.bench.truth import gains
 from tests.verdict.stage import Actor, Labelled, Stage
 from tests.verdict.test_causes import ONE_THREAD, PREPARES, RESTS
 
@@ -223,11 +221,3 @@ def test_whatever_the_time_goes_to_a_gain_is_within_its_bounds(
 )
 def test_a_gain_in_words(gain: Gain, words: str) -> None:
     assert gain.words == words
-
-
-def test_the_pairs_that_were_measured_are_read(tmp_path: Path) -> None:
-    rows = gains.load()
-    assert len(rows) >= 16
-    gains.report(rows).save("gain", tmp_path)
-    machines = {row.machine for row in rows}
-    assert (tmp_path / "gain.txt").read_text().count("\n") == 1 + len(rows) + len(machines)

@@ -86,7 +86,7 @@ def test_evidence_names_series_that_are_exported() -> None:
 
 
 REAL = Path(__file__).parents[1] / "tapes/real"
-"""Recorded on two H200s while the workloads of ``tests/bench/truth`` ran: GPUs and processes."""
+"""Recorded on two H200s while the workloads of ``bench/truth`` ran: GPUs and processes."""
 
 ENDED: dict[str, tuple[str, ...]] = {
     "scalar": ("stalled_collective", "unexplained"),

@@ -14,7 +14,7 @@ from gpunode.gpu.window import Window
 from tests.windows.recorded import FOLDER, Recorded, load
 
 REHEARSED = "workloads-"
-"""How the names of files begin that have workloads of the bench (``tests.bench.truth``)."""
+"""How the names of files begin that have workloads of the bench (``bench.truth``)."""
 
 ALSO_STARVED = ("idle", "free")
 """States that a trace cannot tell from ``starved``."""

@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from gpunode import __version__
 from gpunode.driver.driver import DriverError
 from gpunode.node.datagram_socket import Datagram
 from gpunode.node.node import Clock, NotRecorded
@@ -138,6 +139,7 @@ class RollingTape:
         now = self.clock.monotonic()
         header = {
             "gpunode_tape": FORMAT,
+            "version": __version__,
             "time": self.clock.time() - (now - begins),
             "comment": comment,
             "begins": round(begins - self._start, 6),

@@ -3,7 +3,7 @@ r"""Tapes: recordings of what a node was asked and what it answered, with times,
 A tape is gzip-compressed JSON lines. The first line is a header; every other line is a question and
 its answer at ``t`` seconds from the start:
 
-    {"gpunode_tape": 1, "time": 1795219603.29, "comment": "…", "again_from": 20.0}
+    {"gpunode_tape": 1, "version": "0.1.0", "time": 1795219603.29, "again_from": 20.0}
     {"t": 2.001, "of": "GPU-…", "call": "temperature", "answer": 36.0}
     {"t": 2.001, "of": "GPU-…", "call": "fabric", "error": "Unsupported", "message": "…"}
     {"t": 2.004, "of": "/proc/559/comm", "call": "read_text", "answer": "python3\n"}
@@ -39,6 +39,7 @@ from typing import Any, Protocol, TextIO, cast, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
+from gpunode import __version__
 from gpunode.driver.driver import (
     Activity,
     Buffered,
@@ -148,7 +149,8 @@ class TapeWriter:
         self._raw = path.open("wb")
         self._file = cast(TextIO, gzip.open(self._raw, "wt", encoding="utf-8"))  # noqa: SIM115
         self._lock = threading.Lock()
-        self._write({"gpunode_tape": FORMAT, "time": self.clock.time(), "comment": comment})
+        header = {"gpunode_tape": FORMAT, "version": __version__, "time": self.clock.time()}
+        self._write({**header, "comment": comment})
 
     def answer(self, of: str, call: str, ask: Callable[[], Any]) -> Any:
         """Ask, record the question with its answer or error, and pass that on."""

@@ -2,7 +2,7 @@
 
 The remedy of a cause says what is left of the time (``Remedy.left``). The interval has nine tenths
 of what was measured: it is made of how much the windows differ, and of how well the model held on
-pairs of jobs without and with the remedy (``tests/bench/truth/pairs.py``).
+pairs of jobs without and with the remedy (``bench/truth/pairs.py``).
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ LEAST_DAYS = 14
 """Days of data from which on a line is worth drawing: each weekday twice."""
 
 LEAST_FOR_INTERVAL = 21
-"""Days of data from which on its interval holds what it says (``tests/bench/forecasts.py``)."""
+"""Days of data from which on its interval holds what it says (``bench/forecasts.py``)."""
 
 DRAWN = 1000
 HORIZON = 730

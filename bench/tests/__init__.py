@@ -1,0 +1,1 @@
+"""Tests of what benches say and publish."""

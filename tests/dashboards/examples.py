@@ -1,0 +1,122 @@
+"""Nodes on which something is wrong that no tape has: what the tests of the rules are given.
+
+Each alert and each recording rule has an example of its own; here, each is a node of its own, and
+all of them are one target for Prometheus.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from alerts.examples import owner, series
+from alerts.model import Given
+from alerts.recording import RECORDS
+from alerts.thresholds.table import THRESHOLDS
+from tests.alerts.rule_tests import NODE_AND_GPU, is_counter, known_labels, with_labels
+from tests.prometheus.programs import exporter
+
+TRAINING: Given = {
+    owner(owner_pod="llm-worker-0", owner_namespace="research"): 1.0,
+    series("gpunode_gpu_process_info", pid="1", rank="0", owner_pod="llm-worker-0"): 1.0,
+    series("gpunode_gpu_workload", kind="training"): 1.0,
+    series("gpunode_gpu_info", name="NVIDIA H200"): 1.0,
+    series("gpunode_gpu_waited_for", reason="cpu_bound"): 1.0,
+    **{
+        series("gpunode_training_seconds_total", phase=phase): share
+        for phase, share in (
+            ("step", 0.7),
+            ("data", 0.1),
+            ("checkpoint", 0.05),
+            ("evaluation", 0.05),
+            ("compile", 0.05),
+            ("other", 0.05),
+        )
+    },
+    series("gpunode_training_step_median_seconds"): 0.5,
+    series("gpunode_training_step_baseline_seconds"): 0.4,
+    series("gpunode_training_mfu_ratio"): 0.42,
+    series("gpunode_training_loss"): 2.1,
+    series("gpunode_training_loss_best"): 2.0,
+    series("gpunode_training_loss_finite"): 1.0,
+    series("gpunode_training_kernel_seconds", kernel="gemm"): 0.2,
+    series("gpunode_torch_memory_reserved_bytes"): 1.2e11,
+    series("gpunode_torch_alloc_retries_total"): 0.1,
+    series("gpunode_gpu_memory_size_bytes"): 1.5e11,
+    series("gpunode_gpu_memory_reserved_bytes"): 1e9,
+    series("gpunode_gpu_memory_used_bytes"): 1.3e11,
+    series("gpunode_gpu_bottleneck", cause="data_loading_storage"): 1.0,
+    series("gpunode_gpu_seconds_total", state="compute"): 0.6,
+    series("gpunode_gpu_seconds_total", state="starved"): 0.4,
+    series("gpunode_nccl_channels", communicator="c", transport="NET/IB"): 16.0,
+    series("gpunode_nccl_setting_info", name="NCCL_IB_HCA", value="mlx5"): 1.0,
+    series("gpunode_gpu_nvlink_speed_bytes_per_second"): 4.5e11,
+    series("gpunode_nccl_stalled_communicators"): 0.0,
+    series("gpunode_nccl_communicators"): 1.0,
+    series("gpunode_lustre_bytes_total", filesystem="scratch", direction="read"): 2e9,
+    series("gpunode_lustre_rpcs_total", filesystem="scratch", server="ost"): 900.0,
+    series("gpunode_lustre_rpc_seconds_total", filesystem="scratch", server="ost"): 40.0,
+    series("gpunode_lustre_rpcs_in_flight", filesystem="scratch", server="ost"): 12.0,
+    series("gpunode_nfs_bytes_total", mountpoint="/home", direction="read"): 1e8,
+    series("gpunode_nfs_requests_total", mountpoint="/home", operation="READ"): 100.0,
+    series("gpunode_nfs_rtt_seconds_total", mountpoint="/home", operation="READ"): 0.4,
+    series("gpunode_nfs_requests_in_flight", mountpoint="/home"): 2.0,
+    **{
+        series("gpunode_infiniband_bytes_total", device="mlx5_0", port="1", direction=way): 2e10
+        for way in ("received", "sent")
+    },
+    series("gpunode_infiniband_rate_bytes_per_second", device="mlx5_0", port="1"): 5e10,
+    series("gpunode_infiniband_active", device="mlx5_0", port="1"): 1.0,
+    series(
+        "gpunode_infiniband_congestion_events_total", device="mlx5_0", port="1", kind="cnp"
+    ): 300.0,
+    series("gpunode_infiniband_errors_total", device="mlx5_0", port="1", kind="symbol"): 5.0,
+    series("gpunode_tcp_segments_total", kind="first"): 5000.0,
+    series("gpunode_tcp_segments_total", kind="retransmitted"): 20.0,
+    series("gpunode_gpu_ecc_errors_total", kind="uncorrected"): 0.1,
+    series("gpunode_gpu_row_remap_pending"): 1.0,
+    series("gpunode_gpu_row_remap_failed"): 1.0,
+    series("gpunode_gpu_row_remaps_total", kind="uncorrected"): 0.01,
+    series("gpunode_client_messages_total", result="accepted"): 2.0,
+    series("gpunode_node_info", driver="570.133.20", kernel="5.15.0-1063-nvidia"): 1.0,
+    series("gpunode_job_version_info", torch="2.9.1+cu128", nccl="2.27.5"): 1.0,
+    series("kube_node_spec_unschedulable", node="training"): 1.0,
+    series("kube_node_labels", node="training", label_topology_kubernetes_io_rack="r07"): 1.0,
+}
+"""One node of a training job with all that a site may have."""
+
+NODES: dict[str, Given] = {
+    "training": TRAINING,
+    "updated": {series("gpunode_node_info", driver="580.159.04", kernel="5.15.0-1063-nvidia"): 1.0},
+    **{row.alert: row.example.fires for row in THRESHOLDS},
+    **{record.name.split(":")[1]: record.given for record in RECORDS},
+}
+
+
+def exposition(begin: float, cluster: str) -> str:
+    """All examples, ``begin`` being when they began."""
+    now = time.time()
+    lines = []
+    for node, given in NODES.items():
+        for one, value in given.items():
+            if value is None or ":" in one.metric or one.metric in ("up", "ALERTS"):
+                continue
+            known = known_labels(one.metric)
+            labels = {name: text for name, text in NODE_AND_GPU.items() if name in known}
+            labels |= {"cluster": cluster, "instance": node, **dict(one.labels)}
+            if one.metric.endswith("timestamp_seconds"):
+                value = now if value else begin
+            elif is_counter(one.metric):
+                value *= now - begin
+            lines.append(f"{with_labels(one.metric, labels)} {value}")
+    return "\n".join([*dict.fromkeys(lines), ""])
+
+
+@contextmanager
+def served(cluster: str) -> Iterator[int]:
+    """The examples for Prometheus; the port."""
+    begin = time.time()
+
+    with exporter(lambda _: exposition(begin, cluster).encode()) as port:
+        yield port

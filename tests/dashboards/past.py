@@ -1,0 +1,113 @@
+"""Sixty days of what the rules record once an hour, for dashboards that look back."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from alerts.recording.behind import BY_JOB, BY_JOB_OF_NODE
+from gpunode.gpu.ledger import STATES
+from tests.prometheus.programs import need
+
+DAYS = 62
+GPUS = 96
+BY_HOUR = "gpunode_gpu_seconds:rate1h_hourly"
+CAUSES = {
+    "training": {
+        "communication": "communication",
+        "blocked": "straggler",
+        "starved": "data_loading_storage",
+        "idle": "unexplained",
+    },
+    "serving": {"idle": "no_requests", "launch": "kernel_launch"},
+}
+"""What the verdicts call that to which each state of GPUs is lost here, by the kind of work."""
+
+Shares = dict[str, float]
+"""GPUs by state."""
+
+
+def live_through(folder: Path, cluster: str, jobs: int = 1) -> None:
+    """Write the past of a cluster as blocks for a Prometheus that keeps its samples in a folder.
+
+    ``jobs`` is how many each of the two teams has.
+    """
+    now = int(time.time()) // 3600 * 3600
+    by_name: dict[str, dict[str, list[str]]] = {}
+    for at in range(now - DAYS * 86400, now - 3600, 3600):
+        for name, labels, value in recorded(at, (now - at) / (DAYS * 86400), jobs):
+            series = ",".join(
+                f'{one}="{text}"' for one, text in {"cluster": cluster, **labels}.items()
+            )
+            line = f"{name}{{{series}}} {value:.3f} {at}"
+            by_name.setdefault(name, {}).setdefault(series, []).append(line)
+    with (folder / "past").open("w") as file:
+        for name, every in by_name.items():
+            file.write(f"# TYPE {name} gauge\n")
+            file.writelines(f"{line}\n" for lines in every.values() for line in lines)
+        file.write("# EOF\n")
+    backfill = [need("promtool"), "tsdb", "create-blocks-from", "openmetrics", "--quiet"]
+    command = [*backfill, "--max-block-duration=1500h", str(folder / "past"), str(folder / "tsdb")]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+
+def _behind() -> Iterator[tuple[str, dict[str, str], float]]:
+    """A job on five nodes, for one of which the others wait."""
+    of_job = {"owner_namespace": "vision", "workload": "segmenter"}
+    for node in range(5):
+        behind = 0.0 if node else 0.3
+        of_node = {"instance": f"vision-{node}", **of_job}
+        yield BY_JOB_OF_NODE, of_node, behind
+        for gpu in range(4):
+            yield BY_JOB, {**of_node, "gpu": str(gpu), "uuid": f"GPU-{node}-{gpu}"}, behind
+
+
+def recorded(at: int, age: float, jobs: int) -> Iterator[tuple[str, dict[str, str], float]]:
+    """What is recorded in an hour: names, labels and values; ``age`` is 1 for the first."""
+    whole = dict.fromkeys(STATES, 0.0)
+    for team, kind, workload, shares in (
+        ("vision", "training", "segmenter", _trains(age)),
+        ("search", "serving", "ranker", _serves(at)),
+    ):
+        for state, gpus in shares.items():
+            whole[state] += gpus
+            for job in range(jobs):
+                named = workload if jobs == 1 else f"{workload}-{job}"
+                labels = {"owner_namespace": team, "workload": named, "state": state}
+                yield f"job:{BY_HOUR}", labels, gpus / jobs
+            of_state = {"owner_namespace": team, "state": state}
+            yield f"namespace:{BY_HOUR}", of_state, gpus
+            yield "namespace:gpunode_gpu_seconds:rate30d", of_state, gpus
+            if cause := CAUSES[kind].get(state):
+                of_cause = {"owner_namespace": team, "cause": cause}
+                yield "namespace:gpunode_gpu_bottleneck:gpus_hourly", of_cause, gpus
+        of_kind = {"owner_namespace": team, "kind": kind}
+        yield "namespace:gpunode_job_kind:gpus_hourly", of_kind, sum(shares.values())
+        yield "cluster:gpunode_job_kind:gpus", {"kind": kind}, sum(shares.values())
+    if age < 1 / DAYS:
+        yield from _behind()
+    held = sum(whole.values())
+    whole["free"] = GPUS - held
+    on_whole_nodes = whole["free"] // 8 * 8
+    yield "cluster:gpunode_gpu_free:whole", {}, on_whole_nodes
+    yield "cluster:gpunode_gpu_free:scattered", {}, whole["free"] - on_whole_nodes
+    for state, gpus in whole.items():
+        yield f"cluster:{BY_HOUR}", {"state": state}, gpus
+        yield "cluster:gpunode_gpu_seconds:rate30d", {"state": state}, gpus
+        yield "cluster:gpunode_gpu_power:by_state", {"state": state}, 300 * gpus
+    yield "cluster:gpunode_gpu_power:watts", {}, 300 * held + 8000
+
+
+def _trains(age: float) -> Shares:
+    """A team that trains day and night and waits less from week to week."""
+    waits = {"communication": 6.0, "blocked": 2 + 3 * age, "starved": 4 + 3 * age, "idle": 2.0}
+    return {"compute": 26 - 6 * age, "memory": 12.0, **waits}
+
+
+def _serves(at: int) -> Shares:
+    """A team that serves people, who sleep at night."""
+    awake = 0.5 + 0.5 * math.sin((at / 3600 % 24 - 9) / 24 * 2 * math.pi)
+    return {"compute": 3 + 5 * awake, "memory": 1 + 3 * awake, "idle": 8 - 7 * awake, "launch": 1.0}

@@ -1,0 +1,1 @@
+"""Real Prometheus and Alertmanager, and what they are given to look at."""

@@ -1,0 +1,319 @@
+"""Every recorded incident through the real programs: the daemon replays it, Prometheus scrapes and
+evaluates the shipped rules, Alertmanager receives.
+
+Durations and windows are shortened, and only those: ``for: 10m`` waits 10 s, five minutes of a rate
+are 30 s. The tapes play in real time, over and over.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import psutil
+import yaml
+
+from gpunode.config import INCIDENTS as TAPES
+from tests.daemon import Daemon, free_port, free_ports
+from tests.prometheus.programs import Command, alertmanager, need, program
+
+ROOT = Path(__file__).parents[2]
+RULES = ROOT / "alerts" / "rules"
+SHORT = {"5m": "30s", "15m": "60s", "1h": "90s", "6h": "100s", "1d": "120s", "30d": "150s"}
+ALERTMANAGER = ROOT / "alerts" / "alertmanager.yaml"
+AT_ONCE: dict[str, Any] = {
+    "route": {
+        "receiver": "all",
+        "group_by": ["..."],
+        "group_wait": "1s",
+        "group_interval": "5s",
+    },
+    "receivers": [{"name": "all"}],
+}
+"""What Alertmanager does where nothing is to wait."""
+
+Engine = Literal["prometheus", "victoriametrics"]
+FirstFired = dict[tuple[str, str, str, str], float]
+"""When an alert was first notified, by node, alert, severity and GPU."""
+
+
+INCIDENTS: dict[str, tuple[str, ...]] = {
+    "idle": (),
+    "compute": (),
+    "healthy": (),
+    "mixed_nop2p": (),
+    "membound": (),
+    "memfull": (),
+    "h200_free": (),
+    "h200_held": (),
+    "starved": ("JobStarved",),
+    "starved_mild": ("JobStarved",),
+    "starved_slow": ("JobStarved",),
+    "loader_cpu": (),
+    "h200_loader_cpu": ("JobStarved",),
+    "h200_storage": ("JobStarved", "NodeStoragePressure"),
+    "h200_shm": ("JobStarved", "ShmNearlyFull"),
+    "h200_square_wave": (),
+    "h200_four_phases": (),
+    "h2d": (),
+    "comm": ("JobCommunicationHigh",),
+    "comm_nop2p": (),
+    "hang": (),
+    "h200_hang": ("JobStalled",),
+    "straggler": ("JobStarved",),
+    "launch": (),
+    "ddp_small": (),
+    "fp32": ("JobTensorCoresIdle",),
+    "checkpoint": ("JobStarved",),
+}
+"""What each tape must raise. Nothing that is not named here may page, and of those that raise
+nothing, nothing may even make a ticket.
+
+Of tapes on which nothing tells that the work is training, the exporter says so, and no alert on
+training fires. The checkpoint of its tape is seen as starvation: its training does not tell. On
+``hang`` the job has never worked, so it might as well be about to start."""
+
+HANGS_AT = 11.0
+"""Second of ``h200_hang`` at which a rank is stopped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fired:
+    """An alert that Alertmanager received."""
+
+    tape: str
+    alert: str
+    severity: str
+    gpu: str
+    after: float
+    """Seconds since the tape began to play."""
+
+
+def shortened(rules: str) -> str:
+    """The same rules, in a hurry: minutes of waiting are seconds."""
+    window = re.compile(r"\[(5m|15m|1h|6h|1d|30d)(:\d+m)?\]")
+    rules = window.sub(lambda at: f"[{SHORT[at[1]]}{':2s' if at[2] else ''}]", rules)
+    rules = re.sub(r"(for|keep_firing_for): (\d+)m", r"\1: \2s", rules)
+    rules = re.sub(r"for: (\d+)h", "for: 60s", rules)
+    return re.sub(r"interval: \w+", "interval: 2s", rules)
+
+
+@contextmanager
+def alerting(
+    targets: dict[str, int], folder: Path, hurried: bool, engine: Engine = "prometheus"
+) -> Iterator[FirstFired]:
+    """What scrapes daemons and evaluates the rules, and Alertmanager; what has fired, as it comes.
+
+    Not ``hurried``, everything is as shipped: the rules, the routes, a scrape every 15 s.
+    """
+    fired: FirstFired = {}
+
+    def note(_: str, body: dict[str, Any]) -> None:
+        for alert in body["alerts"]:
+            labels = alert["labels"]
+            key = (
+                labels.get("instance") or labels["cluster"],
+                labels["alertname"],
+                labels["severity"],
+                labels.get("gpu", ""),
+            )
+            fired.setdefault(key, time.time())
+
+    with ExitStack() as stack:
+        rules = folder / "rules"
+        rules.mkdir()
+        for path in RULES.iterdir():
+            text = path.read_text()
+            (rules / path.name).write_text(shortened(text) if hurried else text)
+        routes = AT_ONCE if hurried else yaml.safe_load(ALERTMANAGER.read_text())
+        manager = stack.enter_context(alertmanager(folder, routes, note))
+        every = "2s" if hurried else "15s"
+        commands = ENGINES[engine](folder, targets, manager, every)
+        for number, command in enumerate(commands):
+            stack.enter_context(program(command, folder / f"{engine}{number}.log"))
+        yield fired
+
+
+def _scrapes(targets: dict[str, int], every: str) -> dict[str, Any]:
+    nodes = [
+        {"targets": [f"127.0.0.1:{port}"], "labels": {"instance": name, "cluster": name}}
+        for name, port in targets.items()
+    ]
+    return {
+        "global": {"scrape_interval": every},
+        "scrape_configs": [{"job_name": "gpunode", "static_configs": nodes}],
+    }
+
+
+def _prometheus(folder: Path, targets: dict[str, int], manager: str, every: str) -> list[Command]:
+    managers = [{"static_configs": [{"targets": [manager]}]}]
+    config = {
+        **_scrapes(targets, every),
+        "rule_files": [f"{folder}/rules/*.yaml"],
+        "alerting": {"alertmanagers": managers},
+    }
+    (folder / "prometheus.yml").write_text(json.dumps(config))
+    port = free_port()
+    return [prometheus_command(folder, port)]
+
+
+def prometheus_command(folder: Path, port: int, *options: str) -> Command:
+    """A Prometheus that has its configuration and its samples in a folder."""
+    return [
+        need("prometheus"),
+        f"--config.file={folder}/prometheus.yml",
+        f"--storage.tsdb.path={folder}/tsdb",
+        f"--web.listen-address=127.0.0.1:{port}",
+        *options,
+    ]
+
+
+@contextmanager
+def prometheus(folder: Path, port: int, *options: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A Prometheus with what is in a folder, once it is ready."""
+    with program(prometheus_command(folder, port, *options), folder / "log") as child:
+        Daemon(psutil.Process(child.pid), port).wait_for("/-/ready", child)
+        yield child
+
+
+def _victoriametrics(
+    folder: Path, targets: dict[str, int], manager: str, every: str
+) -> list[Command]:
+    (folder / "scrape.yml").write_text(json.dumps(_scrapes(targets, every)))
+    port, alerts = free_ports(2)
+    store = f"http://127.0.0.1:{port}"
+    return [
+        [
+            need("victoria-metrics"),
+            f"-promscrape.config={folder}/scrape.yml",
+            f"-storageDataPath={folder}/vm",
+            f"-httpListenAddr=127.0.0.1:{port}",
+            f"-search.latencyOffset={every}",
+        ],
+        [
+            need("vmalert"),
+            f"-rule={folder}/rules/*.yaml",
+            f"-datasource.url={store}",
+            f"-remoteWrite.url={store}",
+            f"-notifier.url=http://{manager}",
+            f"-httpListenAddr=127.0.0.1:{alerts}",
+        ],
+    ]
+
+
+ENGINES: dict[Engine, Callable[[Path, dict[str, int], str, str], list[Command]]] = {
+    "prometheus": _prometheus,
+    "victoriametrics": _victoriametrics,
+}
+
+
+def play(tapes: Sequence[str], seconds: float, engine: Engine = "prometheus") -> list[Fired]:
+    """Play tapes for so long; every alert that arrived."""
+    ports = dict(zip(tapes, free_ports(len(tapes)), strict=True))
+    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
+        begin = time.time()
+        daemons = {
+            port: stack.enter_context(replay(tape, port, Path(name)))
+            for tape, port in ports.items()
+        }
+        for port, child in daemons.items():  # where a minute is a second, one that starts is down
+            Daemon(psutil.Process(child.pid), port).wait_for("/healthz", child)
+        fired = stack.enter_context(alerting(ports, Path(name), True, engine))
+        time.sleep(seconds)
+    return [Fired(*key, at - begin) for key, at in sorted(fired.items())]
+
+
+def hang_as_shipped(times: int = 8) -> list[float]:
+    """Seconds from the start of a hang to the page, nothing shortened.
+
+    The hangs begin at different times between two scrapes and two evaluations.
+    """
+    ports = {f"hang-{n}": port for n, port in enumerate(free_ports(times))}
+    begins = {}
+    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
+        fired = stack.enter_context(alerting(ports, Path(name), False))
+        for instance, port in ports.items():
+            begins[instance] = time.time()
+            stack.enter_context(replay("h200_hang", port, Path(name)))
+            time.sleep(15.0 / times)
+        time.sleep(90.0 + HANGS_AT)
+    first: dict[str, float] = {}
+    for (instance, alert, severity, _), at in sorted(fired.items(), key=lambda item: item[1]):
+        if (alert, severity) == ("JobStalled", "page"):
+            first.setdefault(instance, at - begins[instance] - HANGS_AT)
+    return [first.get(instance, float("inf")) for instance in ports]
+
+
+@contextmanager
+def replay(tape: str, port: int, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A daemon that lives through a tape over and over, in real time."""
+    path = TAPES / f"{tape}.jsonl.gz"
+    options = [f"--web.listen-address=127.0.0.1:{port}", "--times=10000", "--log.level=error"]
+    command = [sys.executable, "-m", "gpunode", "replay", str(path), *options]
+    with program(command, folder / f"{port}.log") as child:
+        yield child
+
+
+def faults(tape: str, fired: Sequence[Fired]) -> list[str]:
+    """What is wrong about what a tape raised."""
+    mine = [alert for alert in fired if alert.tape == tape and alert.severity != "info"]
+    missing = set(INCIDENTS[tape]) - {alert.alert for alert in mine}
+    pages = {a.alert for a in mine if a.severity == "page"} - set(INCIDENTS[tape])
+    noise = {alert.alert for alert in mine} if not INCIDENTS[tape] else set()
+    return sorted(
+        [f"no {name}" for name in missing] + [f"{name} for nothing" for name in pages | noise]
+    )
+
+
+def page(fired: Sequence[Fired], seconds: float, hangs: Sequence[float]) -> str:
+    """The table of incidents and alerts."""
+    lines = [
+        "# Incidents and their alerts",
+        "",
+        "Written by `make incidents`; do not edit. Every recorded incident was played for "
+        f"{seconds:.0f} s by `gpunode replay`, scraped every 2 s by Prometheus, which evaluated "
+        "the rules of `alerts/rules` and notified Alertmanager. Durations and windows were "
+        "shortened: minutes of `for` are seconds, five minutes of a rate are 30 s. The seconds are "
+        "from the start of the daemon to Alertmanager's notification.",
+        "",
+        "| incident | raised, seconds to fire | |",
+        "|---|---|---|",
+    ]
+    for tape in INCIDENTS:
+        first: dict[tuple[str, str], float] = {}
+        for alert in sorted(fired, key=lambda alert: alert.after):
+            if alert.tape == tape:
+                first.setdefault((alert.alert, alert.severity), alert.after)
+        told = ", ".join(f"{a} ({s}) {after:.0f}" for (a, s), after in first.items())
+        wrong = "; ".join(faults(tape, fired))
+        lines.append(f"| {tape} | {told or 'nothing'} | {wrong or 'ok'} |")
+    lines += [
+        "",
+        "With nothing shortened, a scrape every 15 s and the routes of "
+        f"`alerts/alertmanager.yaml`, {len(hangs)} hangs that began at different times paged after "
+        f"{min(hangs):.0f} to {max(hangs):.0f} s; target: within 60 s.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def main(seconds: float) -> None:
+    """Play all incidents and write the page; exit 1 where one raised what it should not."""
+    fired = play(list(INCIDENTS), seconds)
+    hangs = hang_as_shipped()
+    text = page(fired, seconds, hangs)
+    (ROOT / "docs" / "alerts.md").write_text(text)
+    print(text)
+    sys.exit(any(faults(tape, fired) for tape in INCIDENTS) or max(hangs) > 60)
+
+
+if __name__ == "__main__":
+    main(float(sys.argv[1]) if len(sys.argv) > 1 else 200.0)

@@ -1,0 +1,491 @@
+"""A fleet whose truth is known: which job held which GPUs when, and what each lost to what.
+
+What the rules would have recorded of it is written as OpenMetrics, from which promtool makes blocks
+for a real Prometheus. The truth is added up from the jobs, not from the series.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpunode.gpu.ledger import STATES
+from gpunode.report.history import FAULT_RULE_INTERVAL, HOUR, RULE_INTERVAL
+from tests.daemon import free_port
+from tests.prometheus.incidents import prometheus
+from tests.prometheus.programs import need
+
+HOURLY = "gpunode_gpu_seconds:rate1h_hourly"
+RECORDED_AFTER = 157
+"""Seconds after the hour at which its rules are evaluated."""
+
+SCRAPE_INTERVAL = 60
+GPUS = 8
+MODEL = "NVIDIA H200"
+MONTH = 30 * 24
+USEFUL = ("compute", "memory")
+GAINS = {"lower": 0.2, "estimate": 0.25, "upper": 0.3}
+"""Share of what each cause was named for that would come back without it."""
+
+Shares = Mapping[str, float]
+Recorded = Iterator[tuple[dict[str, str], dict[int, float]]]
+"""Labels of series, and their values by the hour."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Job:
+    """A job on whole nodes from one hour to another, with the same ledger all the time."""
+
+    workload: str
+    nodes: tuple[str, ...]
+    begin: int
+    end: int
+    shares: Shares
+    namespace: str = ""
+    user: str = ""
+    kind: str = "training"
+    causes: Shares = field(default_factory=dict)
+    """The share of its GPUs that each cause holds up."""
+
+    phases: Shares = field(default_factory=dict)
+    mfu: float = 0.0
+    steps: tuple[float, ...] = ()
+    """Step times in equal parts of its life."""
+
+    tokens: float = 0.0
+    """Tokens a second that it generates; each of its nodes is a replica."""
+
+    asked: tuple[int, int] = (0, 0)
+    """The hours of a day from and to which anybody asks, with 40 % of the cache at most."""
+    versions: Mapping[str, tuple[str, str, int]] = field(default_factory=dict)
+    """Of what it has which version, which other later, and from which hour on."""
+
+    blocked: Mapping[str, float] = field(default_factory=dict)
+    """Share of the time that the GPUs of a node wait, where it is not as the job's."""
+
+    working_hours: bool = False
+    """Whether it holds its GPUs from 8 to 18 o'clock only."""
+
+    def hours(self) -> Iterator[int]:
+        for hour in range(self.begin, self.end):
+            if not self.working_hours or 8 <= hour % 24 < 18:
+                yield hour
+
+    @property
+    def gpus(self) -> int:
+        return GPUS * len(self.nodes)
+
+    def step(self, hour: int) -> float:
+        part = (hour - self.begin) * len(self.steps) // (self.end - self.begin)
+        return self.steps[part]
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A fault of a node, or of one of its GPUs, from a second on for so long."""
+
+    node: str
+    fault: str
+    begin: int
+    seconds: int
+    gpu: str = ""
+    level: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """Jobs that wait in Slurm's queue from one hour to another, as an exporter tells it."""
+
+    series: str
+    labels: Mapping[str, str]
+    jobs: float
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fleet:
+    """Nodes, by the hours from and to which they are there, what ran on them, and what failed."""
+
+    start: int
+    hours: int
+    nodes: Mapping[str, tuple[int, int]]
+    jobs: tuple[Job, ...]
+    faults: tuple[Fault, ...] = ()
+    broke: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    """Jobs that a GPU broke in the end, by node and index."""
+
+    slow: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    """By how much parts of nodes are surely slower than their peers."""
+
+    missing: frozenset[int] = frozenset()
+    """Hours in which nothing was recorded."""
+
+    queue: tuple[Queued, ...] = ()
+    watts: float = 500.0
+    """What a GPU draws."""
+
+    cluster: str = "known"
+    models: Mapping[str, str] = field(default_factory=dict)
+    """The model of the GPUs of a node, where it is not ``MODEL``."""
+
+    def known(self, hours: Iterable[int]) -> Iterator[int]:
+        return (hour for hour in hours if hour not in self.missing)
+
+    # The truth
+
+    def job_hours(self, first: int, last: int) -> dict[Job, float]:
+        """GPU hours that each job held."""
+        found = {}
+        for job in self.jobs:
+            hours = sum(first <= hour < last for hour in self.known(job.hours()))
+            if hours:
+                found[job] = float(hours * job.gpus)
+        return found
+
+    def by_state(self, first: int, last: int) -> dict[str, float]:
+        """GPU hours by state."""
+        found: dict[str, float] = defaultdict(float)
+        for begin, end in self.nodes.values():
+            there = range(max(begin, first), min(end, last))
+            found["free"] += GPUS * sum(1 for _ in self.known(there))
+        for job, hours in self.job_hours(first, last).items():
+            found["free"] -= hours
+            for state, share in job.shares.items():
+                found[state] += hours * share
+        return dict(found)
+
+    def useful_lately(self) -> dict[str, float]:
+        """The share of the last 30 days that was useful, of each GPU of a node at the end."""
+        found = {node: 0.0 for node, (_, end) in self.nodes.items() if end == self.hours}
+        for job in self.jobs:
+            useful = sum(job.shares.get(state, 0.0) for state in USEFUL)
+            hours = sum(hour >= self.hours - MONTH for hour in self.known(job.hours()))
+            for node in job.nodes:
+                if node in found:
+                    found[node] += hours * useful / MONTH
+        return found
+
+    # What is recorded of it
+
+    def write(self, path: Path) -> None:
+        """All series as OpenMetrics."""
+        at = [self.start + (hour + 1) * HOUR + RECORDED_AFTER for hour in range(self.hours)]
+        with path.open("w") as file:
+            for name, every in (
+                (f"job:{HOURLY}", self._of_jobs()),
+                (f"namespace:{HOURLY}", self._of_namespaces()),
+                ("job:gpunode_gpu_bottleneck:gpus_hourly", self._causes()),
+                ("namespace:gpunode_gpu_bottleneck:gpus_hourly", self._causes_of_namespaces()),
+                ("job:gpunode_job_kind:gpus_hourly", self._kinds()),
+                ("job:gpunode_gpu_owner:by_model_hourly", self._models_of_jobs()),
+                ("job:gpunode_training_seconds:rate1h_hourly", self._phases()),
+                ("job:gpunode_training_mfu:ratio_hourly", self._mfu()),
+                ("job:gpunode_training_step:median_hourly", self._steps()),
+                ("job:gpunode_serving_tokens:rate1h_hourly", self._served(lambda job: job.tokens)),
+                (
+                    "job:gpunode_serving_power:watts_hourly",
+                    self._served(lambda job: job.gpus * self.watts, asked=False),
+                ),
+                (
+                    "job:gpunode_serving_replicas:count_hourly",
+                    self._served(lambda job: len(job.nodes), asked=False),
+                ),
+                (
+                    "job:gpunode_serving_replicas:busy_hourly",
+                    self._served(lambda job: len(job.nodes)),
+                ),
+                (
+                    "job:gpunode_serving_replicas:needed_hourly",
+                    self._served(lambda job: len(job.nodes) * 0.5),
+                ),
+                ("job:gpunode_training_step:by_version_hourly", self._steps_by_version()),
+                ("node:gpunode_gpu_blocked:by_job_hourly", self._blocked()),
+                ("node:gpunode_behind:certain", self._slow()),
+                (f"node:{HOURLY}", self._of_nodes()),
+                (f"cluster:{HOURLY}", self._of_all({}, set(self.nodes))),
+                (f"model:{HOURLY}", self._of_models()),
+            ):
+                file.write(f"# TYPE {name} gauge\n")
+                for labels, values in every:
+                    begin = self._series(name, labels)
+                    file.writelines(
+                        f"{begin} {value:.7g} {at[hour]}\n"
+                        for hour, value in sorted(values.items())
+                        if hour not in self.missing
+                    )
+            for name, often in (
+                ("cluster:gpunode_gpu_bottleneck:count", self._by("cause")),
+                ("cluster:gpunode_gpu_verdict_gain:gpus", self._gains()),
+                ("cluster:gpunode_job_kind:gpus", self._by("kind")),
+                ("cluster:gpunode_gpu_power:watts", self._watts()),
+                ("cluster:gpunode_gpu_power:by_state", self._watts_by_state()),
+            ):
+                file.write(f"# TYPE {name} gauge\n")
+                for labels, values in often:
+                    begin = self._series(name, labels)
+                    for hour, value in sorted(values.items()):
+                        if hour not in self.missing:
+                            first = self.start + hour * HOUR + 11
+                            file.writelines(
+                                f"{begin} {value:.7g} {first + second}\n"
+                                for second in range(0, HOUR, RULE_INTERVAL)
+                            )
+            name = "gpu:gpunode_gpu_seconds:rate30d"
+            file.write(f"# TYPE {name} gauge\n")
+            for node, share in self.useful_lately().items():
+                for gpu in range(GPUS):
+                    labels = {"instance": node, "gpu": str(gpu), "uuid": f"GPU-{node}-{gpu}"}
+                    begin = self._series(name, {**labels, "state": "compute"})
+                    file.write(f"{begin} {share:.7g} {at[-1]}\n")
+            name = "gpu:gpunode_lemon:score"
+            file.write(f"# TYPE {name} gauge\n")
+            for (node, gpu), jobs in self.broke.items():
+                labels = {"instance": node, "gpu": str(gpu), "uuid": f"GPU-{node}-{gpu}"}
+                file.write(f"{self._series(name, labels)} {jobs} {at[-1]}\n")
+            name = "node:gpunode_lemon:score"
+            file.write(f"# TYPE {name} gauge\n")
+            for node in sorted({node for node, _ in self.broke}):
+                jobs = max(jobs for (there, _), jobs in self.broke.items() if there == node)
+                file.write(f"{self._series(name, {'instance': node})} {jobs} {at[-1]}\n")
+            self._write_faults(file.write)
+            self._write_queue(file.write)
+            file.write("# EOF\n")
+
+    def _write_faults(self, write: Callable[[str], object]) -> None:
+        for name, of_gpus in (
+            ("gpu:gpunode_gpu_fault:level", True),
+            ("node:gpunode_fault:level", False),
+        ):
+            write(f"# TYPE {name} gauge\n")
+            for one in sorted(
+                self.faults, key=lambda fault: (fault.node, fault.fault, fault.begin)
+            ):
+                if bool(one.gpu) != of_gpus:
+                    continue
+                labels = {"instance": one.node}
+                if of_gpus:
+                    labels |= {
+                        "gpu": one.gpu,
+                        "uuid": f"GPU-{one.node}-{one.gpu}",
+                        "reason": one.fault,
+                    }
+                else:
+                    labels["fault"] = one.fault
+                for second in range(0, one.seconds, FAULT_RULE_INTERVAL):
+                    at = self.start + one.begin + second + 1
+                    write(f"{self._series(name, labels)} {one.level} {at}\n")
+
+    def _write_queue(self, write: Callable[[str], object]) -> None:
+        for one in self.queue:
+            write(f"# TYPE {one.series} gauge\n")
+            begin = self._series(one.series, one.labels)
+            for second in range(one.begin * HOUR, one.end * HOUR, SCRAPE_INTERVAL):
+                write(f"{begin} {one.jobs:g} {self.start + second + 1}\n")
+
+    def _series(self, name: str, labels: Mapping[str, object]) -> str:
+        """A series with its labels, escaped as OpenMetrics asks."""
+        written = ",".join(
+            f"{label}={json.dumps(str(text), ensure_ascii=False)}"
+            for label, text in {"cluster": self.cluster, **labels}.items()
+        )
+        return f"{name}{{{written}}}"
+
+    def _of_jobs(self) -> Recorded:
+        for job in self.jobs:
+            for state, share in job.shares.items():
+                yield {**_labels(job), "state": state}, dict.fromkeys(job.hours(), job.gpus * share)
+
+    def _kinds(self) -> Recorded:
+        for job in self.jobs:
+            yield {**_labels(job), "kind": job.kind}, dict.fromkeys(job.hours(), job.gpus)
+
+    def _models_of_jobs(self) -> Recorded:
+        for job in self.jobs:
+            for model, nodes in self.by_model(job.nodes).items():
+                gpus = dict.fromkeys(job.hours(), float(GPUS * len(nodes)))
+                yield {**_labels(job), "name": model}, gpus
+
+    def _of_models(self) -> Recorded:
+        for model, nodes in self.by_model(self.nodes).items():
+            yield from self._of_all({"name": model}, set(nodes))
+
+    def by_model(self, nodes: Iterable[str]) -> dict[str, list[str]]:
+        """Nodes by the model of their GPUs."""
+        found: dict[str, list[str]] = defaultdict(list)
+        for node in nodes:
+            found[self.models.get(node, MODEL)].append(node)
+        return found
+
+    def _of_namespaces(self) -> Recorded:
+        return self._by_namespace("state", lambda job: job.shares)
+
+    def _causes_of_namespaces(self) -> Recorded:
+        return self._by_namespace("cause", lambda job: job.causes)
+
+    def _by_namespace(self, label: str, shares: Callable[[Job], Mapping[str, float]]) -> Recorded:
+        sums: dict[tuple[str, str], dict[int, float]] = defaultdict(lambda: defaultdict(float))
+        for job in self.jobs:
+            for name, share in shares(job).items():
+                own = sums[job.namespace, name]
+                for hour in job.hours():
+                    own[hour] += job.gpus * share
+        for (namespace, name), values in sums.items():
+            yield {"owner_namespace": namespace, label: name}, values
+
+    def _causes(self) -> Recorded:
+        for job in self.jobs:
+            for cause, share in job.causes.items():
+                yield {**_labels(job), "cause": cause}, dict.fromkeys(job.hours(), job.gpus * share)
+
+    def _phases(self) -> Recorded:
+        for job in self.jobs:
+            for phase, share in job.phases.items():
+                yield {**_labels(job), "phase": phase}, dict.fromkeys(job.hours(), job.gpus * share)
+
+    def _served(self, figure: Callable[[Job], float], *, asked: bool = True) -> Recorded:
+        for job in self.jobs:
+            if job.tokens:
+                first, last = job.asked if asked else (0, 24)
+                hours = [hour for hour in job.hours() if first <= hour % 24 < last]
+                yield _labels(job), dict.fromkeys(hours, figure(job))
+
+    def _mfu(self) -> Recorded:
+        for job in self.jobs:
+            if job.mfu:
+                yield _labels(job), dict.fromkeys(job.hours(), job.mfu)
+
+    def _steps(self) -> Recorded:
+        for job in self.jobs:
+            if job.steps:
+                yield _labels(job), {hour: job.step(hour) for hour in job.hours()}
+
+    def _steps_by_version(self) -> Recorded:
+        for job in self.jobs:
+            for what, (before, after, since) in job.versions.items():
+                for version, later in ((before, False), (after, True)):
+                    steps = {
+                        hour: job.step(hour) for hour in job.hours() if (hour >= since) is later
+                    }
+                    yield {**_labels(job), "what": what, "version": version}, steps
+
+    def _blocked(self) -> Recorded:
+        for job in self.jobs:
+            if len(job.nodes) > 1:
+                for node in job.nodes:
+                    share = job.blocked.get(node, job.shares.get("blocked", 0.0))
+                    yield {**_labels(job), "instance": node}, dict.fromkeys(job.hours(), share)
+
+    def _slow(self) -> Recorded:
+        for (node, part), share in self.slow.items():
+            yield {"instance": node, "part": part}, dict.fromkeys(range(self.hours), share)
+
+    def _of_nodes(self) -> Recorded:
+        of: dict[str, list[Job]] = defaultdict(list)
+        for job in self.jobs:
+            for node in job.nodes:
+                of[node].append(job)
+        for node, (begin, end) in self.nodes.items():
+            states: dict[str, dict[int, float]] = {
+                state: dict.fromkeys(range(begin, end), 0.0) for state in STATES
+            }
+            states["free"] = dict.fromkeys(range(begin, end), float(GPUS))
+            for job in of[node]:
+                for hour in job.hours():
+                    states["free"][hour] -= GPUS
+                    for state, share in job.shares.items():
+                        states[state][hour] += GPUS * share
+            for state, values in states.items():
+                yield {"instance": node, "state": state}, values
+
+    def _of_all(self, more: dict[str, str], nodes: Collection[str]) -> Recorded:
+        whole = [dict.fromkeys(STATES, 0.0) for _ in range(self.hours)]
+        for node, (begin, end) in self.nodes.items():
+            for hour in range(begin, end):
+                whole[hour]["free"] += GPUS * (node in nodes)
+        for job in self.jobs:
+            gpus = GPUS * len([node for node in job.nodes if node in nodes])
+            for hour in job.hours() if gpus else ():
+                whole[hour]["free"] -= gpus
+                for state, share in job.shares.items():
+                    whole[hour][state] += gpus * share
+        for state in STATES:
+            yield {**more, "state": state}, {hour: one[state] for hour, one in enumerate(whole)}
+
+    def _by(self, label: str) -> Recorded:
+        sums: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
+        for job in self.jobs:
+            shares = job.causes if label == "cause" else {job.kind: 1.0}
+            for name, share in shares.items():
+                for hour in job.hours():
+                    sums[name][hour] += job.gpus * share
+        for name, values in sums.items():
+            yield {label: name}, values
+
+    def _gains(self) -> Recorded:
+        for labels, values in self._by("cause"):
+            for bound, share in GAINS.items():
+                yield (
+                    {**labels, "bound": bound},
+                    {hour: share * gpus for hour, gpus in values.items()},
+                )
+
+    def _watts(self) -> Recorded:
+        gpus: dict[int, float] = defaultdict(float)
+        for begin, end in self.nodes.values():
+            for hour in range(begin, end):
+                gpus[hour] += GPUS
+        yield {}, {hour: count * self.watts for hour, count in gpus.items()}
+
+    def _watts_by_state(self) -> Recorded:
+        for labels, gpus in self._of_all({}, set(self.nodes)):
+            yield labels, {hour: count * self.watts for hour, count in gpus.items()}
+
+
+def _labels(job: Job) -> dict[str, str]:
+    named = {"owner_namespace": job.namespace, "workload": job.workload, "user": job.user}
+    return {name: text for name, text in named.items() if text}
+
+
+@contextmanager
+def kept(fleet: Fleet, folder: Path) -> Iterator[str]:
+    """A Prometheus that keeps what is recorded of a fleet; its address."""
+    fleet.write(folder / "past")
+    with _with_past(folder) as url:
+        yield url
+
+
+@contextmanager
+def remembering(past: str, folder: Path) -> Iterator[str]:
+    """A Prometheus that has a past, told as OpenMetrics; its address."""
+    (folder / "past").write_text(past)
+    with _with_past(folder) as url:
+        yield url
+
+
+@contextmanager
+def _with_past(folder: Path) -> Iterator[str]:
+    backfill(folder)
+    with served(folder) as (_, url):
+        yield url
+
+
+def backfill(folder: Path) -> None:
+    """Make blocks of ``past`` in a folder."""
+    command = [need("promtool"), "tsdb", "create-blocks-from", "openmetrics", "--quiet"]
+    command += ["--max-block-duration=1500h", str(folder / "past"), str(folder / "tsdb")]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+
+@contextmanager
+def served(folder: Path, port: int = 0) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """A Prometheus over the blocks in a folder, and its address."""
+    (folder / "prometheus.yml").write_text("{}")
+    port = port or free_port()
+    with prometheus(folder, port, "--storage.tsdb.retention.time=10y") as child:
+        yield child, f"http://127.0.0.1:{port}"
