@@ -25,7 +25,8 @@ from alerts.settings import RUNBOOKS_URL, SETTINGS
 from alerts.thresholds.table import THRESHOLDS
 from dashboards import FOLDER as DASHBOARDS
 from gpunode.cli.platforms import PLATFORMS
-from gpunode.config import RunSettings, leaves
+from gpunode.cli.settings.run import RunSettings
+from gpunode.config.fields import leaves
 from gpunode.rules.changes import ADDRESS, DURATION, NAME_OF_SEVERITY
 from gpunode.rules.document import Severity
 

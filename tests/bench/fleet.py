@@ -26,11 +26,11 @@ import psutil
 from alerts.model import FOR_DAYS, minutes
 from alerts.recording import OF_NODES
 from dashboards import FOLDER as BOARDS
-from gpunode.config import INCIDENTS as TAPES
-from gpunode.config import RunSettings
+from gpunode.cli.settings.run import RunSettings
 from gpunode.export.exposition import Exposition
 from gpunode.gpu.ledger import STATES
 from gpunode.node.tape import TapeNode
+from gpunode.recorded import INCIDENTS as TAPES
 from gpunode.sources import watch
 from tests.alerts.rule_tests import is_counter, known_labels, with_labels
 from tests.bench import backfill

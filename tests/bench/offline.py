@@ -19,9 +19,9 @@ from pathlib import Path
 import psutil
 
 from gpunode.client import Session
-from gpunode.config import INCIDENTS as TAPES
 from gpunode.gpu.activity import WindowDetail
 from gpunode.node.tape import TapeNode
+from gpunode.recorded import INCIDENTS as TAPES
 from tests.bench.node_tree import CORES, DISKS, GPUS, LOADERS, LUSTRES, PORTS, THREADS, NodeTree
 from tests.bench.report import Report, Result, machine
 from tests.daemon import SETTLE, Daemon, daemon, free_port

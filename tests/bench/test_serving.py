@@ -13,7 +13,7 @@ import psutil
 import pytest
 from starlette.testclient import TestClient
 
-from gpunode.config import Settings
+from gpunode.config.daemon import Settings
 from gpunode.export.web.app import create_app
 from gpunode.node.node import Node
 from gpunode.node.tape import TapeNode

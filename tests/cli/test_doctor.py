@@ -22,8 +22,10 @@ from rich.console import Console
 
 from gpunode.cli import doctor
 from gpunode.cli.doctor import SourceHealth, examine
-from gpunode.cli.table import doctor_table, unread_table
-from gpunode.config import DoctorSettings, KubeletSettings, ListenSettings, Settings
+from gpunode.cli.doctor_table import doctor_table, unread_table
+from gpunode.cli.settings.doctor import DoctorSettings
+from gpunode.config.daemon import KubeletSettings, Settings
+from gpunode.config.web import ListenSettings
 from gpunode.driver.driver import Process
 from gpunode.helper.capability import ALL
 from gpunode.host.own_process import OwnProcess
@@ -371,7 +373,7 @@ def test_capabilities_are_named_as_sources_name_them() -> None:
 def test_a_container_that_shows_itself_as_the_node_is_told() -> None:
     if doctor._namespace() != doctor.NODES_PROCESSES:
         pytest.skip("these tests run in a container")
-    here = "from gpunode.cli.doctor import process; from gpunode.config import PathSettings;"
+    here = "from gpunode.cli.doctor import process; from gpunode.config.path import PathSettings;"
     command = [sys.executable, "-c", f"{here} print(process(PathSettings()))"]
     outside = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     inside = subprocess.run(

@@ -37,9 +37,9 @@ from playwright.sync_api import Browser
 from alerts.recording import RECORDS
 from dashboards.boards import capacity
 from dashboards.queries import LOST
-from gpunode.cli.commands import main
-from gpunode.config import UsageError
+from gpunode.cli.main import main
 from gpunode.gpu.ledger import STATES
+from gpunode.mistake import UsageError
 from gpunode.report import history, prometheus, words
 from gpunode.report.document import Report, ReportSection, Table, TableColumn
 from gpunode.report.history import HOUR, Query
@@ -1280,7 +1280,7 @@ def test_a_missing_library_is_told(run: Run, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setitem(sys.modules, "svg", None)
     ended = run("http://127.0.0.1:9")
     assert ended.code == 2
-    assert ended.err == "gpunode: svg is missing: install gpunode[report]\n"
+    assert ended.err == "gpunode: report: svg is missing: pip install 'gpunode[report]'\n"
 
 
 # When supply runs out
