@@ -279,12 +279,6 @@ def test_a_server_that_redirects_or_answers_without_end_is_no_daemon() -> None:
     assert "the answer has more than 1 MiB" in answer_of(without_end)
 
 
-def test_the_daemon_has_no_client_of_http_in_memory() -> None:
-    code = "import gpunode.cli.commands, sys; print('httpx2' in sys.modules)"
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ran.stdout == "False\n"
-
-
 def test_what_a_daemon_met_is_shown_with_its_examples() -> None:
     scene = scenes.at_work()
     scene.host.unread = (LINE.seen("NVRM: GPU0 forgets its name"),)

@@ -1259,30 +1259,6 @@ def test_tls_with_a_certificate_of_both(run: Run, tmp_path: Path) -> None:
     assert strange.err.count("\n") == shown.err.count("\n") == 1
 
 
-# The rest of the program goes on without
-
-
-def test_the_daemon_does_not_load_the_libraries_of_the_report() -> None:
-    code = (
-        "import sys; import gpunode.cli.commands, gpunode.sources, gpunode.export.web.app; "
-        "print([n for n in ('jinja2', 'svg', 'httpx2', 'tenacity') if n in sys.modules])"
-    )
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ran.stdout == "[]\n"
-
-
-def test_a_missing_library_is_told(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [
-        name for name in sys.modules if name.startswith(("gpunode.report", "gpunode.cli.reporting"))
-    ]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.delattr("gpunode.cli.reporting", raising=False)
-    monkeypatch.setitem(sys.modules, "svg", None)
-    ended = run("http://127.0.0.1:9")
-    assert ended.code == 2
-    assert ended.err == "gpunode: report: svg is missing: pip install 'gpunode[report]'\n"
-
-
 # When supply runs out
 
 
