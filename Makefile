@@ -16,7 +16,7 @@ RUNS := $(VENV)/runs
 $(RUNS): pyproject.toml
 	@echo "Setting up $(VENV), which takes half a minute."
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[exporter]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[cli]'
 	touch $@
 
 # Ctrl-C is how it is ended.
@@ -179,7 +179,7 @@ docker/release.txt: pyproject.toml $(INSTALLED)
 	$(BIN)/uv pip compile --quiet $(LOCK_OF_RELEASE)
 
 LOCKED := pyproject.toml --universal --python-version 3.10 --generate-hashes --no-header --no-annotate --no-emit-index-url
-LOCK := $(LOCKED) --extra exporter --extra stacks --output-file docker/requirements.txt
+LOCK := $(LOCKED) --extra cli --extra stacks --output-file docker/requirements.txt
 LOCK_OF_RELEASE := $(LOCKED) --extra release --output-file docker/release.txt
 
 ENGINE ?= docker

@@ -64,7 +64,7 @@ def measure(seconds: float, *, stepped: bool) -> dict[str, tuple[int, float]]:
 
     Where time is stepped, none passes between two reads.
     """
-    from gpunode.config import ClientSettings, Settings
+    from gpunode.config.daemon import ClientSettings, Settings
     from gpunode.driver.vendors import open_drivers
     from gpunode.node.local import LocalNode
     from gpunode.node.node import SteppedClock

@@ -21,7 +21,6 @@ import psutil
 from bench.node_tree import CORES, DISKS, GPUS, LOADERS, LUSTRES, PORTS, THREADS, NodeTree
 from bench.report import Report, Result, machine
 from gpunode.client import Session
-from gpunode.config import INCIDENTS as TAPES
 from gpunode.gpu.activity import WindowDetail
 from gpunode.node.tape import TapeNode
 from tests.daemon import SETTLE, Daemon, daemon, free_port

@@ -29,7 +29,8 @@ from pathlib import Path
 import psutil
 
 from bench.report import Report, Result, machine
-from gpunode.config import RunSettings, load
+from gpunode.cli.loader import load
+from gpunode.cli.settings.run import RunSettings
 from gpunode.driver.vendors import open_drivers
 from gpunode.helper import capability
 from gpunode.loop import Loop

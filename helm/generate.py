@@ -23,7 +23,8 @@ from alerts.rule_files import figures_of_shares, handed_on
 from alerts.settings import RUNBOOKS_URL, SETTINGS
 from alerts.thresholds.table import THRESHOLDS
 from gpunode.cli.platforms import PLATFORMS
-from gpunode.config import RunSettings, leaves
+from gpunode.cli.settings.run import RunSettings
+from gpunode.config.fields import leaves
 from gpunode.rules.changes import ADDRESS, DURATION, NAME_OF_SEVERITY
 from gpunode.rules.document import Severity
 

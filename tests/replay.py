@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import cast
 
-from gpunode.config import INCIDENTS, GpuSettings, KubernetesSettings, Settings
+from gpunode.config.daemon import GpuSettings, KubernetesSettings, Settings
 from gpunode.gpu.activity import WindowDetail
 from gpunode.holders.census import Census
 from gpunode.holders.pods import Pods
 from gpunode.loop import Loop
 from gpunode.node.node import Node
 from gpunode.node.tape import TapeNode
+from gpunode.recorded import INCIDENTS
 from gpunode.sources import GpuSources
 
 

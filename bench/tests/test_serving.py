@@ -15,7 +15,7 @@ from starlette.testclient import TestClient
 from bench.serving import bench
 from bench.serving.bench import Running, Seen, told_and_true, waited_for
 from bench.serving.situations import SITUATIONS
-from gpunode.config import Settings
+from gpunode.config.daemon import Settings
 from gpunode.export.web.app import create_app
 from gpunode.node.node import Node
 from gpunode.node.tape import TapeNode

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from bench.report import DOCS, Report, Result, span, version
-from gpunode.config import Settings
+from gpunode.config.daemon import Settings
 from gpunode.node.node import Node
 from gpunode.node.tape import TapeNode
 from gpunode.sources import watch

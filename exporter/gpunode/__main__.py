@@ -7,14 +7,12 @@ import resource
 import sys
 from typing import NoReturn
 
-from gpunode import __version__
-
 FEWEST_FILES = 16
 """Open files with which the daemon starts and answers a scrape; each source takes more."""
 
 
 def main() -> NoReturn:
-    """Run a command; the base install contains only the training client and knows its version.
+    """Run a command.
 
     Exits with 2 where it may open too few files, also to load its own code.
 
@@ -30,17 +28,8 @@ def main() -> NoReturn:
         from gpunode.helper.serve import main as serve
 
         serve(sys.argv[2:])
-    try:
-        from gpunode.cli.commands import main as run
-    except ModuleNotFoundError as error:
-        if sys.argv[1:] == ["--version"]:
-            print(f"gpunode {__version__}")
-            print(
-                "Only the client for training code is here. For the rest: install gpunode[exporter]"
-            )
-            sys.exit(0)
-        print(f"gpunode: {error.name} is missing: install gpunode[exporter]", file=sys.stderr)
-        sys.exit(2)
+    from gpunode.cli.main import main as run
+
     status: object = 0
     try:
         run()

@@ -18,16 +18,11 @@ from typing import Literal, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from gpunode.audit.source import CHECKS
+from gpunode.cli import loader
 from gpunode.cli.commands import COMMANDS
-from gpunode.config import (
-    STORIES,
-    CommandSettings,
-    HostSettings,
-    is_shared,
-    leaves,
-    option,
-    variable,
-)
+from gpunode.config.command import CommandSettings
+from gpunode.config.daemon import HostSettings
+from gpunode.config.fields import is_shared, leaves, option, variable
 from gpunode.driver.nvidia import xids
 from gpunode.export.web.app import create_app
 from gpunode.export.web.entrance import Entrance
@@ -35,6 +30,7 @@ from gpunode.incidents.black_box import BlackBox
 from gpunode.loop import Loop
 from gpunode.loop.door import MORE_SERIES
 from gpunode.node.node import SteppedClock
+from gpunode.recorded import STORIES
 from gpunode.source import Meets
 from gpunode.sources import KINDS, METRICS
 from gpunode.unread import Unknown
@@ -247,7 +243,7 @@ def _written(default: object) -> str:
 SETTINGS = """\
 # Settings
 
-Generated from `exporter/gpunode/config.py` by `make docs`; do not edit.
+Generated from `exporter/gpunode/config` and `cli/settings` by `make docs`; do not edit.
 
 A setting is an option, an environment variable, or a key in a YAML file. An option overrides the
 environment, and the environment overrides the file. These three commands do the same if
@@ -269,15 +265,15 @@ SIGHUP. `gpunode COMMAND --help` lists the options of a command.
 def settings() -> str:
     """The reference of all settings."""
     read_by: dict[Setting, list[str]] = {}
-    for name, (kind, _) in COMMANDS.items():
-        for setting in settings_of(kind):
+    for name in COMMANDS:
+        for setting in settings_of(loader.settings_of(name)):
             read_by.setdefault(setting, []).append(name)
     shared = {setting: names for setting, names in read_by.items() if len(names) > 1}
     lines = [SETTINGS, *_table(shared, shared.values())]
-    for name, (kind, _) in COMMANDS.items():
+    for name, command in COMMANDS.items():
         own = [setting for setting, names in read_by.items() if names == [name]]
         if own:
-            lines += ["", f"## `gpunode {name}`", "", kind.__doc__ or "", "", *_table(own)]
+            lines += ["", f"## `gpunode {name}`", "", command.says, "", *_table(own)]
     return "\n".join(lines) + "\n"
 
 

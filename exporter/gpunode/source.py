@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Generic, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
-from gpunode.config import Settings
+from gpunode.config.daemon import Settings
 from gpunode.driver.driver import DriverError, Gpu
 from gpunode.metric import Metric, Sample
 from gpunode.node.node import Clock, Node, NoDescriptors

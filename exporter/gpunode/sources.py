@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any, Protocol
 
 from gpunode import audit, gpu, host, jobs, nccl
-from gpunode.config import Settings
+from gpunode.config.daemon import Settings
 from gpunode.driver.driver import DriverError, Gpu
 from gpunode.export.dcgm_names import DcgmNames
 from gpunode.export.web.entrance import Entrance

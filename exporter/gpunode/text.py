@@ -28,3 +28,11 @@ def printable(text: str, longest: int) -> str:
 def json_for_terminal(text: str) -> str:
     """The same JSON, with an escape for each character that cannot be printed."""
     return "".join(c if c == "\n" or c.isprintable() else json.dumps(c).strip('"') for c in text)
+
+
+def lasting(seconds: float) -> str:
+    """A time in a few characters."""
+    for most, unit, one in ((90, "s", 1), (5400, "min", 60)):
+        if seconds < most:
+            return f"{seconds / one:.0f} {unit}"
+    return f"{seconds / 3600:.0f} h"

@@ -7,7 +7,7 @@ from itertools import chain
 
 import pytest
 
-from gpunode.config import INCIDENTS as TAPES
+from gpunode.recorded import INCIDENTS as TAPES
 from tests.needs import find, need
 from tests.prometheus.incidents import INCIDENTS, Engine, faults, play
 

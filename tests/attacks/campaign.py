@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from gpunode.config import Settings
+from gpunode.config.daemon import Settings
 from gpunode.driver.driver import DriverError, Gpu
 from gpunode.driver.nvidia.nvml import NvmlDriver
 from gpunode.holders.census import Census

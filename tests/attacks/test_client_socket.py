@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from gpunode.client import Session
 from gpunode.client.protocol import KERNELS, LARGEST_MESSAGE, PHASES, VERSION
 from gpunode.client.sender import SEND_TIMEOUT
-from gpunode.config import ClientSettings, Settings
+from gpunode.config.daemon import ClientSettings, Settings
 from gpunode.holders.census import Census
 from gpunode.jobs.steps import BACKLOG, KEPT, OTHER, Message, TrainingSteps, parse
 from gpunode.node import patience

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from gpunode.cli import log as cli_log
 from gpunode.cli.log import OneLineFormatter, StandardError
-from gpunode.config import Settings
+from gpunode.config.daemon import Settings
 from gpunode.holders.census import Census
 from gpunode.holders.owner import Owner, Started
 from gpunode.holders.pods import LONGEST_NAME as NAME

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpunode.config import GpuSettings, Settings
+from gpunode.config.daemon import GpuSettings, Settings
 from gpunode.driver.driver import Identity, Process
 from gpunode.holders.census import Census
 from gpunode.holders.holder import THREADS, Holder, stat_of, thread_names

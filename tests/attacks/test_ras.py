@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gpunode.node.tcp
-from gpunode.config import Settings
+from gpunode.config.daemon import Settings
 from gpunode.driver.driver import Gpu
 from gpunode.holders.census import Census
 from gpunode.nccl import ras

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import gpunode.node.tcp
-from gpunode.config import Settings
+from gpunode.config.daemon import Settings
 from gpunode.driver.driver import Identity
 from gpunode.holders import owner as owners
 from gpunode.holders.census import Census

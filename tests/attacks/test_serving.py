@@ -16,7 +16,7 @@ import pytest
 
 import gpunode.node.sockets
 import gpunode.node.tcp
-from gpunode.config import Settings
+from gpunode.config.daemon import Settings
 from gpunode.holders.census import Census
 from gpunode.jobs.owners import ProcessRoles, RolesDetail
 from gpunode.node.tcp import LARGEST_ANSWER

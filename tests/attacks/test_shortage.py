@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from gpunode.__main__ import FEWEST_FILES
-from gpunode.config import Settings
+from gpunode.config.daemon import Settings
 from gpunode.holders.census import Census
 from gpunode.loop.metrics import UP
 from gpunode.nccl.ras import NcclRas

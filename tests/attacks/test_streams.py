@@ -16,8 +16,8 @@ import psutil
 import pytest
 
 from gpunode.cli.streams import complain
-from gpunode.config import INCIDENTS
 from gpunode.node.tape import TapeNode
+from gpunode.recorded import INCIDENTS
 from tests.conftest import scrape, until, values
 from tests.daemon import Daemon, free_port
 

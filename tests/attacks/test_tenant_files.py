@@ -25,7 +25,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpunode.audit.source import LONGEST_FINDING, audit
-from gpunode.config import Settings
+from gpunode.config.daemon import Settings
 from gpunode.helper import files, stacks
 from gpunode.helper.environment import LONGEST_VALUE
 from gpunode.holders.census import Census

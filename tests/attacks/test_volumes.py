@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpunode.config import Settings
+from gpunode.config.daemon import Settings
 from gpunode.host.filesystem import MOST_THREADS, Filesystems
 from gpunode.host.nfs import Nfs
 from gpunode.node.local import LocalNode
@@ -142,7 +142,7 @@ def test_what_a_container_does_not_see_is_not_measured(tmp_path: Path) -> None:
 
 REAL = """
 import os, subprocess, sys
-from gpunode.config import Settings
+from gpunode.config.daemon import Settings
 from gpunode.host.filesystem import Filesystems
 from gpunode.cli import rights
 from gpunode.node.local import LocalNode
@@ -192,7 +192,7 @@ def test_a_real_volume_is_read_by_who_may_enter_the_folder_of_the_kubelet(
 
 DEAD = """
 import ctypes, os, sys, time
-from gpunode.config import HostSettings, Settings
+from gpunode.config.daemon import HostSettings, Settings
 from gpunode.holders.census import Census
 from gpunode.loop import Loop
 from gpunode.node.local import LocalNode

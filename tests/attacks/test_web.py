@@ -20,11 +20,16 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gpunode.config import LARGEST_FILE, RunSettings, Settings, UsageError, leaves, load
+from gpunode.cli.loader import load
+from gpunode.cli.settings.run import RunSettings
+from gpunode.config.daemon import Settings
+from gpunode.config.fields import leaves
+from gpunode.config.yaml_file import LARGEST_FILE
 from gpunode.export import exposition
 from gpunode.export.exposition import Exposition
 from gpunode.export.web.server import BACKLOG, CONNECTIONS, REQUEST_TIMEOUT
 from gpunode.metric import Metric, Sample
+from gpunode.mistake import UsageError
 from gpunode.node.tape import TapeError, TapeNode
 from tests.conftest import scrape, until, values, watching
 from tests.daemon import Daemon, daemon, free_port

@@ -18,8 +18,8 @@ import pytest
 from rich.console import Console
 
 from gpunode.audit.source import CHECKS, OK, Audit, Audited, Result, audit
-from gpunode.cli.table import audit_table
-from gpunode.config import Settings
+from gpunode.cli.auditing import audit_table
+from gpunode.config.daemon import Settings
 from gpunode.driver.driver import (
     Fabric,
     Gpu,

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from gpunode.config import INCIDENTS, Settings
+from gpunode.config.daemon import Settings
+from gpunode.recorded import INCIDENTS
 from tests.prometheus.known import remembering
 from tests.prometheus.played import Played, openmetrics
 from tests.verdict.test_verdict import CAUSE, ENDED, REAL, SETTINGS

@@ -10,8 +10,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from gpunode.cli import commands, explaining, gathering, reporting
-from gpunode.config import CommandSettings, Section, SettingName, leaves
+from gpunode.cli import explaining, gathering, main, measuring, reporting, this_node
+from gpunode.cli.loader import settings_of
+from gpunode.config.command import CommandSettings
+from gpunode.config.fields import SettingName, leaves
+from gpunode.config.kinds import Section
 from gpunode.report.claims import JobIncident
 from tests.machine import MachineDriver, MachineGpu
 
@@ -64,10 +67,8 @@ def stage() -> None:
     run = SimpleNamespace(first=0, goes_on=False)
     gpu = MachineGpu(0, "GPU-aa", "0000:19:00.0")
     replaced: dict[Any, dict[str, Any]] = {
-        commands: {
-            "open_drivers": lambda *_: (MachineDriver([gpu]),),
-            "measure": lambda *_: {8: 1e9},
-        },
+        this_node: {"open_drivers": lambda *_: (MachineDriver([gpu]),)},
+        measuring: {"measure": lambda *_: {8: 1e9}},
         reporting: {
             "Asking": Answered,
             "Past": lambda _: SimpleNamespace(clusters=["one"]),
@@ -103,5 +104,5 @@ def stage() -> None:
 if __name__ == "__main__":
     written, command, *_ = sys.argv[1:]
     stage()
-    record(commands.COMMANDS[command][0], Path(written))
-    commands.main(sys.argv[2:])
+    record(settings_of(command), Path(written))
+    main.main(sys.argv[2:])

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from gpunode.cli.commands import main
+from gpunode.cli.main import main
 from gpunode.jobs.owners import OWNER_LABELS
 from tests.needs import need
 from tests.prometheus.known import remembering

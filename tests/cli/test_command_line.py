@@ -15,15 +15,13 @@ from typing import Protocol
 import pytest
 
 from gpunode import __version__
-from gpunode.cli.commands import main
-from gpunode.config import (
-    INCIDENTS,
-    AuditSettings,
-    GpuSettings,
-    RunSettings,
-    TopSettings,
-    load,
-)
+from gpunode.cli.loader import load
+from gpunode.cli.main import main
+from gpunode.cli.settings.audit import AuditSettings
+from gpunode.cli.settings.run import RunSettings
+from gpunode.cli.settings.top import TopSettings
+from gpunode.config.daemon import GpuSettings
+from gpunode.recorded import INCIDENTS
 from tests.daemon import PATIENCE
 
 TAPE = str(INCIDENTS / "straggler.jsonl.gz")

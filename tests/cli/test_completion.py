@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from gpunode.cli.commands import COMMANDS, main
+from gpunode.cli.commands import COMMANDS
+from gpunode.cli.main import main
 from tests.needs import need
 
 

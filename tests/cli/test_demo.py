@@ -16,11 +16,13 @@ from typing import IO
 import pytest
 
 from gpunode.cli.demo import Captions
+from gpunode.cli.loader import load
+from gpunode.cli.settings.demo import DemoSettings
 from gpunode.cli.stories import ORDER, Scene, in_order
 from gpunode.cli.table import row
-from gpunode.config import INCIDENTS, STORIES, DemoSettings, load
 from gpunode.export.web.api import history
 from gpunode.export.web.node import node
+from gpunode.recorded import INCIDENTS, STORIES
 from tests.tapes.stories import STORY
 from tests.tapes.stories import main as make_stories
 from tests.tapes.truth import TRUTH

@@ -22,8 +22,10 @@ from rich.console import Console
 
 from gpunode.cli import doctor
 from gpunode.cli.doctor import SourceHealth, examine
-from gpunode.cli.table import doctor_table, unread_table
-from gpunode.config import DoctorSettings, KubeletSettings, ListenSettings, Settings
+from gpunode.cli.doctor_table import doctor_table, unread_table
+from gpunode.cli.settings.doctor import DoctorSettings
+from gpunode.config.daemon import KubeletSettings, Settings
+from gpunode.config.web import ListenSettings
 from gpunode.driver.driver import Process
 from gpunode.helper.capability import ALL
 from gpunode.host.own_process import OwnProcess
@@ -277,12 +279,6 @@ def test_a_server_that_redirects_or_answers_without_end_is_no_daemon() -> None:
     assert "the answer has more than 1 MiB" in answer_of(without_end)
 
 
-def test_the_daemon_has_no_client_of_http_in_memory() -> None:
-    code = "import gpunode.cli.commands, sys; print('httpx2' in sys.modules)"
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ran.stdout == "False\n"
-
-
 def test_what_a_daemon_met_is_shown_with_its_examples() -> None:
     scene = scenes.at_work()
     scene.host.unread = (LINE.seen("NVRM: GPU0 forgets its name"),)
@@ -371,7 +367,7 @@ def test_capabilities_are_named_as_sources_name_them() -> None:
 def test_a_container_that_shows_itself_as_the_node_is_told() -> None:
     if doctor._namespace() != doctor.NODES_PROCESSES:
         pytest.skip("these tests run in a container")
-    here = "from gpunode.cli.doctor import process; from gpunode.config import PathSettings;"
+    here = "from gpunode.cli.doctor import process; from gpunode.config.path import PathSettings;"
     command = [sys.executable, "-c", f"{here} print(process(PathSettings()))"]
     outside = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     inside = subprocess.run(

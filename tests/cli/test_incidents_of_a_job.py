@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from gpunode.cli.commands import main
 from gpunode.cli.gathering import address
-from gpunode.config import IncidentCommandSettings, load
+from gpunode.cli.loader import load
+from gpunode.cli.main import main
+from gpunode.cli.settings.incidents import IncidentCommandSettings
 from gpunode.incidents.incident import Brief, Happening, Incident, as_json
 from gpunode.report.claims import JobIncident
 from tests.cli.conftest import FIRST, NEXT, Stage

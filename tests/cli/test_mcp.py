@@ -25,11 +25,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 from starlette.testclient import TestClient
 
-from gpunode.config import INCIDENTS, IncidentSettings, PrometheusSettings, Settings
+from gpunode.config.daemon import IncidentSettings, Settings
+from gpunode.config.prometheus import PrometheusSettings
 from gpunode.export.web.app import create_app
 from gpunode.incidents.black_box import BlackBox
 from gpunode.node.node import Node
 from gpunode.node.tape import TapeNode
+from gpunode.recorded import INCIDENTS
 from gpunode.report.prometheus import Prometheus, Secrets
 from gpunode.sources import watch
 from gpunode.verdict.case import Evidence

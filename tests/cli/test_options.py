@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from gpunode.cli.commands import COMMANDS, main
-from gpunode.config import is_shared, leaves, option
+from gpunode.cli.commands import COMMANDS
+from gpunode.cli.loader import settings_of
+from gpunode.cli.main import main
+from gpunode.config.fields import is_shared, leaves, option
 from gpunode.incidents.folder import Folder
 from tests.incidents.test_folder import brief, packed
 
@@ -93,8 +95,7 @@ FABRIC = json.dumps(
 
 def options(command: str) -> set[str]:
     """The options and arguments of a command."""
-    kind, _ = COMMANDS[command]
-    return {option(path, field) for path, field in leaves(kind.model_fields)}
+    return {option(path, field) for path, field in leaves(settings_of(command).model_fields)}
 
 
 def of_others(command: str) -> set[str]:
@@ -105,8 +106,7 @@ def of_others(command: str) -> set[str]:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_reads_each_setting_that_it_has(command: str, tmp_path: Path) -> None:
-    kind, _ = COMMANDS[command]
-    expected = {".".join(path) for path, _ in leaves(kind.model_fields)}
+    expected = {".".join(path) for path, _ in leaves(settings_of(command).model_fields)}
     (tmp_path / "password").write_text("secret\n")
     (tmp_path / "changes.yaml").touch()
     (tmp_path / "metrics").write_text("gpunode_gpu_info 1\n")
@@ -161,8 +161,8 @@ def test_no_setting_of_a_file_has_the_name_of_a_section() -> None:
     """A file serves all commands, and would mean one thing for some and another for others."""
     shared = {
         path
-        for kind, _ in COMMANDS.values()
-        for path, field in leaves(kind.model_fields)
+        for name in COMMANDS
+        for path, field in leaves(settings_of(name).model_fields)
         if is_shared(field)
     }
     sections = {path[:length] for path in shared for length in range(1, len(path))}

@@ -18,11 +18,12 @@ from typing import NoReturn
 import pynvml
 import pytest
 
-from gpunode.cli.commands import main
+from gpunode.cli.main import main
+from gpunode.cli.settings.stacks import StacksCommandSettings
 from gpunode.cli.stacks import ProcessShown, lines, look
-from gpunode.config import StacksCommandSettings, UsageError
 from gpunode.driver.driver import Driver
 from gpunode.helper import stacks as helper
+from gpunode.mistake import UsageError
 from gpunode.node import gdb, local
 from gpunode.node.kernel import parse_stat
 from gpunode.node.local import LocalNode

@@ -21,8 +21,8 @@ from functools import cache
 import pytest
 from rich.console import Console
 
-from gpunode.cli import top as top_command
-from gpunode.cli.top import Chosen, DaemonAddress, NoDaemon, ask, screen
+from gpunode.cli.daemon import DaemonAddress, NoDaemon, ask
+from gpunode.cli.top import Chosen, screen
 from gpunode.export.web.node import NodeNow, node
 from gpunode.incidents import history
 from gpunode.unread import Unknown
@@ -228,7 +228,7 @@ def test_a_signal_leaves_the_terminal_as_it_was(sent: signal.Signals) -> None:
 
 
 def test_an_answer_that_drips_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpunode.cli.top.ANSWER_TIMEOUT", 0.3)
+    monkeypatch.setattr("gpunode.cli.daemon.ANSWER_TIMEOUT", 0.3)
 
     def drip(listener: socket.socket) -> None:
         connection, _ = listener.accept()
@@ -388,7 +388,7 @@ def test_what_no_daemon_says_is_refused_in_a_line(what: str) -> None:
 def test_an_answer_without_end_ends(
     start: bytes, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(top_command, "LARGEST_ANSWER", 1 << 20)
+    monkeypatch.setattr("gpunode.cli.daemon.LARGEST_ANSWER", 1 << 20)
     with answering(start, ends=False) as url, pytest.raises(NoDaemon, match=why):
         ask(DaemonAddress(url))
 

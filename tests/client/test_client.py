@@ -30,7 +30,7 @@ from gpunode.client import Session
 from gpunode.client.garbage import Garbage
 from gpunode.client.protocol import BEST_OF, FRAMES, PHASES, VERSION
 from gpunode.client.sender import Account, compiled_graphs, gpus_of_this_process, where
-from gpunode.config import ClientSettings, Settings
+from gpunode.config.daemon import ClientSettings, Settings
 from gpunode.driver.driver import DriverError, Gpu, Process
 from gpunode.holders.census import Census
 from gpunode.jobs.steps import (
@@ -578,7 +578,7 @@ def test_importing_the_client_takes_the_standard_library_alone() -> None:
 
 @pytest.mark.parametrize(
     ("option", "status", "said"),
-    [("--version", 0, f"gpunode {__version__}\n"), ("doctor", 2, "gpunode: ")],
+    [("--version", 0, f"gpunode {__version__}\n"), ("run", 2, "gpunode: run: ")],
 )
 def test_without_its_libraries_the_command_says_what_to_install(
     option: str, status: int, said: str
@@ -594,7 +594,7 @@ def test_without_its_libraries_the_command_says_what_to_install(
     assert ran.returncode == status
     told = ran.stdout + ran.stderr
     assert told.startswith(said)
-    assert told.endswith(": install gpunode[exporter]\n")
+    assert told.endswith(": pip install 'gpunode[exporter]'\n")
 
 
 # Real PyTorch, in the Python that has it.

@@ -17,7 +17,7 @@ from uuid import UUID
 import pynvml
 import yaml
 
-from gpunode.config import Settings
+from gpunode.config.daemon import Settings
 from gpunode.driver.driver import Fabric, Unsupported
 from gpunode.driver.nvidia.device import Device
 from gpunode.driver.nvidia.fabric import fabric

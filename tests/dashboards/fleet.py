@@ -12,10 +12,10 @@ from collections.abc import Collection, Iterator
 from functools import cache
 from urllib.parse import parse_qs, urlparse
 
-from gpunode.config import INCIDENTS as TAPES
-from gpunode.config import RunSettings
+from gpunode.cli.settings.run import RunSettings
 from gpunode.export.exposition import Exposition
 from gpunode.node.tape import TapeNode
+from gpunode.recorded import INCIDENTS as TAPES
 from gpunode.sources import watch
 from tests.alerts.rule_tests import is_counter, known_labels, with_labels
 from tests.dashboards.examples import TRAINING

@@ -567,7 +567,7 @@ DEFENCES = (
     ),
     Defence(
         "a file of passwords is bounded",
-        "config.py",
+        "config/yaml_file.py",
         "if len(text) > LARGEST_FILE:",
         "if False:",
         ACCESS,
@@ -609,7 +609,7 @@ DEFENCES = (
     ),
     Defence(
         "a password in an address is told to nobody",
-        "config.py",
+        "config/kinds.py",
         'if "@" in url.partition("://")[2].partition("/")[0]:',
         "if False:",
         TOP,
@@ -617,7 +617,7 @@ DEFENCES = (
     ),
     Defence(
         "text from a server prints",
-        "cli/top.py",
+        "cli/daemon.py",
         "return printable(value, LONGEST_STRING)",
         "return value",
         TOP,
@@ -633,7 +633,7 @@ DEFENCES = (
     ),
     Defence(
         "figures from a server are possible",
-        "cli/top.py",
+        "cli/daemon.py",
         "if not abs(value) < LARGEST_FIGURE:",
         "if False:",
         TOP,
@@ -641,7 +641,7 @@ DEFENCES = (
     ),
     Defence(
         "a newer urgency is none of ours",
-        "cli/top.py",
+        "cli/daemon.py",
         'found["urgency"] = "note"',
         "pass",
         TOP,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpunode.config import Settings
+from gpunode.config.daemon import Settings
 from gpunode.host.filesystem import READ_ONLY, Filesystems
 from gpunode.host.kernel_log import KernelLog
 from gpunode.jobs import cgroup

@@ -17,7 +17,9 @@ import pytest
 
 from alerts.settings import CERTIFICATE_LEFT
 from gpunode.cli.commands import COMMANDS
-from gpunode.config import CommandSettings, Section
+from gpunode.cli.loader import settings_of
+from gpunode.config.command import CommandSettings
+from gpunode.config.kinds import Section
 from gpunode.export.web import guard, server, visitors
 from gpunode.host import filesystem
 from gpunode.metric import Metric
@@ -84,7 +86,7 @@ def fields(
             yield section, name, next(declares).__name__
 
 
-SETTINGS = sorted({found for kind, _ in COMMANDS.values() for found in fields(kind)})
+SETTINGS = sorted({found for name in COMMANDS for found in fields(settings_of(name))})
 
 
 @cache

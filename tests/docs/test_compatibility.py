@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpunode.config import Settings
+from gpunode.config.daemon import Settings
 from gpunode.host.infiniband import Infiniband
 from gpunode.node.local import LocalNode
 from tests.docs.compatibility import OF_MLX5, OFED, Adapter, document

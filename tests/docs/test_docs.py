@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpunode.catalogue import BLOCK, BLOCKS, DOCUMENTS, Setting, renewed, settings_of
+from gpunode.cli import loader
 from gpunode.cli.commands import COMMANDS
 from gpunode.gpu.ledger import STATES
 from gpunode.verdict.causes import CAUSES
@@ -27,7 +28,9 @@ def test_a_reference_is_up_to_date(name: str) -> None:
 
 @pytest.mark.parametrize(
     "setting",
-    dict.fromkeys(setting for kind, _ in COMMANDS.values() for setting in settings_of(kind)),
+    dict.fromkeys(
+        setting for name in COMMANDS for setting in settings_of(loader.settings_of(name))
+    ),
     ids=lambda setting: setting.option,
 )
 def test_a_setting_is_described_by_one_sentence(setting: Setting) -> None:

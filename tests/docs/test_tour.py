@@ -15,7 +15,7 @@ from typing import IO
 import psutil
 import pytest
 
-from gpunode.cli.commands import main
+from gpunode.cli.main import main
 from tests.daemon import free_ports
 from tests.needs import find, need
 

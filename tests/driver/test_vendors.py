@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpunode.config import Settings
+from gpunode.config.daemon import Settings
 from gpunode.driver.driver import Driver, DriverUnavailable, Gpu, Identity, Vendor
 from gpunode.driver.vendors import VENDORS
 from gpunode.holders.census import Census

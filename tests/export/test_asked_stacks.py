@@ -23,7 +23,7 @@ import psutil
 import pytest
 import trustme
 
-from gpunode.cli.commands import main
+from gpunode.cli.main import main
 from tests.conftest import OFTEN as EVERYTHING
 from tests.conftest import until, watching
 from tests.daemon import PATIENCE, Daemon, daemon, free_port
@@ -290,7 +290,7 @@ def test_a_daemon_without_rights_has_its_helper_look(
 
 HANGS_WHILE_IT_LOOKS = """
 import sys, time
-from gpunode.cli.commands import main
+from gpunode.cli.main import main
 from gpunode.verdict import asking
 asking.stacks_of_started = lambda *_: time.sleep(1000)
 main(sys.argv[1:])

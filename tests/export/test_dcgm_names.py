@@ -23,7 +23,7 @@ import jobscope.prometheus
 import jobscope.sacct
 import pytest
 
-from gpunode.config import Settings
+from gpunode.config.daemon import Settings
 from gpunode.driver.driver import (
     Identity,
     PowerRange,

@@ -9,7 +9,7 @@ import pytest
 from fastapi.routing import APIRoute
 from starlette.testclient import TestClient
 
-from gpunode.config import Settings
+from gpunode.config.daemon import Settings
 from gpunode.export.web.app import create_app
 from gpunode.export.web.node import node
 from gpunode.export.web.server import listen

@@ -27,13 +27,14 @@ import pytest
 import trustme
 from cryptography import x509
 
-from gpunode.cli.top import DaemonAddress, NoDaemon
-from gpunode.config import LARGEST_FILE, UsageError
+from gpunode.cli.daemon import DaemonAddress, NoDaemon
+from gpunode.config.yaml_file import LARGEST_FILE
 from gpunode.export.web import access
 from gpunode.export.web.access import CIPHERS, AccessFile
 from gpunode.export.web.entrance import EXPIRY, RELOADED, Entrance
 from gpunode.loop import Loop
 from gpunode.metric import Distribution
+from gpunode.mistake import UsageError
 from gpunode.node.node import SteppedClock
 from tests import needs
 from tests.conftest import until

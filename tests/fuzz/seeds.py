@@ -9,9 +9,9 @@ import struct
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 
-from gpunode.config import INCIDENTS
 from gpunode.node.kubelet import podresources_pb2 as messages
 from gpunode.node.kubelet import unary
+from gpunode.recorded import INCIDENTS
 from tests.machine import MACHINES
 from tests.nccl.ras import rank, status
 

@@ -23,8 +23,10 @@ from google.protobuf.message import DecodeError
 
 from gpunode.audit.source import Audit
 from gpunode.cli import incidents
+from gpunode.cli.loader import load
 from gpunode.client import protocol
-from gpunode.config import LARGEST_FILE, Settings, SlurmSettings, UsageError, load, read_yaml
+from gpunode.config.daemon import Settings, SlurmSettings
+from gpunode.config.yaml_file import LARGEST_FILE, read_yaml
 from gpunode.driver.driver import DriverError, Identity
 from gpunode.driver.nvidia import identity
 from gpunode.export import incident_page
@@ -64,6 +66,7 @@ from gpunode.jobs.files import parse_open_files_limit
 from gpunode.jobs.owners import GpuOwners, ProcessRoles
 from gpunode.jobs.versions import IN_NCCL, IN_TORCH, parse_nccl, parse_torch
 from gpunode.loop.door import Door
+from gpunode.mistake import UsageError
 from gpunode.nccl import bench, fabric, inspector, ras
 from gpunode.nccl.log import HOSTNAME, MOST_COMMUNICATORS, DebugLog
 from gpunode.nccl.ras_answer import HERE, NAMED, Asked

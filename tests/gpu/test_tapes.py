@@ -10,10 +10,11 @@ from typing import cast
 
 import pytest
 
-from gpunode.config import INCIDENTS, Settings
+from gpunode.config.daemon import Settings
 from gpunode.gpu.ledger import STATES
 from gpunode.node.node import Node
 from gpunode.node.tape import TapeNode
+from gpunode.recorded import INCIDENTS
 from gpunode.sources import watch
 from tests.replay import activities, replayed, shares
 from tests.tapes.truth import TRUTH, errors

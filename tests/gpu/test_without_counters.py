@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpunode.config import Settings
+from gpunode.config.daemon import Settings
 from gpunode.driver.driver import (
     Activity,
     Buffered,

@@ -9,7 +9,7 @@ import yaml
 
 from alerts.recording.faults import GPU_FAULTS, OF_A_RESET
 from alerts.thresholds.table import THRESHOLDS
-from gpunode.config import INCIDENTS, Settings
+from gpunode.config.daemon import Settings
 from gpunode.driver.nvidia.xids import ACTIONS, CODES, RECOVERY_ACTIONS
 from gpunode.export.exposition import Exposition
 from gpunode.handover.actions import (
@@ -24,6 +24,7 @@ from gpunode.handover.advised import Advised, by_daemon, by_rules
 from gpunode.handover.faults import PAGES
 from gpunode.handover.series import NodeSeries, SeriesNow, by_node, parsed
 from gpunode.node.tape import TapeNode
+from gpunode.recorded import INCIDENTS
 from gpunode.sources import watch
 from tests.alerts.scenarios.shorthand import Scenario, scenarios
 from tests.handover.nodes import moments

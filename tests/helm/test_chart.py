@@ -24,7 +24,9 @@ from alerts.settings import RUNBOOKS_URL, SETTINGS
 from alerts.thresholds.table import THRESHOLDS
 from dashboards import FOLDER
 from gpunode import __version__
-from gpunode.config import RunSettings, WebSettings, load
+from gpunode.cli.loader import load
+from gpunode.cli.settings.run import RunSettings
+from gpunode.config.web import WebSettings
 from gpunode.rules.changes import Changes
 from gpunode.rules.document import Severity, shipped
 from gpunode.rules.render import rendered

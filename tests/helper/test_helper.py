@@ -23,7 +23,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gpunode.config import KubernetesSettings, Settings
+from gpunode.config.daemon import KubernetesSettings, Settings
 from gpunode.helper import capability, confine, files, serve, stacks
 from gpunode.helper.environment import LONGEST_VALUE
 from gpunode.holders.pods import Pods

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gpunode.node.kubelet
-from gpunode.config import Settings
+from gpunode.config.daemon import Settings
 from gpunode.driver.driver import Identity, Process
 from gpunode.driver.nvidia.vendor import is_device
 from gpunode.holders.census import Census

@@ -11,7 +11,7 @@ import pytest
 
 from gpunode.audit.source import audit
 from gpunode.client.protocol import VERSION
-from gpunode.config import ClientSettings, Settings
+from gpunode.config.daemon import ClientSettings, Settings
 from gpunode.driver.driver import DIRECTIONS, Activity, Unsupported
 from gpunode.gpu.activity import GpuActivity, WindowDetail
 from gpunode.holders.pods import Pods

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpunode.config import Settings, SlurmSettings
+from gpunode.config.daemon import Settings, SlurmSettings
 from gpunode.driver.driver import Identity
 from gpunode.gpu.activity import GpuActivity
 from gpunode.holders.pods import Pods

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpunode.audit.source import Audit
-from gpunode.config import Settings
+from gpunode.config.daemon import Settings
 from gpunode.driver.driver import Gpu
 from gpunode.holders.census import Census
 from gpunode.holders.pods import Pods

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpunode.config import Settings
+from gpunode.config.daemon import Settings
 from gpunode.host.disk import TEMPERATURE, Disks, parse
 from gpunode.node.local import LocalNode
 

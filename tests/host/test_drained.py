@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from gpunode.config import NodeSettings, RunSettings, Settings, UsageError, load
+from gpunode.cli.loader import load
+from gpunode.cli.settings.run import RunSettings
+from gpunode.config.daemon import NodeSettings, Settings
 from gpunode.host.drained import DRAINED, Drained
 from gpunode.metric import Sample
+from gpunode.mistake import UsageError
 from gpunode.node.local import LocalNode
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpunode.config import Settings
+from gpunode.config.daemon import Settings
 from gpunode.host.energy import Energy
 from gpunode.node.local import LocalNode
 from gpunode.node.node import SteppedClock

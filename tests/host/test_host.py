@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gpunode.config import Settings
+from gpunode.config.daemon import Settings
 from gpunode.driver.errands import Errands
 from gpunode.holders.pods import Pods
 from gpunode.holders.slurm import SlurmJobs

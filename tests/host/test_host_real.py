@@ -20,7 +20,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gpunode.config import GpuSettings, HostSettings, Settings
+from gpunode.config.daemon import GpuSettings, HostSettings, Settings
 from gpunode.driver.driver import Identity, Process
 from gpunode.holders.census import Census
 from gpunode.holders.holder import ROLE_FIRST, Role, thread_names
@@ -214,7 +214,7 @@ NETWORK = """
 import json
 from pathlib import Path
 from gpunode.host.network import Network
-from gpunode.config import Settings
+from gpunode.config.daemon import Settings
 from gpunode.node.local import LocalNode
 node = LocalNode(Path("/"))
 node_as_first = node.read_text

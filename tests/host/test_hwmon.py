@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpunode.config import Settings
+from gpunode.config.daemon import Settings
 from gpunode.host.hwmon import FAN, FANS, TEMPERATURE, Hwmon
 from gpunode.node.local import LocalNode
 from gpunode.source import Reading

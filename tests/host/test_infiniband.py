@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpunode.config import Settings
+from gpunode.config.daemon import Settings
 from gpunode.host.infiniband import COUNTED, Infiniband
 from gpunode.host.rdma_counters import CXI, DRIVERS, Meaning
 from gpunode.node.local import LocalNode

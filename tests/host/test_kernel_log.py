@@ -6,7 +6,7 @@ import contextlib
 
 import pytest
 
-from gpunode.config import Settings
+from gpunode.config.daemon import Settings
 from gpunode.host.kernel_log import KMSG, XID, KernelLog, kind_of, level_of, message_of
 from gpunode.host.kernel_trouble import WARNING, troubled
 from tests.machine import MACHINES, Machine

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from gpunode.config import Settings
+from gpunode.config.daemon import Settings
 from gpunode.host.lustre import (
     BUSIEST_TARGET,
     BYTES,

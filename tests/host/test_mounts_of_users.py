@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpunode.config import Settings
+from gpunode.config.daemon import Settings
 from gpunode.host import mounts
 from gpunode.host.filesystem import MOST_OF_USERS, MOST_THREADS, Filesystems
 from gpunode.host.mounts import ParsedMounts, parse

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpunode.config import Settings
+from gpunode.config.daemon import Settings
 from gpunode.host.network import UP, Network
 from gpunode.node.local import LocalNode
 

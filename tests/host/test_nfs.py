@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpunode.config import Settings
+from gpunode.config.daemon import Settings
 from gpunode.host.nfs import IN_FLIGHT, Nfs, parse
 from tests.machine import MACHINES, Machine, told
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpunode.config import Settings
+from gpunode.config.daemon import Settings
 from gpunode.host.kernel_log import KernelLog
 from gpunode.host.nvlink_xids import ERRORS, LAST
 from gpunode.node.local import LocalNode

@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from gpunode.config import Settings
+from gpunode.config.daemon import Settings
 from gpunode.host.pressure import Pressure
 from tests.machine import MACHINES, Machine
 

@@ -9,9 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpunode.config import NodeSettings, RunSettings, Settings, UsageError, load
+from gpunode.cli.loader import load
+from gpunode.cli.settings.run import RunSettings
+from gpunode.config.daemon import NodeSettings, Settings
 from gpunode.host.repair import BOOTED, REPAIRED, Repair, parse_boot, parse_repaired
 from gpunode.metric import Sample
+from gpunode.mistake import UsageError
 from gpunode.node.local import LocalNode
 
 

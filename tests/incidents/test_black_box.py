@@ -11,7 +11,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from gpunode.cli.agents import HEARD_AFTER, of_incident
-from gpunode.config import INCIDENTS, IncidentSettings, Settings, StacksSettings
+from gpunode.config.daemon import IncidentSettings, Settings, StacksSettings
 from gpunode.export.incident_page import page
 from gpunode.export.web.app import create_app
 from gpunode.gpu import xids
@@ -24,6 +24,7 @@ from gpunode.loop import Loop
 from gpunode.node.node import Node, SteppedClock
 from gpunode.node.rolling_tape import RollingTape
 from gpunode.node.tape import TapeNode
+from gpunode.recorded import INCIDENTS
 from gpunode.source import View
 from gpunode.sources import watch
 from gpunode.verdict.looking import Looking

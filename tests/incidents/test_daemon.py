@@ -18,7 +18,7 @@ from typing import Any
 import bcrypt
 import pytest
 
-from gpunode.cli.commands import main
+from gpunode.cli.main import main
 from gpunode.incidents.black_box import BlackBox
 from gpunode.incidents.folder import Folder
 from gpunode.incidents.incident import Incident, parse

@@ -12,12 +12,14 @@ from typing import Any, cast
 
 import pytest
 
-from gpunode.cli.commands import main
-from gpunode.config import IncidentSettings, RunSettings, UsageError
+from gpunode.cli.main import main
+from gpunode.cli.settings.run import RunSettings
+from gpunode.config.daemon import IncidentSettings
 from gpunode.gpu import xids
 from gpunode.incidents.black_box import BlackBox
 from gpunode.incidents.folder import Folder, unpacked
 from gpunode.incidents.incident import BRIEFS, Brief, Incident, as_json, parse
+from gpunode.mistake import UsageError
 from gpunode.node.node import Node
 from tests.incidents.test_black_box import Box, Played, fail
 from tests.machine import Machine

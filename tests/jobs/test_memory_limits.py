@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpunode.config import Settings
+from gpunode.config.daemon import Settings
 from gpunode.holders.census import Census
 from gpunode.jobs.processes import JobProcesses
 from gpunode.node.local import LocalNode

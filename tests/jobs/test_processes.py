@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpunode.config import GpuSettings, Settings
+from gpunode.config.daemon import GpuSettings, Settings
 from gpunode.driver.driver import DriverError, Identity, Process
 from gpunode.holders.census import Census
 from gpunode.jobs import processes as job

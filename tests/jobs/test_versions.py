@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from gpunode.config import Settings
+from gpunode.config.daemon import Settings
 from gpunode.helper import files
 from gpunode.holders.census import Census
 from gpunode.jobs.owners import ProcessRoles

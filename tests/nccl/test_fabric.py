@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpunode.config import Settings
+from gpunode.config.daemon import Settings
 from gpunode.export.exposition import Exposition
 from gpunode.nccl import run_torch
 from gpunode.nccl.bench import NcclBench

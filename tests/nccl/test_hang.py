@@ -12,7 +12,7 @@ from typing import cast
 
 import pytest
 
-from gpunode.config import Settings
+from gpunode.config.daemon import Settings
 from gpunode.gpu.activity import BLOCKED_STREAK
 from gpunode.holders.census import Census
 from gpunode.jobs.steps import LAST_STEP, MEDIAN

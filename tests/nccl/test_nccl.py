@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gpunode.node.tcp
-from gpunode.config import Settings
+from gpunode.config.daemon import Settings
 from gpunode.holders.census import Census
 from gpunode.nccl import ras
 from gpunode.nccl.log import DebugLog, NcclLogs, child_hash, transport

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpunode.config import Settings
+from gpunode.config.daemon import Settings
 from gpunode.export.exposition import Exposition
 from gpunode.nccl.bench import NcclBench, parse_text
 from gpunode.node.local import LocalNode

@@ -15,13 +15,14 @@ from typing import Any, cast
 
 import pytest
 
-from gpunode.config import INCIDENTS, Settings
+from gpunode.config.daemon import Settings
 from gpunode.node import rolling_tape
 from gpunode.node.datagram_socket import Datagram
 from gpunode.node.node import Node, SteppedClock
 from gpunode.node.rolling_tape import RollingTape
 from gpunode.node.stacks import Frame, ProcessStacks, ThreadStack
 from gpunode.node.tape import RecordingNode, TapeError, TapeNode
+from gpunode.recorded import INCIDENTS
 from gpunode.sources import watch
 from gpunode.verdict.source import Judged
 

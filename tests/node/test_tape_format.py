@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpunode.config import INCIDENTS
 from gpunode.node.tape import RecordingNode, TapeError, TapeNode, TapeWriter
+from gpunode.recorded import INCIDENTS
 from tests.replay import activities, loop_over, shares
 
 HEADER = {"gpunode_tape": 1, "time": 1795219603.0, "comment": "test"}

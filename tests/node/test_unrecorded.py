@@ -10,11 +10,12 @@ from typing import cast
 
 import pytest
 
-from gpunode.config import INCIDENTS, Settings
+from gpunode.config.daemon import Settings
 from gpunode.loop import Loop
 from gpunode.loop.metrics import UP
 from gpunode.node.node import Node
 from gpunode.node.tape import TapeNode
+from gpunode.recorded import INCIDENTS
 from gpunode.sources import watch
 
 TAPES = sorted(path.name.partition(".")[0] for path in INCIDENTS.glob("*.jsonl.gz"))

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from gpunode import __version__
-from gpunode.config import INCIDENTS, STORIES
 from gpunode.export.web.page import FOLDER
+from gpunode.recorded import INCIDENTS, STORIES
 from tests.daemon import PATIENCE
 
 ROOT = Path(__file__).parents[2]

@@ -22,7 +22,7 @@ from typing import Any, Literal
 import psutil
 import yaml
 
-from gpunode.config import INCIDENTS as TAPES
+from gpunode.recorded import INCIDENTS as TAPES
 from tests.daemon import Daemon, free_port, free_ports
 from tests.prometheus.programs import Command, alertmanager, need, program
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from gpunode.config import IncidentSettings, Settings
+from gpunode.config.daemon import IncidentSettings, Settings
 from gpunode.gpu.activity import SECONDS
 from gpunode.gpu.xids import XIDS
 from gpunode.incidents.black_box import INFO, BlackBox

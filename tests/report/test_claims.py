@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 
-from gpunode.config import PrometheusSettings
+from gpunode.config.prometheus import PrometheusSettings
 from gpunode.report.claims import JobQuestions, ProvenAnswer
 from gpunode.report.prometheus import Prometheus, Secrets
 from gpunode.report.runs import JobName

@@ -37,9 +37,9 @@ from playwright.sync_api import Browser
 from alerts.recording import RECORDS
 from dashboards.boards import capacity
 from dashboards.queries import LOST
-from gpunode.cli.commands import main
-from gpunode.config import UsageError
+from gpunode.cli.main import main
 from gpunode.gpu.ledger import STATES
+from gpunode.mistake import UsageError
 from gpunode.report import history, prometheus, words
 from gpunode.report.document import Report, ReportSection, Table, TableColumn
 from gpunode.report.history import HOUR, Query
@@ -1257,30 +1257,6 @@ def test_tls_with_a_certificate_of_both(run: Run, tmp_path: Path) -> None:
     assert "CERTIFICATE_VERIFY_FAILED" in strange.err
     assert "refuses access (401)" in shown.err, shown.err
     assert strange.err.count("\n") == shown.err.count("\n") == 1
-
-
-# The rest of the program goes on without
-
-
-def test_the_daemon_does_not_load_the_libraries_of_the_report() -> None:
-    code = (
-        "import sys; import gpunode.cli.commands, gpunode.sources, gpunode.export.web.app; "
-        "print([n for n in ('jinja2', 'svg', 'httpx2', 'tenacity') if n in sys.modules])"
-    )
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ran.stdout == "[]\n"
-
-
-def test_a_missing_library_is_told(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [
-        name for name in sys.modules if name.startswith(("gpunode.report", "gpunode.cli.reporting"))
-    ]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.delattr("gpunode.cli.reporting", raising=False)
-    monkeypatch.setitem(sys.modules, "svg", None)
-    ended = run("http://127.0.0.1:9")
-    assert ended.code == 2
-    assert ended.err == "gpunode: svg is missing: install gpunode[report]\n"
 
 
 # When supply runs out

@@ -13,8 +13,9 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from gpunode.cli.loader import load
 from gpunode.cli.reporting import period
-from gpunode.config import ReportSettings, load
+from gpunode.cli.settings.report import ReportSettings
 from gpunode.report.billing import Billing, parse
 from gpunode.report.history import HOUR
 from tests.needs import need

@@ -17,8 +17,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from gpunode.cli.commands import main
-from gpunode.config import PrometheusSettings
+from gpunode.cli.main import main
+from gpunode.config.prometheus import PrometheusSettings
 from gpunode.report import fetch
 from gpunode.report.claims import JobQuestions
 from gpunode.report.prometheus import Prometheus, Secrets

@@ -18,7 +18,7 @@ import pytest
 
 from alerts.recording import RECORDS
 from alerts.settings import STALLED_FROM
-from gpunode.cli.commands import main
+from gpunode.cli.main import main
 from gpunode.report import job, runs
 from gpunode.report.history import RULE_INTERVAL
 from gpunode.report.job import MEASURED, RunQuery

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gpunode.config import UsageError
+from gpunode.mistake import UsageError
 from gpunode.rules.changes import read
 from gpunode.rules.document import shipped
 from gpunode.rules.render import number, rendered

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpunode.config import ServingSettings, Settings
+from gpunode.config.daemon import ServingSettings, Settings
 from gpunode.node import http
 from gpunode.node.kernel import HERTZ
 from gpunode.node.node import Scraped

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from gpunode.config import Settings
+from gpunode.config.daemon import Settings
 from gpunode.holders.census import Census
 from gpunode.serving.requests import ServingEngines
 from tests.conftest import until

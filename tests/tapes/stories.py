@@ -16,8 +16,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from gpunode.config import INCIDENTS, STORIES
 from gpunode.holders.pods import KUBELET
+from gpunode.recorded import INCIDENTS, STORIES
 
 Line = dict[str, Any]
 

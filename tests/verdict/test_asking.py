@@ -7,7 +7,7 @@ from typing import Any, TypeVar, cast
 
 import pytest
 
-from gpunode.config import Settings, StacksSettings
+from gpunode.config.daemon import Settings, StacksSettings
 from gpunode.holders.owner import Owner, Started
 from gpunode.jobs.owners import OwnersDetail
 from gpunode.node.node import Node, SteppedClock

@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from gpunode.config import INCIDENTS, STORIES, DemoSettings
+from gpunode.cli.settings.demo import DemoSettings
 from gpunode.export.web.node import NodeNow, node
 from gpunode.host import pressure
 from gpunode.incidents import history
@@ -17,6 +17,7 @@ from gpunode.loop.playing import NowPlaying
 from gpunode.metric import Metric
 from gpunode.node.node import Node
 from gpunode.node.tape import TapeNode
+from gpunode.recorded import INCIDENTS, STORIES
 from gpunode.sources import watch
 from tests.export.page import scenes
 from tests.verdict.stage import Actor, Stage

@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from gpunode.config import GpuSettings, HostSettings, Settings
+from gpunode.config.daemon import GpuSettings, HostSettings, Settings
 from gpunode.export.exposition import Exposition
 from gpunode.loop import Loop
 from gpunode.node.node import Node

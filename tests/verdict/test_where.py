@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from gpunode.config import Settings, StacksSettings
+from gpunode.config.daemon import Settings, StacksSettings
 from gpunode.jobs.steps import GARBAGE, Progress, SaidByClients, SaidToStand
 from gpunode.metric import Metric
 from gpunode.node.node import Node, NotRecorded, SteppedClock

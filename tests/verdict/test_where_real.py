@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from gpunode.client.protocol import SOCKET_VARIABLE
-from gpunode.config import ClientSettings, Settings, StacksSettings
+from gpunode.config.daemon import ClientSettings, Settings, StacksSettings
 from gpunode.holders.census import Census
 from gpunode.jobs.steps import SECONDS, TrainingSteps
 from gpunode.node.kernel import parse_stat

@@ -7,7 +7,7 @@ from typing import Literal
 
 from gpunode.audit import firmware, job, network, nvidia, storage, system
 from gpunode.audit.check import CannotTell, Check, Subject
-from gpunode.config import Settings
+from gpunode.config.daemon import Settings
 from gpunode.driver.driver import DriverError, listed
 from gpunode.driver.errands import Errands
 from gpunode.metric import Metric, Sample

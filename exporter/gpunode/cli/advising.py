@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+import sys
 import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import closing
@@ -12,16 +13,19 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel
 
 from gpunode.cli import streams
-from gpunode.cli.top import LARGEST_ANSWER, DaemonAddress, NoDaemon, understood
-from gpunode.config import AdviseSettings, UsageError
+from gpunode.cli.daemon import LARGEST_ANSWER, DaemonAddress, NoDaemon, understood
+from gpunode.cli.extras import needing
+from gpunode.cli.settings.advise import AdviseSettings
 from gpunode.gpu import health, nvlink
 from gpunode.gpu.activity import PROCESSES
 from gpunode.handover import advised, faults, harm
 from gpunode.handover.actions import AdvisedAction
 from gpunode.handover.advised import Advised
+from gpunode.handover.formats import FORMATS
 from gpunode.handover.series import NodeSeries, SeriesNow, by_node, parsed
 from gpunode.host.drained import DRAINED
 from gpunode.jobs.owners import ALLOCATED, OWNER, OWNER_LABELS, PROCESS
+from gpunode.mistake import UsageError
 from gpunode.text import printable
 
 ANSWER_TIMEOUT = 10.0
@@ -41,6 +45,15 @@ ASKED = (
 
 HELD_SINCE = "1d"
 """How far back an owner is looked for; who was there at its beginning may have been before."""
+
+
+def advise(settings: AdviseSettings) -> None:
+    """Print what is to be done."""
+    found = ask(settings)
+    with streams.printing():
+        print(FORMATS[settings.format](found, not settings.fleet), end="")
+    if any(one.unfit for one in found):
+        sys.exit(1)
 
 
 def ask(settings: AdviseSettings) -> list[Advised]:
@@ -127,11 +140,9 @@ def _daemon(settings: AdviseSettings) -> str:
 
 def _fleet(settings: AdviseSettings) -> list[Advised]:
     """The advice for the nodes that Prometheus scrapes, without those that are well."""
-    try:
+    with needing("report", "advise --fleet"):
         from gpunode.cli.reporting import secrets
         from gpunode.report.prometheus import Prometheus, quoted
-    except ModuleNotFoundError as error:
-        raise UsageError(f"{error.name} is missing: install gpunode[report]") from error
     now = int(time.time() if settings.at is None else settings.at)
     chosen = f'instance=~"{quoted(settings.nodes)}"' if settings.nodes else 'instance!=""'
     if settings.cluster:

@@ -16,16 +16,18 @@ from mcp.types import ToolAnnotations
 from pydantic import BaseModel, Field
 
 from gpunode import __version__
+from gpunode.cli.daemon import NOT_OURS, DaemonAddress, NoDaemon, ask
 from gpunode.cli.incidents import LATEST, IncidentStore
 from gpunode.cli.reporting import secrets
-from gpunode.cli.top import NOT_OURS, DaemonAddress, NoDaemon, ask, lasting
-from gpunode.config import IncidentsCommandSettings, McpSettings, UsageError
+from gpunode.cli.settings.incidents import IncidentsCommandSettings
+from gpunode.cli.settings.mcp import McpSettings
 from gpunode.export.web.node import NodeNow
 from gpunode.gpu.activity import SECONDS
 from gpunode.gpu.ledger import STATES
 from gpunode.incidents.incident import Brief, Incident
 from gpunode.jobs.processes import UNREADABLE
 from gpunode.metric import Metric
+from gpunode.mistake import UsageError
 from gpunode.report import runs
 from gpunode.report.claims import (
     CLEARLY,
@@ -38,7 +40,7 @@ from gpunode.report.claims import (
 )
 from gpunode.report.prometheus import Prometheus
 from gpunode.report.words import counted
-from gpunode.text import printable
+from gpunode.text import lasting, printable
 from gpunode.verdict.case import STANDS, Evidence, WaitedFor, per_second
 from gpunode.verdict.causes import CAUSES, NONE
 from gpunode.verdict.facts import series_name

@@ -7,7 +7,12 @@ from dataclasses import dataclass
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin
 
-from gpunode.config import STORIES, CommandSettings, leaves, option
+from gpunode.cli import streams
+from gpunode.cli.commands import COMMANDS
+from gpunode.cli.loader import settings_of
+from gpunode.cli.settings.completion import CompletionSettings
+from gpunode.config.fields import leaves, option
+from gpunode.recorded import STORIES
 
 PROGRAM = "gpunode"
 
@@ -26,13 +31,19 @@ class Completed:
     """The options that take no value."""
 
 
-def commands(kinds: Mapping[str, type[CommandSettings]]) -> Iterator[Completed]:
+def complete(settings: CompletionSettings) -> None:
+    """Print the script of a shell."""
+    with streams.printing():
+        print(SHELLS[settings.shell](list(commands())), end="")
+
+
+def commands() -> Iterator[Completed]:
     """What each command takes, from its settings."""
-    for name, kind in kinds.items():
+    for name, command in COMMANDS.items():
         words: tuple[str, ...] = ()
         options: dict[str, tuple[str, ...]] = {"--help": ()}
         flags = {"--help"}
-        for path, field in leaves(kind.model_fields):
+        for path, field in leaves(settings_of(name).model_fields):
             found = option(path, field)
             if field.annotation is bool:
                 both = {found, f"--no-{found.removeprefix('--')}"}
@@ -44,7 +55,7 @@ def commands(kinds: Mapping[str, type[CommandSettings]]) -> Iterator[Completed]:
                 words += _choices(field.annotation)
         if name == "demo":
             words += stories()
-        yield Completed(name, kind.__doc__ or "", words, options, frozenset(flags))
+        yield Completed(name, command.says, words, options, frozenset(flags))
 
 
 def stories() -> tuple[str, ...]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import sys
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -14,7 +16,11 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from gpunode.cli.stories import Scene, utilisation
+from gpunode.cli import streams
+from gpunode.cli.meant import meant
+from gpunode.cli.server import server
+from gpunode.cli.settings.demo import DemoSettings
+from gpunode.cli.stories import Cast, Scene, in_order, utilisation
 from gpunode.cli.table import (
     GPU,
     NOW,
@@ -29,6 +35,8 @@ from gpunode.cli.table import (
     table,
 )
 from gpunode.export.web.node import node
+from gpunode.mistake import UsageError
+from gpunode.recorded import INCIDENTS, STORIES, named
 from gpunode.text import printable
 from gpunode.verdict.findings import in_a_sentence, status
 
@@ -44,6 +52,32 @@ read every few seconds, so what is said first may not last."""
 
 IN_PLAIN_TEXT = (GPU, NOW, WENT_TO, WATTS, STEP)
 """For where there are no colours."""
+
+
+def play(settings: DemoSettings) -> None:
+    """Play incidents, one after the other, then start over."""
+    logging.getLogger("gpunode").setLevel(logging.ERROR)  # a line would go through the table
+    tapes = named(settings.incident, STORIES, INCIDENTS)[:1]
+    tapes = tapes or in_order(settings.incident.glob("*.jsonl.gz"))
+    if not tapes:
+        known = ", ".join(path.name.partition(".")[0] for path in in_order(STORIES.glob("*.gz")))
+        close = meant(str(settings.incident), known.split(", "))
+        raise UsageError(
+            f"{settings.incident}: {close}neither a folder of tapes (*.jsonl.gz) nor one of {known}"
+        )
+    web, _, serving = server(settings.web, lambda: cast.loop)
+    speed = "" if settings.speed == 1.0 else f", at {settings.speed:g} times real speed"
+    with streams.printing(), showing(f"{web.here} shows the same as a page{speed}") as show:
+        cast = Cast(settings, tapes)  # which keeps a core busy from here on
+        threading.Thread(target=serving, daemon=True).start()
+        while True:
+            for scene in cast.scenes(show.preparing):
+                show.playing(scene)
+                for _ in scene.play(settings.speed):
+                    show.playing(scene)
+                show.played(scene)
+            if settings.once:
+                return
 
 
 class Show(Protocol):

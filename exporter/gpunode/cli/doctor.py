@@ -17,17 +17,18 @@ from typing import Literal, TypeVar
 import httpx2
 
 from gpunode.cli import rights
+from gpunode.cli.daemon import NoDaemon, understood
 from gpunode.cli.platforms import chart_limits, chart_values
-from gpunode.config import (
+from gpunode.cli.settings.doctor import DoctorSettings
+from gpunode.config.daemon import (
     ClientSettings,
-    DoctorSettings,
     GpuSettings,
     HostSettings,
     KubernetesSettings,
-    ListenSettings,
-    PathSettings,
     Settings,
 )
+from gpunode.config.path import PathSettings
+from gpunode.config.web import ListenSettings
 from gpunode.export.web.node import GpuNow, NodeNow
 from gpunode.helper import capability
 from gpunode.host.own_process import OwnProcess
@@ -39,7 +40,7 @@ from gpunode.node.node import Node
 from gpunode.report.fetch import NoWholeAnswer, fetched
 from gpunode.source import Met
 from gpunode.sources import KINDS, Kind, finders
-from gpunode.text import escaped
+from gpunode.text import escaped, lasting
 from gpunode.verdict.findings import status
 
 EXAMINATION_TIMEOUT = 12.0
@@ -231,8 +232,6 @@ def _asked(url: str) -> bytes:
 
 def _told(url: str, kind: type[K]) -> K | None:
     """What a daemon tells, fit to show: anybody may listen at its port. None if it does not."""
-    from gpunode.cli.top import NoDaemon, understood  # which shows what is found here
-
     try:
         return understood(_asked(url), kind)
     except (httpx2.HTTPError, NoWholeAnswer, OSError, NoDaemon):
@@ -241,8 +240,6 @@ def _told(url: str, kind: type[K]) -> K | None:
 
 def _reporting(url: str) -> tuple[str, ...]:
     """Who reports training to a daemon, in lines; empty if it does not tell or nobody trains."""
-    from gpunode.cli.top import lasting
-
     now = _told(f"{url}/api/v1/node", NodeNow)
     if now is None:
         return ()

@@ -11,9 +11,10 @@ from dataclasses import replace
 from rich.console import Console
 
 from gpunode.cli import streams
+from gpunode.cli.console import PipedConsole
 from gpunode.cli.reporting import deliver, period, secrets
-from gpunode.cli.table import PipedConsole
-from gpunode.config import UsageError, WhySettings
+from gpunode.cli.settings.why import WhySettings
+from gpunode.mistake import UsageError
 from gpunode.report import job, runs
 from gpunode.report.document import Report
 from gpunode.report.page import as_json, html

@@ -7,11 +7,12 @@ import time
 from contextlib import closing
 
 from gpunode.cli import streams
+from gpunode.cli.console import PipedConsole
+from gpunode.cli.daemon import DaemonAddress, NoDaemon
 from gpunode.cli.reporting import deliver, secrets
-from gpunode.cli.table import PipedConsole
-from gpunode.cli.top import DaemonAddress, NoDaemon
-from gpunode.config import IncidentCommandSettings, UsageError
+from gpunode.cli.settings.incidents import IncidentCommandSettings
 from gpunode.incidents.incident import parse
+from gpunode.mistake import UsageError
 from gpunode.report import claims, runs
 from gpunode.report.claims import HELD_WITHIN, JobIncident, JobQuestions
 from gpunode.report.document import Report

@@ -7,12 +7,15 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from gpunode.cli.top import NOT_OURS, DaemonAddress, NoDaemon
-from gpunode.config import IncidentCommandSettings, IncidentsCommandSettings, UsageError
+from gpunode.cli import streams
+from gpunode.cli.daemon import NOT_OURS, DaemonAddress, NoDaemon
+from gpunode.cli.extras import needing
+from gpunode.cli.settings.incidents import IncidentCommandSettings, IncidentsCommandSettings
 from gpunode.export.incident_page import lasted, moment_of, on_gpu, page, where_it_stands
 from gpunode.incidents.folder import Folder
-from gpunode.incidents.incident import BRIEFS, ID, Brief, Incident, parse
-from gpunode.text import printable
+from gpunode.incidents.incident import BRIEFS, ID, Brief, Incident, as_json, parse
+from gpunode.mistake import UsageError
+from gpunode.text import json_for_terminal, printable
 from gpunode.verdict.reasons import REASONS
 
 log = logging.getLogger(__name__)
@@ -27,6 +30,33 @@ OUT = Path("-")
 
 LONGEST_LINE = 1000
 """Characters of a line."""
+
+
+def list_incidents(settings: IncidentsCommandSettings) -> None:
+    """Print the incidents that are kept."""
+    found = IncidentStore(settings).briefs()
+    with streams.printing():
+        if settings.json_output:
+            print(json_for_terminal(BRIEFS.dump_json(found, indent=2).decode()))
+        else:
+            print("\n".join(table(found)))
+
+
+def show_incident(settings: IncidentCommandSettings) -> None:
+    """Print an incident, or those of a job, or write them to files."""
+    if settings.job:
+        with needing("report", "incident --job"):
+            from gpunode.cli import gathering
+        gathering.write(settings)
+        return
+    store = IncidentStore(settings)
+    incident = store.incident(settings.incident)
+    written = write(store, incident, settings)
+    with streams.printing():
+        if settings.json_output:
+            print(json_for_terminal(as_json(incident).decode()))
+        else:
+            print("\n".join(written or lines(incident)))
 
 
 class IncidentStore:

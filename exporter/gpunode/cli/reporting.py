@@ -18,13 +18,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from gpunode.cli import streams
-from gpunode.config import (
-    PASSWORD_VARIABLE,
-    TOKEN_VARIABLE,
-    PrometheusSettings,
-    ReportSettings,
-    UsageError,
-)
+from gpunode.cli.settings.report import ReportSettings
+from gpunode.config.prometheus import PASSWORD_VARIABLE, TOKEN_VARIABLE, PrometheusSettings
+from gpunode.mistake import UsageError
 from gpunode.report import baseline, mail, sacct
 from gpunode.report.billing import Billing, parse
 from gpunode.report.changes import paces
@@ -53,8 +49,8 @@ LARGEST_SECRET = 1 << 16
 log = logging.getLogger(__name__)
 
 
-def write(settings: ReportSettings) -> bool:
-    """Write the report that the settings ask for; whether it is no worse than its baseline."""
+def write(settings: ReportSettings) -> None:
+    """Write the report that the settings ask for; exit with 1 if it is worse than its baseline."""
     limit = _limit(settings)
     before = baseline.read(settings.baseline) if settings.baseline else None
     if settings.out_folder is not None:
@@ -71,11 +67,12 @@ def write(settings: ReportSettings) -> bool:
         deliver(settings.output or f"gpunode-report.{settings.format}", text)
         (view,) = asked
     if before is None:
-        return True
+        return
     outcome = baseline.compared(before, paces(view.past), math.inf if limit is None else limit)
     with streams.printing():
         sys.stderr.write(f"{outcome.says}\n")
-    return outcome.accepted or limit is None
+    if not outcome.accepted and limit is not None:
+        sys.exit(1)
 
 
 def _limit(settings: ReportSettings) -> float | None:

@@ -9,7 +9,8 @@ from importlib.resources import files
 
 from gpunode import rules
 from gpunode.cli import streams
-from gpunode.config import RulesSettings, UsageError
+from gpunode.cli.settings.rules import RulesSettings
+from gpunode.mistake import UsageError
 from gpunode.rules.changes import Changes, read
 from gpunode.rules.document import Severity, shipped
 from gpunode.rules.render import HEADER, dump, rendered

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, fields, replace
 
-from gpunode.cli.top import DaemonAddress, NoDaemon, understood
-from gpunode.config import StacksCommandSettings, UsageError
+from gpunode.cli import streams
+from gpunode.cli.daemon import DaemonAddress, NoDaemon, understood
+from gpunode.cli.settings.stacks import StacksCommandSettings
+from gpunode.cli.this_node import COLD, local_node
 from gpunode.driver.driver import DriverError, listed
+from gpunode.mistake import UsageError
 from gpunode.node.local import LocalNode
 from gpunode.node.stacks import MOST_THREADS, ProcessStacks, ThreadStack
 from gpunode.text import printable
@@ -34,6 +39,18 @@ class ProcessShown(ProcessStands):
 
     without_code: bool = False
     """Whether a daemon kept frames for itself."""
+
+
+def stacks(settings: StacksCommandSettings) -> None:
+    """Print where the processes on the GPUs stand."""
+    found = shown(settings, lambda: local_node(settings.path, patience=COLD))
+    with streams.printing():
+        if settings.json_output:
+            print(json.dumps(as_json(found), indent=2))
+        else:
+            print("\n".join(lines(found)), end="")
+    if any(one.stacks is None for one in found):
+        sys.exit(1)
 
 
 def shown(settings: StacksCommandSettings, node: Callable[[], LocalNode]) -> list[ProcessShown]:

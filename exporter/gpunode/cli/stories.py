@@ -11,7 +11,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import cast
 
-from gpunode.config import DemoSettings
+from gpunode.cli.settings.demo import DemoSettings
 from gpunode.gpu.activity import UTILIZATION
 from gpunode.loop import Loop
 from gpunode.loop.playing import NowPlaying

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from gpunode.config import UsageError
+from gpunode.mistake import UsageError
 
 STANDARD_ERROR = 2
 

@@ -5,56 +5,42 @@ It asks the daemon over HTTP, as the page does, so it needs neither a driver nor
 
 from __future__ import annotations
 
-import json
 import os
 import select
-import ssl
+import signal
 import sys
 import termios
 import time
 import tty
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from http import HTTPStatus
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, NoReturn
 
-import httpx2
-from pydantic import BaseModel, TypeAdapter
 from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
+from gpunode.cli import streams
+from gpunode.cli.console import PipedConsole
+from gpunode.cli.daemon import DaemonAddress, NoDaemon, ask
+from gpunode.cli.settings.top import TopSettings
 from gpunode.cli.table import (
     LONGEST_TEXT,
     OF_A_NODE,
     URGENCIES,
-    PipedConsole,
     Row,
     fitting,
     row,
     table,
 )
-from gpunode.config import AdmissionSettings, UsageError
 from gpunode.export.web.node import GpuNow, NodeNow
-from gpunode.report.fetch import NoWholeAnswer, fetched
+from gpunode.mistake import UsageError
 from gpunode.source import Met
-from gpunode.text import printable
+from gpunode.text import lasting, printable
 from gpunode.verdict.advice import URGENCIES as ORDER
 from gpunode.verdict.case import Evidence
 from gpunode.verdict.findings import Finding
-
-ANSWER_TIMEOUT = 5.0
-"""Seconds for an answer, during which no key is read."""
-
-LARGEST_ANSWER = 16 << 20
-"""Bytes of an answer that can be of a daemon."""
-
-LONGEST_STRING = 4096
-"""Characters of a text in an answer."""
-
-LARGEST_FIGURE = 1e15
-"""Of an answer: a petabyte, or a moment in a million years."""
 
 FINDINGS = 3
 """Findings above the table; the page has them all."""
@@ -87,138 +73,9 @@ MOVES = {
 }
 """What each key moves the choice by: arrows, page up and down, and as in ``less``."""
 
-NOT_OURS = "what answers is no gpunode of this version"
-
 
 IN_A_PIPE = 160
 """Columns of the table where no terminal says how many there are."""
-
-
-class NoDaemon(Exception):
-    """No daemon answered; ``str()`` says why."""
-
-
-@dataclass(frozen=True, slots=True)
-class DaemonAddress:
-    """Where a daemon answers, and what it takes to be let in."""
-
-    url: str
-    known: tuple[str, str] | None = field(default=None, repr=False)
-    """The name and password of a user."""
-
-    tls: ssl.SSLContext = field(default_factory=lambda: ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
-
-    @staticmethod
-    def of(settings: AdmissionSettings) -> DaemonAddress:
-        """What the settings say. Raises ``UsageError`` for a file that cannot be used."""
-        url = settings.address
-        known = None
-        try:
-            if settings.password_file:
-                known = settings.username, settings.password_file.read_text().rstrip("\n")
-            if not url.startswith("https:"):
-                return DaemonAddress(url, known)
-            for file in filter(None, (settings.ca_file, settings.cert_file, settings.key_file)):
-                file.read_bytes()  # the error of ssl does not name the file
-            tls = ssl.create_default_context(cafile=settings.ca_file)
-            if settings.cert_file:
-                tls.load_cert_chain(settings.cert_file, settings.key_file, lambda: "")
-        except ssl.SSLError as error:
-            files = ", ".join(str(f) for f in (settings.ca_file, settings.cert_file) if f)
-            raise UsageError(f"{files}: no certificate, or not of this key") from error
-        except OSError as error:
-            raise UsageError(f"{error.filename}: {error.strerror}") from error
-        except UnicodeDecodeError as error:
-            raise UsageError(f"{settings.password_file}: not UTF-8") from error
-        return DaemonAddress(url, known, tls)
-
-    def get(self, path: str, timeout: float) -> bytes:
-        """What the daemon answers within so many seconds. Raises ``NoDaemon``."""
-        client = httpx2.Client(auth=self.known, verify=self.tls)
-        try:
-            response, body = fetched(
-                client, "GET", f"{self.url}{path}", timeout=timeout, largest=LARGEST_ANSWER
-            )
-        except NoWholeAnswer as error:
-            raise NoDaemon(f"no daemon answers: {error}") from error
-        except (httpx2.RemoteProtocolError, httpx2.DecodingError) as error:
-            # A server with TLS hangs up on clients without it, or without the certificate it wants.
-            why = NOT_OURS
-            if "disconnected" in str(error):
-                secure = self.url.startswith("https:")
-                why = (
-                    f"no daemon answers: {error}"
-                    if secure
-                    else f"{NOT_OURS}, or it has TLS: https://"
-                )
-            raise NoDaemon(why) from error
-        except (httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError) as error:
-            words = printable(str(error) or type(error).__name__, LONGEST_TEXT)
-            if "CERTIFICATE_VERIFY_FAILED" in words:
-                words += "; --ca-file names the authority that signed it"
-            raise NoDaemon(f"no daemon answers: {words}") from error
-        finally:
-            client.close()
-        if response.is_redirect:
-            where = printable(response.headers.get("location", ""), LONGEST_TEXT)
-            raise NoDaemon(
-                f"it redirects to {where}, which is not followed; give that if it is right"
-            )
-        if response.status_code == HTTPStatus.UNAUTHORIZED:
-            raise NoDaemon("it wants another --username and --password-file")
-        if response.status_code != HTTPStatus.OK:
-            raise NoDaemon(_refusal(response.status_code, body))
-        return body
-
-
-class _Refusal(BaseModel):
-    """How FastAPI says why it does not answer."""
-
-    detail: str
-
-
-def _refusal(status: int, body: bytes) -> str:
-    """Why there is no answer, in the words of the daemon where they say more than the status."""
-    try:
-        said = _Refusal.model_validate_json(body).detail
-    except ValueError:
-        said = ""
-    if said in {"", *(one.phrase for one in HTTPStatus if one == status)}:
-        return f"{NOT_OURS} ({status})"
-    return printable(said, LONGEST_TEXT)
-
-
-K = TypeVar("K")
-
-
-def understood(answer: bytes, kind: type[K]) -> K:
-    """An answer of a daemon, also of a newer one, with nothing in it that a terminal obeys.
-
-    Raises ``NoDaemon``.
-    """
-    try:
-        found = _harmless(json.loads(answer, parse_constant=float))
-        return TypeAdapter(kind).validate_python(found)
-    except (ValueError, RecursionError) as error:
-        raise NoDaemon(NOT_OURS) from error
-
-
-def _harmless(value: Any) -> Any:
-    """A value of JSON with text that prints, and figures that can be. Raises ``ValueError``."""
-    if isinstance(value, str):
-        return printable(value, LONGEST_STRING)
-    if isinstance(value, int | float):
-        if not abs(value) < LARGEST_FIGURE:  # not NaN either
-            raise ValueError("a figure beyond all that is measured")
-        return value
-    if isinstance(value, list):
-        return [_harmless(one) for one in value]
-    if isinstance(value, dict):
-        found = {printable(key, LONGEST_STRING): _harmless(one) for key, one in value.items()}
-        if found.get("urgency", "note") not in ORDER:  # of a newer daemon
-            found["urgency"] = "note"
-        return found
-    return value
 
 
 @dataclass(slots=True)
@@ -291,6 +148,19 @@ class Chosen:
         return found
 
 
+def top(settings: TopSettings) -> None:
+    """Show the GPUs of a running daemon until told to quit."""
+    server = DaemonAddress.of(settings)
+    signal.signal(signal.SIGTERM, _quit)  # so that the terminal is left as it was
+    signal.signal(signal.SIGHUP, _quit)
+    with streams.printing():
+        show(server, settings.interval, settings.json_output)
+
+
+def _quit(*_: Any) -> NoReturn:
+    sys.exit(0)
+
+
 def show(server: DaemonAddress, interval: float, as_json: bool = False) -> None:
     """Show the node until the user quits; once, where nobody could. Raises ``UsageError``."""
     console = PipedConsole()
@@ -326,24 +196,11 @@ def show(server: DaemonAddress, interval: float, as_json: bool = False) -> None:
                 trouble = f"No answer since {at} ({error}). This is what was seen then."
 
 
-def lasting(seconds: float) -> str:
-    """A time in a few characters."""
-    for most, unit, one in ((90, "s", 1), (5400, "min", 60)):
-        if seconds < most:
-            return f"{seconds / one:.0f} {unit}"
-    return f"{seconds / 3600:.0f} h"
-
-
 def _lasts(gpu: GpuNow, longer: str) -> str:
     """For how long a GPU does what it does, in a few characters; empty if that is not known."""
     if gpu.lasts_seconds is None:
         return ""
     return f"{longer if gpu.lasts_longer else ''}{lasting(gpu.lasts_seconds)}"
-
-
-def ask(server: DaemonAddress) -> NodeNow:
-    """The node now. Raises ``NoDaemon``."""
-    return understood(server.get("/api/v1/node", ANSWER_TIMEOUT), NodeNow)
 
 
 def screen(

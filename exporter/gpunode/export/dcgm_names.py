@@ -20,7 +20,7 @@ from functools import partial
 from itertools import chain
 from typing import NamedTuple
 
-from gpunode.config import Settings
+from gpunode.config.daemon import Settings
 from gpunode.driver.driver import DIRECTIONS, Identity
 from gpunode.driver.nvidia.xids import RECOVERY_ACTIONS
 from gpunode.export.dcgm_health import HEALTH_READ, Values, health

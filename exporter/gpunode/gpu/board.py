@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
-from gpunode.config import Settings
+from gpunode.config.daemon import Settings
 from gpunode.driver.driver import Gpu
 from gpunode.driver.nvidia.xids import UNREAD_XID
 from gpunode.gpu import power, xids

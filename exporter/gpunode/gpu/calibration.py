@@ -13,9 +13,9 @@ from typing import Any
 
 from pydantic import FiniteFloat, TypeAdapter, ValidationError
 
-from gpunode.config import first_mistake
 from gpunode.driver.driver import Identity
 from gpunode.gpu.models import Calibration, Ceilings, calibration_of, ceilings_of
+from gpunode.mistake import first_mistake
 from gpunode.node.node import Node
 
 log = logging.getLogger(__name__)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
-from gpunode.config import Settings
+from gpunode.config.daemon import Settings
 from gpunode.driver.driver import Fabric, Gpu, answered, known
 from gpunode.gpu import GPU
 from gpunode.gpu.due import Due

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 
-from gpunode.config import Settings
+from gpunode.config.daemon import Settings
 from gpunode.driver.driver import Identity, Vendor
 from gpunode.driver.vendors import VENDORS
 from gpunode.metric import Metric

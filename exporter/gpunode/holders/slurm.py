@@ -21,7 +21,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from gpunode.config import Settings
+from gpunode.config.daemon import Settings
 from gpunode.driver.driver import Identity
 from gpunode.holders.census import Census, Look
 from gpunode.holders.holder import stat_of

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from gpunode.config import Settings
+from gpunode.config.daemon import Settings
 from gpunode.driver.driver import Gpu
 from gpunode.holders.census import Census
 from gpunode.metric import Metric

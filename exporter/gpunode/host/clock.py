@@ -5,7 +5,7 @@ A clock that is an hour behind makes everything that happens on the node look an
 
 from __future__ import annotations
 
-from gpunode.config import Settings
+from gpunode.config.daemon import Settings
 from gpunode.metric import Metric
 from gpunode.node.node import Node
 from gpunode.source import NodeSource, Reading

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gpunode.config import Settings
+from gpunode.config.daemon import Settings
 from gpunode.metric import Metric, Sample
 from gpunode.node.kernel import HERTZ, counter
 from gpunode.node.node import Node

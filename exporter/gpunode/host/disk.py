@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from gpunode.config import Settings
+from gpunode.config.daemon import Settings
 from gpunode.host.hwmon import parse_temperature
 from gpunode.metric import Metric, Sample
 from gpunode.node.kernel import counter

@@ -5,7 +5,7 @@ Slurm keeps this in its controller, which the daemon does not ask; ``docs/rules.
 
 from __future__ import annotations
 
-from gpunode.config import Settings
+from gpunode.config.daemon import Settings
 from gpunode.metric import Metric
 from gpunode.node.node import Node
 from gpunode.source import NodeSource, Reading

@@ -5,7 +5,7 @@ https://docs.kernel.org/admin-guide/sysctl/fs.html#file-max-file-nr
 
 from __future__ import annotations
 
-from gpunode.config import Settings
+from gpunode.config.daemon import Settings
 from gpunode.metric import Metric
 from gpunode.node.kernel import counter
 from gpunode.node.node import Node

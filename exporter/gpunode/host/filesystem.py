@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import ClassVar, NamedTuple
 
-from gpunode.config import Settings
+from gpunode.config.daemon import Settings
 from gpunode.host.mounts import (
     MORE_MOUNTS,
     TUNNEL,

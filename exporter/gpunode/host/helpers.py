@@ -5,7 +5,7 @@ What they read is missing while they do not, and the sources that ask for it cou
 
 from __future__ import annotations
 
-from gpunode.config import Settings
+from gpunode.config.daemon import Settings
 from gpunode.metric import Metric
 from gpunode.node.node import Node, NotRecorded
 from gpunode.source import NodeSource, Reading

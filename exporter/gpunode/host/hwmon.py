@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
-from gpunode.config import Settings
+from gpunode.config.daemon import Settings
 from gpunode.metric import Metric, Sample
 from gpunode.node.node import Node, names_in, text_of
 from gpunode.source import NodeSource, Reading, bounded, limit

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping
 
-from gpunode.config import Settings
+from gpunode.config.daemon import Settings
 from gpunode.host.rdma_counters import CXI, FULL, KNOWN, OF_A_FUNCTION, REGISTERS, Meaning, What
 from gpunode.metric import Metric, Sample
 from gpunode.node.kernel import counter

@@ -15,7 +15,7 @@ import logging
 import re
 from collections.abc import Iterator
 
-from gpunode.config import Settings
+from gpunode.config.daemon import Settings
 from gpunode.driver.nvidia.xids import CODES, UNREAD_XID, advice
 from gpunode.driver.vendors import VENDORS
 from gpunode.host import nvlink_xids

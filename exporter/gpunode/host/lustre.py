@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from gpunode.config import Settings
+from gpunode.config.daemon import Settings
 from gpunode.host.mounts import MORE_MOUNTS
 from gpunode.metric import Metric, Sample
 from gpunode.node.kernel import counter

@@ -9,7 +9,7 @@ import contextlib
 import re
 from collections.abc import Iterable, Iterator
 
-from gpunode.config import Settings
+from gpunode.config.daemon import Settings
 from gpunode.metric import Metric, Sample
 from gpunode.node.kernel import counter
 from gpunode.node.node import Node, names_in, text_of

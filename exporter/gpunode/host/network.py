@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from gpunode.config import Settings
+from gpunode.config.daemon import Settings
 from gpunode.host.mounts import read_as_node
 from gpunode.metric import Metric, Sample
 from gpunode.node.kernel import counter

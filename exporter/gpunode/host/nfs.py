@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from gpunode.config import Settings
+from gpunode.config.daemon import Settings
 from gpunode.host.mounts import MORE_MOUNTS, TUNNEL, read_as_node, unescaped, volume
 from gpunode.metric import Metric, Sample
 from gpunode.node.kernel import counter

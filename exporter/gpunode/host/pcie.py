@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gpunode.config import Settings
+from gpunode.config.daemon import Settings
 from gpunode.driver.vendors import VENDORS
 from gpunode.metric import Metric, Sample
 from gpunode.node.kernel import counter

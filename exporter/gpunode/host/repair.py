@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from gpunode.config import Settings
+from gpunode.config.daemon import Settings
 from gpunode.metric import Metric, Sample
 from gpunode.node.node import Node
 from gpunode.source import NodeSource, Reading

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from statistics import median
 
-from gpunode.config import Settings
+from gpunode.config.daemon import Settings
 from gpunode.metric import Metric
 from gpunode.node.node import Node
 from gpunode.source import NodeSource, Reading

@@ -10,7 +10,7 @@ import contextlib
 import re
 from collections.abc import Iterator
 
-from gpunode.config import Settings
+from gpunode.config.daemon import Settings
 from gpunode.driver.driver import DriverError, listed
 from gpunode.driver.errands import Errands
 from gpunode.host import mounts

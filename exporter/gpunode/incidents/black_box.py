@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from gpunode import __version__
-from gpunode.config import IncidentSettings, UsageError
+from gpunode.config.daemon import IncidentSettings
 from gpunode.gpu import GPU
 from gpunode.holders.owner import Started
 from gpunode.incidents.folder import Folder, incidents
@@ -37,6 +37,7 @@ from gpunode.incidents.incident import (
 from gpunode.incidents.overheard import Overheard
 from gpunode.incidents.signs import IncidentSign, Signs, about, labels_of, owners_of, processes_on
 from gpunode.metric import Metric, Sample
+from gpunode.mistake import UsageError
 from gpunode.nccl.ras import AWAITED
 from gpunode.node.endings import in_words
 from gpunode.node.node import Node

@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields, replace
 from operator import attrgetter
 from typing import ClassVar
 
-from gpunode.config import Settings
+from gpunode.config.daemon import Settings
 from gpunode.driver.driver import Gpu, Process, known
 from gpunode.gpu import GPU
 from gpunode.holders.census import Census

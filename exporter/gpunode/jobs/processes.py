@@ -14,7 +14,7 @@ from heapq import nlargest
 from itertools import islice
 from typing import ClassVar
 
-from gpunode.config import Settings
+from gpunode.config.daemon import Settings
 from gpunode.driver.driver import Gpu
 from gpunode.gpu import GPU
 from gpunode.holders.census import Census

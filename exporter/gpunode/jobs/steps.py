@@ -21,7 +21,7 @@ from gpunode.client.protocol import (
     STEP_BOUNDS,
     VERSION,
 )
-from gpunode.config import Settings
+from gpunode.config.daemon import Settings
 from gpunode.driver.driver import Identity
 from gpunode.gpu import GPU
 from gpunode.gpu.models import model_of

@@ -12,7 +12,8 @@ from typing import Annotated, get_args
 
 from pydantic import Field, TypeAdapter
 
-from gpunode.config import Collective, Settings
+from gpunode.config.bench import Collective
+from gpunode.config.daemon import Settings
 from gpunode.gpu.models import model_of
 from gpunode.metric import Metric, Sample
 from gpunode.node.node import Node

@@ -18,7 +18,7 @@ from functools import partial
 from itertools import product
 from typing import ClassVar
 
-from gpunode.config import Settings
+from gpunode.config.daemon import Settings
 from gpunode.driver.driver import Gpu
 from gpunode.gpu import GPU
 from gpunode.holders.census import Census

@@ -28,7 +28,7 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any
 
-from gpunode.config import Settings
+from gpunode.config.daemon import Settings
 from gpunode.driver.driver import Identity
 from gpunode.gpu import GPU
 from gpunode.holders.census import Census

@@ -53,6 +53,7 @@ from gpunode.driver.driver import (
     Xid,
 )
 from gpunode.driver.vendors import VENDORS
+from gpunode.mistake import UsageError
 from gpunode.node.node import Node, NotRecorded, SteppedClock
 
 log = logging.getLogger(__name__)
@@ -133,7 +134,7 @@ def failure(error: DriverError | OSError) -> dict[str, Any]:
     return {"errno": error.errno}
 
 
-class TapeError(Exception):
+class TapeError(UsageError):
     """A tape cannot be played; ``str()`` names the file, the line and the problem."""
 
 

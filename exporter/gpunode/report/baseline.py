@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpunode.config import UsageError
+from gpunode.mistake import UsageError
 from gpunode.report.changes import Pace, middle
 from gpunode.report.history import JobKey
 from gpunode.report.sections.changes import KEY, NAME, PACE

@@ -9,7 +9,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from gpunode.config import UsageError, first_mistake, read_yaml
+from gpunode.config.yaml_file import read_yaml
+from gpunode.mistake import UsageError, first_mistake
 from gpunode.report.history import JobKey
 from gpunode.text import escaped
 

@@ -16,7 +16,8 @@ import httpx2
 import tenacity
 from pydantic import AfterValidator, BaseModel, ValidationError
 
-from gpunode.config import PrometheusSettings, UsageError
+from gpunode.config.prometheus import PrometheusSettings
+from gpunode.mistake import UsageError
 from gpunode.report.fetch import TooLarge, TooLate, fetched
 from gpunode.text import escaped, printable
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
-from gpunode.config import UsageError
+from gpunode.mistake import UsageError
 from gpunode.report.history import RULE_INTERVAL
 from gpunode.report.prometheus import Labels, Moments, Prometheus, quoted
 from gpunode.report.words import clock, counted

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
-from gpunode.config import UsageError
+from gpunode.mistake import UsageError
 from gpunode.text import printable
 
 LARGEST = 64 << 20

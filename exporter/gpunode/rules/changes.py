@@ -22,7 +22,8 @@ from pydantic import (
 )
 from pydantic_core import SchemaError
 
-from gpunode.config import UsageError, read_yaml
+from gpunode.config.yaml_file import read_yaml
+from gpunode.mistake import UsageError
 from gpunode.rules.document import Document, Severity, Tier
 from gpunode.text import escaped
 

@@ -20,7 +20,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 
-from gpunode.config import Settings
+from gpunode.config.daemon import Settings
 from gpunode.driver.driver import Identity
 from gpunode.gpu import GPU
 from gpunode.holders.census import Census

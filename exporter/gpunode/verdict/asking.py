@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gpunode.config import Settings
+from gpunode.config.daemon import Settings
 from gpunode.holders.owner import Started
 from gpunode.jobs.owners import OwnersDetail
 from gpunode.jobs.steps import SaidByClients

@@ -6,7 +6,7 @@ import errno
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from gpunode.config import Settings
+from gpunode.config.daemon import Settings
 from gpunode.holders.owner import Started
 from gpunode.jobs.owners import OwnersDetail
 from gpunode.jobs.steps import SaidByClients, SaidToStand

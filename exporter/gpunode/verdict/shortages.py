@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from gpunode.config import Settings
+from gpunode.config.daemon import Settings
 from gpunode.driver.nvidia.xids import ACTIONS, CODES, OF_HARDWARE, UNKNOWN
 from gpunode.gpu import health, nvlink, units, xids
 from gpunode.host import (

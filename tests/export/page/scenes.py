@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from gpunode.audit.source import Audited, Result
-from gpunode.config import Settings
+from gpunode.config.daemon import Settings
 from gpunode.driver.driver import DriverError
 from gpunode.gpu.activity import MEMORY_TOTAL, MEMORY_USED, TEMPERATURE, UTILIZATION
 from gpunode.gpu.health import INFO

@@ -14,9 +14,10 @@ from axe_core_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, Route, expect
 
 from gpunode.cli import stories
-from gpunode.config import STORIES, DemoSettings
+from gpunode.cli.settings.demo import DemoSettings
 from gpunode.export import palette
 from gpunode.incidents import history
+from gpunode.recorded import STORIES
 from gpunode.report.document import Report
 from gpunode.report.page import html
 from gpunode.unread import Unknown

@@ -23,7 +23,9 @@ from typing import Annotated, Any, BinaryIO, Literal
 
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
-from gpunode.config import Section, UsageError, first_mistake, read_yaml
+from gpunode.config.kinds import Section
+from gpunode.config.yaml_file import read_yaml
+from gpunode.mistake import UsageError, first_mistake
 from gpunode.node.patience import Patience
 
 log = logging.getLogger(__name__)

@@ -1,0 +1,1 @@
+"""The settings of each command, without what the command imports."""

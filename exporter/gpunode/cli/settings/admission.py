@@ -1,0 +1,50 @@
+"""What it takes to be let in by a running daemon."""
+
+from __future__ import annotations
+
+import re
+
+from pydantic import Field, field_validator
+
+from gpunode.config.command import CommandSettings
+from gpunode.config.kinds import Address, OptionalPath
+from gpunode.config.web import ListenSettings
+
+
+class AdmissionSettings(CommandSettings):
+    """What it takes to be let in by a daemon at an address."""
+
+    url: Address = ""
+    username: str = Field("", description="user name, if the daemon asks for one")
+    password_file: OptionalPath = Field(None, description="file with the user's password")
+    ca_file: OptionalPath = Field(
+        None, description="PEM file of the authorities that may sign the daemon's certificate"
+    )
+    cert_file: OptionalPath = Field(None, description="PEM file of the certificate to show it")
+    key_file: OptionalPath = Field(None, description="PEM file of that certificate's key")
+
+    @field_validator("url")
+    @classmethod
+    def _is_http(cls, url: str) -> str:
+        if url and not re.fullmatch(r"https?://[!-.0-~]+(/[!-~]*)?", url):
+            raise ValueError(f"{url!r} is not http://HOST:PORT or https://HOST:PORT")
+        return url
+
+    @property
+    def address(self) -> str:
+        """Where the daemon answers."""
+        return self.url.rstrip("/")
+
+
+class DaemonSettings(AdmissionSettings):
+    """Where a running daemon answers, and what it takes to be let in."""
+
+    web: ListenSettings = ListenSettings()
+
+    url: Address = Field(
+        "", description="address of the daemon; by default where web.listen-address has it listen"
+    )
+
+    @property
+    def address(self) -> str:
+        return (self.url or self.web.here).rstrip("/")

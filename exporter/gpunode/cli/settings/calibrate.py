@@ -1,0 +1,20 @@
+"""What ``gpunode calibrate`` reads."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from gpunode.config.command import CommandSettings
+from gpunode.config.daemon import CalibrationSettings, DcgmSettings
+from gpunode.config.path import PathSettings
+
+
+class CalibrateSettings(CommandSettings):
+    """Measure what kernels reach on a GPU that is not in use, in a minute, and keep it."""
+
+    path: PathSettings = PathSettings()
+    gpu: CalibrationSettings = CalibrationSettings()
+    dcgm: DcgmSettings = DcgmSettings()
+
+    index: int = Field(0, ge=0, le=1024, description="number of the GPU to use")
+    json_output: bool = Field(False, alias="json", description="print JSON instead of a table")

@@ -1,0 +1,35 @@
+"""What ``gpunode stacks`` reads."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from gpunode.cli.settings.admission import AdmissionSettings
+from gpunode.config.kinds import ASKED, Address
+from gpunode.config.path import PathSettings
+
+
+class StacksCommandSettings(AdmissionSettings):
+    """Show where the processes on the GPUs of this node stand, in Python and in the kernel."""
+
+    path: PathSettings = PathSettings()
+
+    url: Annotated[Address, ASKED] = Field(
+        "",
+        description="address of a daemon that is to look at its node, to who gives a password or a "
+        "certificate; empty to look at this node",
+    )
+    gpu: Annotated[str, ASKED] = Field(
+        "", pattern=r"^\d{0,4}$", description="index of the GPU to look at; empty for all"
+    )
+    pid: Annotated[int | None, ASKED] = Field(
+        None, ge=1, le=1 << 31, description="process to look at, instead of those on GPUs"
+    )
+    native: Annotated[bool, ASKED] = Field(
+        False,
+        description="show functions of C and C++ as well, for which py-spy stops each process for "
+        "up to a second; of a program without Python, gdb shows them and stops it for some seconds",
+    )
+    json_output: bool = Field(False, alias="json", description="print JSON instead of text")

@@ -1,0 +1,15 @@
+"""What ``gpunode top`` reads."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from gpunode.cli.settings.admission import DaemonSettings
+from gpunode.config.kinds import Seconds
+
+
+class TopSettings(DaemonSettings):
+    """Show the GPUs of a running daemon in this terminal, live."""
+
+    interval: Seconds = Field(2.0, description="seconds between two looks")
+    json_output: bool = Field(False, alias="json", description="print JSON once instead")

@@ -1,0 +1,1 @@
+"""The settings of the daemon, and what every setting is made of."""
