@@ -23,6 +23,7 @@ from bench.report import Report, Result, machine
 from gpunode.client import Session
 from gpunode.gpu.activity import WindowDetail
 from gpunode.node.tape import TapeNode
+from gpunode.recorded import INCIDENTS as TAPES
 from tests.daemon import SETTLE, Daemon, daemon, free_port
 from tests.fakes.kubelet import FakeKubelet, kubelet
 from tests.fakes.nvml import FakeDriver, build
