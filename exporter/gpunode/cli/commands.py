@@ -115,7 +115,7 @@ COMMANDS = {
     "advise": Command(
         "Say what is to be done with a node and whom that harms; exit with 1 if it is unfit.",
         "advise:AdviseSettings",
-        "advising:advise",
+        "advise:advise",
     ),
     "completion": Command(
         "Print what makes a shell complete commands, options and values: README.md says where to.",

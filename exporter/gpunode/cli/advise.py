@@ -12,17 +12,17 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel
 
+from gpunode.advice import faults, harm
+from gpunode.advice.actions import AdvisedAction
+from gpunode.advice.formats import FORMATS
+from gpunode.advice.node import CORDONED, NodeAdvice, by_daemon, by_rules
+from gpunode.advice.series import NodeSeries, SeriesNow, by_node, parsed
 from gpunode.cli import streams
 from gpunode.cli.daemon import LARGEST_ANSWER, DaemonAddress, NoDaemon, understood
 from gpunode.cli.extras import needing
 from gpunode.cli.settings.advise import AdviseSettings
 from gpunode.gpu import health, nvlink
 from gpunode.gpu.activity import PROCESSES
-from gpunode.handover import advised, faults, harm
-from gpunode.handover.actions import AdvisedAction
-from gpunode.handover.advised import Advised
-from gpunode.handover.formats import FORMATS
-from gpunode.handover.series import NodeSeries, SeriesNow, by_node, parsed
 from gpunode.host.drained import DRAINED
 from gpunode.jobs.owners import ALLOCATED, OWNER, OWNER_LABELS, PROCESS
 from gpunode.mistake import UsageError
@@ -38,7 +38,7 @@ EVALUATED = "cluster:gpunode_node:count"
 
 ASKED = (
     *(metric.name for metric in (health.INFO, nvlink.NVLINK_UP, OWNER, PROCESS, ALLOCATED)),
-    *(DRAINED.name, advised.CORDONED, PROCESSES.name, EVALUATED),
+    *(DRAINED.name, CORDONED, PROCESSES.name, EVALUATED),
     *(faults.FAULT_LEVEL, faults.XID_OF_APPLICATION, faults.SPARE),
 )
 """What is asked of Prometheus, beside alerts and whether nodes are up."""
@@ -56,7 +56,7 @@ def advise(settings: AdviseSettings) -> None:
         sys.exit(1)
 
 
-def ask(settings: AdviseSettings) -> list[Advised]:
+def ask(settings: AdviseSettings) -> list[NodeAdvice]:
     """The advice for this node; with ``fleet``, for each node of which there is anything to say."""
     if settings.fleet:
         if settings.file:
@@ -74,7 +74,7 @@ def ask(settings: AdviseSettings) -> list[Advised]:
     if not any(one.name.startswith("gpunode_") for one in series):
         raise UsageError(f"{settings.file or settings.address}: no series of gpunode")
     at = time.time() if settings.at is None else settings.at
-    return [advised.by_daemon(NodeSeries(_name(settings), at, series))]
+    return [by_daemon(NodeSeries(_name(settings), at, series))]
 
 
 class _Named(BaseModel):
@@ -138,7 +138,7 @@ def _daemon(settings: AdviseSettings) -> str:
         raise UsageError(f"{server.url}/metrics: {error}") from error
 
 
-def _fleet(settings: AdviseSettings) -> list[Advised]:
+def _fleet(settings: AdviseSettings) -> list[NodeAdvice]:
     """The advice for the nodes that Prometheus scrapes, without those that are well."""
     with needing("report", "advise --fleet"):
         from gpunode.cli.reporting import secrets
@@ -188,10 +188,10 @@ def _advise(
     node: NodeSeries,
     shared: Collection[SeriesNow],
     since: Callable[[NodeSeries], Mapping[harm.Owned, float]],
-) -> Advised:
+) -> NodeAdvice:
     """The advice for a node of a fleet; since when it is held is asked where anybody is harmed."""
     fleet_faults = {one.label("fault") for one in shared if one.label("cluster") == node.cluster}
-    said = advised.by_rules(node, fleet_faults, {})
+    said = by_rules(node, fleet_faults, {})
     if said.action > AdvisedAction.LEAVE:
-        return advised.by_rules(node, fleet_faults, since(node))
+        return by_rules(node, fleet_faults, since(node))
     return said

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpunode.cli.advising import FLEET_FAULT
-from gpunode.handover.actions import OF_ALERTS
-from gpunode.handover.advised import by_rules
-from gpunode.handover.faults import ALERTS, FAULT_LEVEL, UNHEALTHY
-from gpunode.handover.series import SeriesNow, by_node
+from gpunode.advice.actions import OF_ALERTS
+from gpunode.advice.faults import ALERTS, FAULT_LEVEL, UNHEALTHY
+from gpunode.advice.node import by_rules
+from gpunode.advice.series import SeriesNow, by_node
+from gpunode.cli.advise import FLEET_FAULT
 from tests.alerts.scenarios.play import Alert, timelines
 from tests.alerts.scenarios.shorthand import Scenario, scenarios
 from tests.needs import need

@@ -6,12 +6,12 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
+from gpunode.advice.actions import AdvisedAction
+from gpunode.advice.faults import NodeFault
+from gpunode.advice.safe_text import name
+from gpunode.advice.series import NodeSeries, SeriesNow
 from gpunode.gpu import health, nvlink
 from gpunode.gpu.activity import PROCESSES
-from gpunode.handover.actions import AdvisedAction
-from gpunode.handover.clean import name
-from gpunode.handover.faults import NodeFault
-from gpunode.handover.series import NodeSeries, SeriesNow
 from gpunode.holders.owner import Owner
 from gpunode.jobs.owners import ALLOCATED, OWNER, OWNER_LABELS, PROCESS
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpunode.handover.series import NodeSeries, SeriesNow
+from gpunode.advice.series import NodeSeries, SeriesNow
 from tests.alerts.scenarios.course import Course, Linear, Unseen
 from tests.alerts.scenarios.fleet import Fleet
 from tests.alerts.scenarios.shorthand import Scenario

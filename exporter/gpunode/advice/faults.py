@@ -11,11 +11,11 @@ import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
+from gpunode.advice.actions import OF_ALERTS, AdvisedAction, of_reason
+from gpunode.advice.series import NodeSeries, SeriesNow
 from gpunode.driver.nvidia.xids import ACTIONS, CODES, OF_HARDWARE, OF_NVLINK5, UNKNOWN
 from gpunode.gpu import health, xids
 from gpunode.gpu.activity import GpuActivity
-from gpunode.handover.actions import OF_ALERTS, AdvisedAction, of_reason
-from gpunode.handover.series import NodeSeries, SeriesNow
 from gpunode.host import kernel_log, nvlink_xids, pcie
 from gpunode.loop.metrics import LAST_SUCCESS, UP
 from gpunode.metric import Metric

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from gpunode.handover.formats import CONDITION, CONDITION_REASONS
+from gpunode.advice.formats import CONDITION, CONDITION_REASONS
 from tests.daemon import PATIENCE, free_port
 
 INSTALLED = "/opt/gpunode/bin/gpunode"

@@ -18,16 +18,16 @@ from google.protobuf.message import Message
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gpunode.handover.advised import Advised, by_daemon
-from gpunode.handover.clean import LONGEST_NAME, name, sentence
-from gpunode.handover.formats import (
+from gpunode.advice.formats import (
     CONDITION,
     CONDITION_REASONS,
     FORMATS,
     LONGEST_REASON,
     RECOMMENDED,
 )
-from gpunode.handover.series import NodeSeries, SeriesNow
+from gpunode.advice.node import NodeAdvice, by_daemon
+from gpunode.advice.safe_text import LONGEST_NAME, name, sentence
+from gpunode.advice.series import NodeSeries, SeriesNow
 from gpunode.jobs.owners import OWNER_LABELS
 
 NEWEST = "1.37.0"
@@ -43,7 +43,7 @@ HOSTILE = 'x\'; "$(touch /tmp/pwned)" `id` # - : {a: b}\nstate=idle --reason=\u2
 
 def node(
     *, node: str = "n-1", xid: str = "119", owner: str = "llama-0", uuid: str = "GPU-3"
-) -> Advised:
+) -> NodeAdvice:
     """The advice for a node with an XID on GPU 3, and tenants of that name."""
     at = {"gpu": "3", "uuid": uuid}
     info = {**at, "bus_id": "0000:1b:00.0", "parent": "", "compute_capability": "9.0"}
@@ -55,18 +55,18 @@ def node(
     return by_daemon(NodeSeries(node, 1_700_000_060.0, series))
 
 
-def quiet() -> Advised:
+def quiet() -> NodeAdvice:
     info = {"gpu": "0", "uuid": "GPU-0", "parent": "", "compute_capability": "9.0"}
     return by_daemon(
         NodeSeries("n-1", 1_700_000_060.0, (SeriesNow("gpunode_gpu_info", info, 1.0),))
     )
 
 
-def blind() -> Advised:
+def blind() -> NodeAdvice:
     return by_daemon(NodeSeries("n-1", 1_700_000_060.0, ()))
 
 
-def formatted(format_name: str, *advised: Advised) -> Any:
+def formatted(format_name: str, *advised: NodeAdvice) -> Any:
     return json.loads(FORMATS[format_name](advised, len(advised) == 1))
 
 
@@ -176,7 +176,7 @@ def test_nodes_that_are_not_to_be_drained_have_no_reason() -> None:
         (blind(), "Unknown", "NothingKnown"),
     ],
 )
-def test_the_condition_is_one_of_a_node(advised: Advised, status: str, reason: str) -> None:
+def test_the_condition_is_one_of_a_node(advised: NodeAdvice, status: str, reason: str) -> None:
     found = formatted("node-condition", advised)
     assert kubernetes_validate.validate({**found, "spec": {}}, NEWEST, strict=True)
     (condition,) = found["status"]["conditions"]
@@ -277,7 +277,7 @@ def health_events() -> type[Message]:
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("HealthEvents"))
 
 
-def taken(*advised: Advised) -> dict[str, Any]:
+def taken(*advised: NodeAdvice) -> dict[str, Any]:
     """What NVSentinel reads in the events, and writes back."""
     text = FORMATS["health-event"](advised, len(advised) == 1)
     message = json_format.Parse(text, health_events()())
@@ -298,7 +298,7 @@ def taken(*advised: Advised) -> dict[str, Any]:
     ],
 )
 def test_nvsentinel_reads_the_event(
-    advised: Advised, action: str, fatal: bool, codes: list[str]
+    advised: NodeAdvice, action: str, fatal: bool, codes: list[str]
 ) -> None:
     (event,) = taken(advised)["events"]
     assert (event["recommendedAction"], event["isFatal"], event["errorCode"]) == (

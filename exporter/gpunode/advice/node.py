@@ -1,16 +1,16 @@
-"""What is advised for a node: an action, the faults behind it, and whom it harms."""
+"""The advice for a node: an action, the faults behind it, and whom it harms."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from gpunode.advice import faults, harm
+from gpunode.advice.actions import AdvisedAction
+from gpunode.advice.faults import NodeFault
+from gpunode.advice.safe_text import name
+from gpunode.advice.series import NodeSeries
 from gpunode.gpu import health
-from gpunode.handover import faults, harm
-from gpunode.handover.actions import AdvisedAction
-from gpunode.handover.clean import name
-from gpunode.handover.faults import NodeFault
-from gpunode.handover.series import NodeSeries
 from gpunode.host.drained import DRAINED
 from gpunode.loop.metrics import UP
 
@@ -19,7 +19,7 @@ CORDONED = "node:gpunode_drained:max"
 
 
 @dataclass(frozen=True, slots=True)
-class Advised:
+class NodeAdvice:
     """The advice for a node; nothing of it has been done."""
 
     cluster: str
@@ -59,23 +59,23 @@ class Advised:
         return min(known, default=None)
 
 
-def by_daemon(node: NodeSeries) -> Advised:
+def by_daemon(node: NodeSeries) -> NodeAdvice:
     """The advice by what a daemon serves at one moment."""
     drained = any(one.value for one in node.of(DRAINED.name))
-    return _advised(node, faults.of_daemon(node), drained, {})
+    return _advice(node, faults.of_daemon(node), drained, {})
 
 
 def by_rules(
     node: NodeSeries, fleet_faults: Collection[str], since: Mapping[harm.Owned, float]
-) -> Advised:
+) -> NodeAdvice:
     """The advice by what Prometheus has of a node."""
     drained = any(one.value for one in (*node.of(DRAINED.name), *node.of(CORDONED)))
-    return _advised(node, faults.of_rules(node, fleet_faults), drained, since)
+    return _advice(node, faults.of_rules(node, fleet_faults), drained, since)
 
 
-def _advised(
+def _advice(
     node: NodeSeries, found: list[NodeFault], drained: bool, since: Mapping[harm.Owned, float]
-) -> Advised:
+) -> NodeAdvice:
     worst = max(((fault.level, fault.action) for fault in found if fault.action), default=None)
     action = worst[1] if worst else AdvisedAction.LEAVE
     harmed = harm.of(node, action, found, since)
@@ -84,7 +84,7 @@ def _advised(
     if blind:
         not_known.append(_unseen(node))
     told = dict.fromkeys([*not_known, *harmed.not_known])
-    return Advised(
+    return NodeAdvice(
         name(node.cluster),
         name(node.node),
         node.time,

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
-from gpunode.handover.actions import AdvisedAction
-from gpunode.handover.advised import Advised
-from gpunode.handover.clean import name, sentence
-from gpunode.handover.faults import NodeFault
-from gpunode.handover.harm import Harmed
+from gpunode.advice.actions import AdvisedAction
+from gpunode.advice.faults import NodeFault
+from gpunode.advice.harm import Harmed
+from gpunode.advice.node import NodeAdvice
+from gpunode.advice.safe_text import name, sentence
 
 LONGEST_REASON = 255
 """Bytes of a reason that slurmdbd keeps: ``tinytext`` of its node_event_table."""
@@ -55,7 +55,7 @@ event that is fatal (data-models/protobufs/health_event.proto).
 https://github.com/NVIDIA/NVSentinel"""
 
 
-def summary(one: Advised, longest: int) -> str:
+def summary(one: NodeAdvice, longest: int) -> str:
     """The advice in one line, the most important first: ``sinfo`` shows 20 characters."""
     if not one.faults:
         known = f", not known {one.not_known[0]}" if one.not_known else ""
@@ -76,40 +76,40 @@ def summary(one: Advised, longest: int) -> str:
     return sentence(", ".join(parts), longest)
 
 
-def slurm_reason(advised: Sequence[Advised], of_one: bool) -> str:
+def slurm_reason(advice: Sequence[NodeAdvice], of_one: bool) -> str:
     """What follows ``reason=``, for nodes that are to be drained: a line each, empty for none.
 
     Where it is not of one node alone, the line begins with the name of the node.
     """
     lines = [
         summary(one, LONGEST_REASON) if of_one else f"{one.node} {summary(one, LONGEST_REASON)}"
-        for one in advised
+        for one in advice
         if one.drain
     ]
     return "".join(f"{line}\n" for line in lines)
 
 
-def node_condition(advised: Sequence[Advised], of_one: bool) -> str:
+def node_condition(advice: Sequence[NodeAdvice], of_one: bool) -> str:
     """A Node with the condition, or a List of them."""
-    nodes = [_node(one) for one in advised]
+    nodes = [_node(one) for one in advice]
     if of_one:
         return _json(nodes[0])
     return _json({"apiVersion": "v1", "kind": "List", "items": nodes})
 
 
-def health_event(advised: Sequence[Advised], of_one: bool) -> str:  # noqa: ARG001 always a list
+def health_event(advice: Sequence[NodeAdvice], of_one: bool) -> str:  # noqa: ARG001 always a list
     """NVSentinel's HealthEvents, as protobuf's JSON; it is to store them and do nothing."""
-    events = [event for one in advised for event in _events(one)]
+    events = [event for one in advice for event in _events(one)]
     return _json({"version": 1, "events": events})
 
 
-def as_json(advised: Sequence[Advised], of_one: bool) -> str:
+def as_json(advice: Sequence[NodeAdvice], of_one: bool) -> str:
     """Everything that is known, of one node or as a list of nodes."""
-    nodes = [_whole(one) for one in advised]
+    nodes = [_whole(one) for one in advice]
     return _json(nodes[0] if of_one else nodes)
 
 
-FORMATS: dict[str, Callable[[Sequence[Advised], bool], str]] = {
+FORMATS: dict[str, Callable[[Sequence[NodeAdvice], bool], str]] = {
     "json": as_json,
     "slurm-reason": slurm_reason,
     "node-condition": node_condition,
@@ -117,7 +117,7 @@ FORMATS: dict[str, Callable[[Sequence[Advised], bool], str]] = {
 }
 
 
-def _node(one: Advised) -> dict[str, Any]:
+def _node(one: NodeAdvice) -> dict[str, Any]:
     status = "True" if one.unfit else "Unknown" if one.blind else "False"
     reason = "NothingKnown" if status == "Unknown" else CONDITION_REASONS[one.action]
     condition = {
@@ -137,7 +137,7 @@ def _node(one: Advised) -> dict[str, Any]:
     }
 
 
-def _events(one: Advised) -> Iterable[dict[str, Any]]:
+def _events(one: NodeAdvice) -> Iterable[dict[str, Any]]:
     """An event for each fault; one that says that the node is healthy where there is none."""
     if not one.faults and not one.blind:
         yield _event(one, "GPU", NONE, {"isHealthy": True})
@@ -167,7 +167,7 @@ NONE = NodeFault("no fault is known", AdvisedAction.LEAVE, 0)
 
 
 def _event(
-    one: Advised, component: str, fault: NodeFault, fields: dict[str, Any]
+    one: NodeAdvice, component: str, fault: NodeFault, fields: dict[str, Any]
 ) -> dict[str, Any]:
     return {
         "version": 1,
@@ -185,7 +185,7 @@ def _event(
     }
 
 
-def _whole(one: Advised) -> dict[str, Any]:
+def _whole(one: NodeAdvice) -> dict[str, Any]:
     return {
         **({"cluster": one.cluster} if one.cluster else {}),
         "node": one.node,

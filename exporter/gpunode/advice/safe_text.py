@@ -1,4 +1,4 @@
-"""Text that may be given to a shell, to YAML or to Slurm, whatever tenants called their jobs.
+"""Text that is safe to give to a shell, to YAML or to Slurm, whatever tenants called their jobs.
 
 What is left are ASCII letters, digits, spaces and ``. _ / @ + , -``. None of them means anything to
 a shell between words, to YAML within a plain scalar or to ``scontrol``, quoted or not.

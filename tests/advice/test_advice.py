@@ -9,10 +9,7 @@ import yaml
 
 from alerts.recording.faults import GPU_FAULTS, OF_A_RESET
 from alerts.thresholds.table import THRESHOLDS
-from gpunode.config.daemon import Settings
-from gpunode.driver.nvidia.xids import ACTIONS, CODES, RECOVERY_ACTIONS
-from gpunode.export.exposition import Exposition
-from gpunode.handover.actions import (
+from gpunode.advice.actions import (
     OF_ALERTS,
     OF_CATALOGUE,
     OF_DRIVER,
@@ -20,14 +17,17 @@ from gpunode.handover.actions import (
     AdvisedAction,
     of_reason,
 )
-from gpunode.handover.advised import Advised, by_daemon, by_rules
-from gpunode.handover.faults import PAGES
-from gpunode.handover.series import NodeSeries, SeriesNow, by_node, parsed
+from gpunode.advice.faults import PAGES
+from gpunode.advice.node import NodeAdvice, by_daemon, by_rules
+from gpunode.advice.series import NodeSeries, SeriesNow, by_node, parsed
+from gpunode.config.daemon import Settings
+from gpunode.driver.nvidia.xids import ACTIONS, CODES, RECOVERY_ACTIONS
+from gpunode.export.exposition import Exposition
 from gpunode.node.tape import TapeNode
 from gpunode.recorded import INCIDENTS
 from gpunode.sources import watch
+from tests.advice.nodes import moments
 from tests.alerts.scenarios.shorthand import Scenario, scenarios
-from tests.handover.nodes import moments
 from tests.machine import MACHINES
 
 SCENARIOS = scenarios()
@@ -52,7 +52,7 @@ jobs:
 """
 
 
-def after(*events: str, minute: float = 22.0) -> Advised:
+def after(*events: str, minute: float = 22.0) -> NodeAdvice:
     """The advice some minutes into events that begin in minute 20."""
     given = {**yaml.safe_load(NODE), "happens": [f"20m..40m {event}" for event in events if event]}
     found = [one for one in moments("c", Scenario.model_validate(given)) if one.time <= 60 * minute]
@@ -189,7 +189,7 @@ def test_the_worst_fault_decides() -> None:
 # Whom it harms
 
 
-def owners(advised: Advised) -> dict[str, tuple[str, ...]]:
+def owners(advised: NodeAdvice) -> dict[str, tuple[str, ...]]:
     return {one.words: one.gpus for one in advised.harm.harmed}
 
 

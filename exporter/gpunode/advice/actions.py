@@ -1,4 +1,4 @@
-"""Which action a fault asks for: by NVIDIA's catalogue, the driver's advice, the rules' reasons."""
+"""Which action a fault asks for: by NVIDIA's catalogue, the driver, the rules' reasons."""
 
 from __future__ import annotations
 
