@@ -15,9 +15,9 @@ from dashboards import FOLDER
 from dashboards.boards.job import VERDICTS
 from gpunode.export import palette
 from gpunode.gpu.ledger import STATES
-from gpunode.verdict.advice import URGENCIES
 from gpunode.verdict.causes import CAUSES, NONE
 from gpunode.verdict.causes.host import STOPPED
+from gpunode.verdict.guidance import URGENCIES
 from tests.dashboards.colours import contrast, difference, distance
 
 EXPORTER = Path(palette.__file__).parents[1]

@@ -169,12 +169,12 @@ def test_gpus_are_counted_in_words(labels: list[str], words: str) -> None:
     assert counted(labels) == words
 
 
-def test_every_cause_and_reason_has_advice() -> None:
+def test_every_cause_and_reason_has_guidance() -> None:
     told: list[Cause | Reason] = [*CAUSES.values(), *REASONS.values()]
-    closer = (advice for cause in CAUSES.values() for _, advice in cause.closer)
-    for advice in (*(one.advice for one in told), *closer):
-        assert advice.remedy.count("`") % 2 == 0
-        assert advice.urgency == "fine" or advice.remedy
+    closer = (guidance for cause in CAUSES.values() for _, guidance in cause.closer)
+    for guidance in (*(one.guidance for one in told), *closer):
+        assert guidance.remedy.count("`") % 2 == 0
+        assert guidance.urgency == "fine" or guidance.remedy
 
 
 @pytest.mark.parametrize(

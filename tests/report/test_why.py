@@ -701,7 +701,7 @@ def test_the_cause_that_took_most_is_named_though_mending_it_gives_little(why: W
 def test_what_takes_most_of_the_last_minutes_is_said_first(why: Why) -> None:
     said = Said(why("ranker", "--format=json"))
     first = said.finding.splitlines()[0]
-    does = CAUSES["communication"].advice.does
+    does = CAUSES["communication"].guidance.does
     assert first == f"In the last 5 min, 66.5\u202f% of its time was lost: GPUs are {does}."
     assert "without it the job would be about 1.3 times as fast (1.2 to 1.4)" in said.finding
 
@@ -726,7 +726,7 @@ def test_causes_of_the_same_time_give_it_back_once_and_no_share_exceeds_the_whol
 def test_of_causes_that_took_as_much_each_is_named_with_what_helps(why: Why) -> None:
     said = Said(why("greedy", "--format=json"))
     for name in ("data_loading_cpu", "data_loading_storage"):
-        does, remedy = CAUSES[name].advice.does, CAUSES[name].remedy
+        does, remedy = CAUSES[name].guidance.does, CAUSES[name].remedy
         assert remedy is not None
         assert f"For 20.0\u202f% of their time, its GPUs were {does} ({name}); " in said.finding
         assert f"What helps: {remedy.do}" in said.finding.splitlines()
@@ -797,7 +797,7 @@ def test_a_job_that_hangs_names_the_rank_that_is_waited_for(why: Why) -> None:
     assert f"GPU 3 of n-2 (rank 3) was waited for: {STOPPED.meaning}" in first["evidence"]
     assert "GPU 2 of n-2 (rank 2) and 4 more; GPU 3" in first["evidence"]
     assert "no GPU of the job worked for 1 h" in first["evidence"]
-    remedy = STOPPED.advice.remedy.replace("PID`", "417` on n-2")
+    remedy = STOPPED.guidance.remedy.replace("PID`", "417` on n-2")
     assert first["remedy"].startswith(remedy)
     (alert,) = said.rows("alerts", "alerts")
     assert (alert["alert"], alert["severity"]) == ("JobStalled", "page")
@@ -805,7 +805,7 @@ def test_a_job_that_hangs_names_the_rank_that_is_waited_for(why: Why) -> None:
     hangs, stacks, helps, before = said.finding.splitlines()[:4]
     assert hangs == (
         "Hangs since 2027-01-15 07:00 UTC: 7 GPUs wait for rank 3 (n-2, GPU 3), "
-        f"{STOPPED.advice.does}."
+        f"{STOPPED.guidance.does}."
     )
     assert stacks == "On n-2, where its PID is 417: `gpunode stacks --gpu 3`."
     assert helps.startswith(f"What helps: {remedy}")

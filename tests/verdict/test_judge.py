@@ -17,7 +17,6 @@ from gpunode.loop import complaints
 from gpunode.metric import Metric
 from gpunode.source import Key
 from gpunode.verdict import judge
-from gpunode.verdict.advice import Advice
 from gpunode.verdict.case import Case, Evidence
 from gpunode.verdict.causes import (
     CAUSES,
@@ -32,6 +31,7 @@ from gpunode.verdict.causes import (
 )
 from gpunode.verdict.causes.cause import Bounds, Cause, Effect, Explains, Loses
 from gpunode.verdict.facts import Facts, Snapshot
+from gpunode.verdict.guidance import Guidance
 from gpunode.verdict.source import USED
 from tests import strict
 from tests.verdict.stage import Actor, Stage
@@ -246,7 +246,7 @@ MADE_UP = Cause(
     name="made_up",
     meaning="made up",
     named_when="made up",
-    advice=Advice("fine", "made up", ""),
+    guidance=Guidance("fine", "made up", ""),
     family="unknown",
 )
 

@@ -16,7 +16,7 @@ from gpunode.export.web.node import NodeNow
 from gpunode.mistake import UsageError
 from gpunode.report.fetch import NoWholeAnswer, fetched
 from gpunode.text import printable
-from gpunode.verdict.advice import URGENCIES
+from gpunode.verdict.guidance import URGENCIES
 
 ANSWER_TIMEOUT = 5.0
 """Seconds for an answer, during which no key is read."""

@@ -15,7 +15,7 @@ from gpunode.export.web.node import GpuNow
 from gpunode.gpu.activity import WindowDetail
 from gpunode.loop import Loop
 from gpunode.text import printable
-from gpunode.verdict.advice import Urgency
+from gpunode.verdict.guidance import Urgency
 
 BAR = 8
 

@@ -38,9 +38,9 @@ from gpunode.export.web.node import GpuNow, NodeNow
 from gpunode.mistake import UsageError
 from gpunode.source import Met
 from gpunode.text import lasting, printable
-from gpunode.verdict.advice import URGENCIES as ORDER
 from gpunode.verdict.case import Evidence
 from gpunode.verdict.findings import Finding
+from gpunode.verdict.guidance import URGENCIES as ORDER
 
 FINDINGS = 3
 """Findings above the table; the page has them all."""

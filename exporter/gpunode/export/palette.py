@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gpunode.verdict import causes, reasons
-from gpunode.verdict.advice import Family, Urgency
+from gpunode.verdict.guidance import Family, Urgency
 
 FAMILIES: Mapping[Family, Mapping[Urgency, str]] = {
     "work": dict.fromkeys(("fine", "note"), "#669066"),
@@ -41,11 +41,12 @@ STATES: dict[str, str] = {
 }
 
 CAUSES: dict[str, str] = {
-    name: FAMILIES[cause.family][cause.advice.urgency] for name, cause in causes.CAUSES.items()
+    name: FAMILIES[cause.family][cause.guidance.urgency] for name, cause in causes.CAUSES.items()
 }
 
 REASONS: dict[str, str] = {
-    name: FAMILIES[reason.family][reason.advice.urgency] for name, reason in reasons.REASONS.items()
+    name: FAMILIES[reason.family][reason.guidance.urgency]
+    for name, reason in reasons.REASONS.items()
 }
 """Why the other GPUs of a job wait for one."""
 
@@ -77,7 +78,7 @@ NAMES: dict[str, str] = {
     name: PLAIN
     if cause.family == "unknown"
     else FAMILIES[cause.family].get("soon", CAUSES[name])
-    if cause.advice.urgency in ("note", "fine")
+    if cause.guidance.urgency in ("note", "fine")
     else CAUSES[name]
     for name, cause in causes.CAUSES.items()
 }

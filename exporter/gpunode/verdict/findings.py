@@ -16,12 +16,12 @@ from gpunode.jobs.processes import UNREADABLE
 from gpunode.loop.playing import Playing
 from gpunode.metric import Metric
 from gpunode.source import Met, Readings, Silent
-from gpunode.verdict.advice import URGENCIES, Advice, Urgency
 from gpunode.verdict.case import Evidence
 from gpunode.verdict.causes import CAUSES, NONE
 from gpunode.verdict.causes.cause import BOUND, Cause
 from gpunode.verdict.causes.communication import STALLED_COLLECTIVE
 from gpunode.verdict.facts import At
+from gpunode.verdict.guidance import URGENCIES, Guidance, Urgency
 from gpunode.verdict.reasons import COMPUTING, REASONS, Reason
 from gpunode.verdict.shortages import Fault, NodeFigure, Shortage
 from gpunode.verdict.source import Judged, Judgement
@@ -44,14 +44,14 @@ PRESSING: tuple[Urgency, ...] = ("now", "soon")
 STARVING = ("compute", "io")
 """Columns of what a GPU may starve of."""
 
-WITHOUT_LOSS: dict[str, Advice] = {
-    "free": Advice("fine", "free: no process holds it", ""),
-    "idle": Advice(
+WITHOUT_LOSS: dict[str, Guidance] = {
+    "free": Guidance("fine", "free: no process holds it", ""),
+    "idle": Guidance(
         "note",
         "held, and has run nothing for a while",
         "Nothing is broken. If this goes on for hours, ask the owner to give the GPU back.",
     ),
-    "unknown": Advice(
+    "unknown": Guidance(
         "note",
         "in use, but no sensor tells what for",
         "See which sensors the ledger lacks: `/api/v1/gpus`.",
@@ -59,7 +59,7 @@ WITHOUT_LOSS: dict[str, Advice] = {
 }
 """By the state that took most of the time, of a GPU of which no verdict names a loss."""
 
-IDLE_IN_A_HANG = Advice(
+IDLE_IN_A_HANG = Guidance(
     "soon",
     "held, and has run nothing for a while, as another GPU hangs",
     "If both are of one job, its rank here is the one that does not come: see where it stands, "
@@ -67,7 +67,7 @@ IDLE_IN_A_HANG = Advice(
 )
 """Of an idle GPU, where one hangs and it is not known which GPUs are of its job."""
 
-WHILE_SHORT = Advice(
+WHILE_SHORT = Guidance(
     "soon",
     "held with nothing to run",
     "The node is past a limit, which may be why: begin there. If that is not of this job, see what "
@@ -75,7 +75,7 @@ WHILE_SHORT = Advice(
 )
 """Of a GPU for which nothing on its node is found, though the node is short of something."""
 
-UNREAD = Advice(
+UNREAD = Guidance(
     "soon",
     "held with nothing to run, and what may explain it is not all read on this node",
     "See what the process waits for: `gpunode stacks --pid PID`. `gpunode doctor` says what it "
@@ -83,7 +83,7 @@ UNREAD = Advice(
 )
 """Of a GPU for which nothing on its node is found, where it was not looked for everywhere."""
 
-NOT_ON_TAPE = Advice(
+NOT_ON_TAPE = Guidance(
     "soon",
     "held with nothing to run, and what may explain it is not all on the tape",
     "What was not recorded cannot be found. On a node that can be asked, `gpunode stacks` shows "
@@ -91,8 +91,8 @@ NOT_ON_TAPE = Advice(
 )
 """The same where a tape is played."""
 
-NOT_YET = Advice("fine", "not judged yet", "")
-LOST = Advice(
+NOT_YET = Guidance("fine", "not judged yet", "")
+LOST = Guidance(
     "now",
     "not answering",
     "Read the kernel log for XIDs (`dmesg`), then drain the node and reset or replace the GPU.",
@@ -219,7 +219,7 @@ class Known:
         window = self.windows.get(at)
         return at in self.judged and window is not None and window.state.get("unknown", 0.0) < BOUND
 
-    def advice(self, at: At) -> Advice:
+    def guidance(self, at: At) -> Guidance:
         """What to do about a GPU."""
         window, verdict = self.windows.get(at), self.judged.get(at)
         if window is None:
@@ -228,7 +228,7 @@ class Known:
             return NOT_YET
         cause = _cause(verdict)
         said = cause.says(verdict.evidence)
-        if cause.uncertain and said is cause.advice:
+        if cause.uncertain and said is cause.guidance:
             if self.short:
                 return WHILE_SHORT
             if self.unread or _unreadable(verdict):
@@ -238,7 +238,7 @@ class Known:
         most = next((state for state in WITHOUT_LOSS if window.state.get(state, 0.0) >= BOUND), "")
         if most == "idle" and self.misses_a_rank:
             return IDLE_IN_A_HANG
-        return WITHOUT_LOSS.get(most, NONE.advice)
+        return WITHOUT_LOSS.get(most, NONE.guidance)
 
     def slowed(self, at: At) -> Judgement | None:
         """The verdict on a GPU that takes longer than its peers, where it says what slows it."""
@@ -384,14 +384,14 @@ def _calm(
 
 
 def _gpu(known: Known, at: At) -> GpuStatus:
-    advice = known.advice(at)
+    guidance = known.guidance(at)
     waiting = (other for other in known.judged if at in known.waits_for(other))
     return GpuStatus(
         at=at,
         label=known.labels[at],
-        urgency=_urgency(known, at, advice),
-        does=_does(known, at, advice),
-        remedy=_remedy(known, at, advice),
+        urgency=_urgency(known, at, guidance),
+        does=_does(known, at, guidance),
+        remedy=_remedy(known, at, guidance),
         window=known.windows.get(at),
         verdict=known.judged.get(at),
         model=known.models.get(at, ""),
@@ -404,40 +404,40 @@ def _gpu(known: Known, at: At) -> GpuStatus:
     )
 
 
-def _urgency(known: Known, at: At, advice: Advice) -> Urgency:
+def _urgency(known: Known, at: At, guidance: Guidance) -> Urgency:
     """How urgent a GPU is: as what it is waited for, and at ease where that ends by itself."""
     if at in known.late:
-        return min(advice.urgency, known.late[at].advice.urgency, key=URGENCIES.index)
+        return min(guidance.urgency, known.late[at].guidance.urgency, key=URGENCIES.index)
     if known.hangs(at):
-        reasons = {known.late[late].advice.urgency for late in known.waits_for(at)}
-        return "note" if reasons == {"note"} else advice.urgency
-    return advice.urgency
+        reasons = {known.late[late].guidance.urgency for late in known.waits_for(at)}
+        return "note" if reasons == {"note"} else guidance.urgency
+    return guidance.urgency
 
 
-def _does(known: Known, at: At, advice: Advice) -> str:
+def _does(known: Known, at: At, guidance: Guidance) -> str:
     """What a GPU does, by whom it waits for and who waits for it if anybody does."""
     if at in known.late:
-        return f"waited for: {advice.does if known.slowed(at) else known.late[at].meaning}"
+        return f"waited for: {guidance.does if known.slowed(at) else known.late[at].meaning}"
     if known.hangs(at):
-        verb = "hanging: waits" if advice.urgency == "now" else "waiting"
+        verb = "hanging: waits" if guidance.urgency == "now" else "waiting"
         return f"{verb} for {counted(known.called(known.waits_for(at)))}"
-    return advice.does
+    return guidance.does
 
 
-def _remedy(known: Known, at: At, advice: Advice) -> str:
+def _remedy(known: Known, at: At, guidance: Guidance) -> str:
     """What to do about a GPU; about the one that is waited for, where that is known."""
     late = (at,) if at in known.late else known.waits_for(at) if known.hangs(at) else ()
     if late:
         return _with_pid(_of_late(known, late[0]).remedy, known.pids(late))
-    return _with_pid(advice.remedy, known.pids([at]))
+    return _with_pid(guidance.remedy, known.pids([at]))
 
 
-def _of_late(known: Known, late: At) -> Advice:
+def _of_late(known: Known, late: At) -> Guidance:
     """What to do about a GPU that others wait for, with what is told after its name."""
     if verdict := known.slowed(late):
         own = _cause(verdict).says(verdict.evidence)
         return replace(own, does=f"which is {own.does}")
-    return known.late[late].advice
+    return known.late[late].guidance
 
 
 def _labels(found: Collection[At]) -> dict[At, str]:
@@ -519,10 +519,10 @@ def _waits(known: Known) -> Iterator[Finding]:
         if known.hangs(at):
             groups.setdefault(known.waits_for(at), []).append(at)
     for late, members in groups.items():
-        advice = _of_late(known, late[0])
+        guidance = _of_late(known, late[0])
         slowed = known.slowed(late[0])
         stalled = any(_cause(known.judged[at]) is STALLED_COLLECTIVE for at in members)
-        hangs = stalled and advice.urgency != "note"
+        hangs = stalled and guidance.urgency != "note"
         one = len(members) == 1
         if hangs:
             verb = "hangs: it waits" if one else "hang: they wait"
@@ -530,9 +530,9 @@ def _waits(known: Known) -> Iterator[Finding]:
             verb = "waits" if one else "wait"
         waiting, awaited = known.called(members), known.called(late)
         yield Finding(
-            urgency="now" if hangs else advice.urgency,
-            title=f"{counted(waiting)} {verb} for {counted(awaited)}, {advice.does}",
-            remedy=_with_pid(advice.remedy, known.pids(late)),
+            urgency="now" if hangs else guidance.urgency,
+            title=f"{counted(waiting)} {verb} for {counted(awaited)}, {guidance.does}",
+            remedy=_with_pid(guidance.remedy, known.pids(late)),
             gain=_gain(known, [*members, *([late[0]] if slowed else [])]),
             detail=". ".join(one.where for one in known.judged[members[0]].waits_for if one.where),
             evidence=(*known.judged[members[0]].evidence, *(slowed.evidence if slowed else ())),
@@ -542,19 +542,19 @@ def _waits(known: Known) -> Iterator[Finding]:
 
 def _causes(known: Known, gpus: Iterable[GpuStatus]) -> Iterator[Finding]:
     """What holds GPUs up, one finding for all that do the same; who waits is reported already."""
-    groups: dict[Advice, list[At]] = {}
+    groups: dict[Guidance, list[At]] = {}
     for gpu in gpus:
         at = gpu.at
         reported = known.hangs(at) or at in known.late or at not in known.windows
         if gpu.urgency != "fine" and not reported:
-            groups.setdefault(known.advice(at), []).append(at)
-    for advice, members in groups.items():
+            groups.setdefault(known.guidance(at), []).append(at)
+    for guidance, members in groups.items():
         worst = max((known.judged[at] for at in members), key=lambda verdict: verdict.share)
         labels = known.called(members)
         yield Finding(
-            urgency=advice.urgency,
-            title=f"{counted(labels)} {'is' if len(labels) == 1 else 'are'} {advice.does}",
-            remedy=_with_pid(advice.remedy, known.pids(members)),
+            urgency=guidance.urgency,
+            title=f"{counted(labels)} {'is' if len(labels) == 1 else 'are'} {guidance.does}",
+            remedy=_with_pid(guidance.remedy, known.pids(members)),
             gain=_gain(known, members),
             evidence=worst.evidence,
             gpus=labels,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from gpunode.gpu import GPU
 from gpunode.metric import Metric
-from gpunode.verdict.advice import Advice, Family
+from gpunode.verdict.guidance import Family, Guidance
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class Reason:
     seen_from: str
     """What it is seen from, for the documents."""
 
-    advice: Advice
+    guidance: Guidance
     """``does`` goes on after the name of the GPU."""
 
     family: Family
@@ -29,7 +29,7 @@ GONE = Reason(
     "gone",
     "its process has ended",
     "the process has left the GPU, while other processes of its job still hold theirs",
-    Advice(
+    Guidance(
         "now",
         "whose process has ended",
         "Read the first error in the log of the rank that ended, then restart the job.",
@@ -40,7 +40,7 @@ STOPPED = Reason(
     "stopped",
     "its process is stopped by a signal or a debugger",
     "the state of the process (SIGSTOP, a debugger)",
-    Advice(
+    Guidance(
         "now",
         "whose process is stopped by a signal or a debugger",
         "Continue it: `kill -CONT PID`. Or detach the debugger, or end the job.",
@@ -51,7 +51,7 @@ UNINTERRUPTIBLE = Reason(
     "uninterruptible",
     "its process waits in the kernel and cannot be interrupted",
     "the state of the process; `/api/v1/gpus` has the kernel function in which it waits",
-    Advice(
+    Guidance(
         "now",
         "whose process waits in the kernel and cannot be interrupted",
         "Look for a disk or file server that does not answer, under I/O. The job goes on when it "
@@ -63,7 +63,7 @@ CHECKPOINTING = Reason(
     "checkpointing",
     "its process saves the state of the training",
     "the bytes that the job writes, or a report of its client",
-    Advice(
+    Guidance(
         "note",
         "which saves the state of the training",
         "Nothing, if it ends by itself. If it comes often, save from all ranks, or asynchronously.",
@@ -74,7 +74,7 @@ EVALUATING = Reason(
     "evaluating",
     "its GPU is at work while the others wait all the time, as in an evaluation",
     "the GPU works while the others wait all the time, or a report of the client",
-    Advice(
+    Guidance(
         "note",
         "which is at work alone, as in an evaluation",
         "Nothing, if it ends by itself. If it comes often, evaluate on all ranks.",
@@ -85,7 +85,7 @@ PREPARING = Reason(
     "preparing",
     "other processes of its job use CPUs, as when data is prepared",
     "other processes of the job use CPUs",
-    Advice(
+    Guidance(
         "note",
         "whose job prepares data on CPUs",
         "Nothing, if it ends by itself. If it comes often, give the job more CPUs.",
@@ -96,7 +96,7 @@ COMPUTING = Reason(
     "computing",
     "its GPU takes longer than the others",
     "the GPU works longer than the others: it is slower, or has more to do",
-    Advice(
+    Guidance(
         "soon",
         "which takes longer than the others",
         "Compare its clock, temperature and load with the others: either it is slow, or it has "
@@ -108,7 +108,7 @@ CPU_BOUND = Reason(
     "cpu_bound",
     "a thread of its process uses a whole CPU",
     "one thread of the process uses a CPU",
-    Advice(
+    Guidance(
         "soon",
         "whose process keeps a whole CPU busy",
         "See what that thread does: `gpunode stacks --pid PID`.",
@@ -119,7 +119,7 @@ GARBAGE_COLLECTION = Reason(
     "garbage_collection",
     "its process collects garbage in Python",
     "the time in collections that the client of the process reports",
-    Advice(
+    Guidance(
         "soon",
         "whose process collects garbage in Python",
         "Call `gc.freeze()` and `gc.disable()` after the set-up, and `gc.collect()` at the same "
@@ -132,7 +132,7 @@ LOCK = Reason(
     "lock",
     "its process waits for a lock, a queue or another thread of its own",
     "where its main thread stands: a lock or a queue of Python, or `futex` in the kernel",
-    Advice(
+    Guidance(
         "soon",
         "whose process waits for a lock, a queue or another thread of its own",
         "See which thread holds it: `gpunode stacks` shows all of them. It does not come by "
@@ -144,7 +144,7 @@ LOADER = Reason(
     "loader",
     "its process waits for its data loader",
     "where its main thread stands: `torch.utils.data`",
-    Advice(
+    Guidance(
         "soon",
         "whose process waits for its data loader",
         "See what the processes of its loader do: `gpunode stacks`. One of them may hang or have "
@@ -156,7 +156,7 @@ DOWNLOAD = Reason(
     "download",
     "its process exchanges data with a server over HTTP",
     "where its main thread stands: requests, urllib3, boto and others",
-    Advice(
+    Guidance(
         "soon",
         "whose process exchanges data with a server over HTTP",
         "See which line asks: `gpunode stacks`. Give the request a timeout, or fetch the data "
@@ -168,7 +168,7 @@ SOCKET = Reason(
     "socket",
     "its process waits for an answer over a socket",
     "where its main thread stands: a socket of Python, or of the kernel",
-    Advice(
+    Guidance(
         "soon",
         "whose process waits for an answer over a socket",
         "See which line waits: `gpunode stacks`. Then see what the other end does.",
@@ -179,7 +179,7 @@ STORAGE = Reason(
     "storage",
     "its process waits for a disk or a file server",
     "the function of the kernel in which its main thread waits: NFS, Lustre, FUSE, a disk",
-    Advice(
+    Guidance(
         "soon",
         "whose process waits for a disk or a file server",
         "Look for a disk or file server that does not answer, under I/O. The job goes on when it "
@@ -191,7 +191,7 @@ ANOTHER_PROCESS = Reason(
     "another_process",
     "its process waits for another process",
     "where its main thread stands: a pipe, a child process, a lock on a file, `multiprocessing`",
-    Advice(
+    Guidance(
         "soon",
         "whose process waits for another process",
         "See which line waits: `gpunode stacks`. The process at the other end, or with the lock, "
@@ -203,7 +203,7 @@ DEBUGGER = Reason(
     "debugger",
     "its process stands at the prompt of a debugger",
     "where its main thread stands: pdb, debugpy",
-    Advice(
+    Guidance(
         "now",
         "whose process stands at the prompt of a debugger",
         "Continue it in the debugger, or end the job. Take `breakpoint()` out of the code.",
@@ -214,7 +214,7 @@ EXITING = Reason(
     "exiting",
     "its process handles an exception or exits, and does not get to its end",
     "where its main thread stands: a traceback is made or reported, or Python ends and waits",
-    Advice(
+    Guidance(
         "now",
         "whose process handles an exception or exits, and does not get to its end",
         "Read the first error in the log of this rank, then restart the job.",
@@ -225,7 +225,7 @@ SLEEPING = Reason(
     "sleeping",
     "its process sleeps, as by `time.sleep`",
     "the function of the kernel in which its main thread waits: a timer",
-    Advice(
+    Guidance(
         "soon",
         "whose process sleeps, as by `time.sleep`",
         "See which line sleeps: `gpunode stacks`. A loop that tries again and again looks so, too.",
@@ -236,7 +236,7 @@ COLLECTIVE = Reason(
     "collective",
     "its process is in a collective that its GPU has not begun, or another than the others",
     "where its main thread stands: `torch.distributed`",
-    Advice(
+    Guidance(
         "now",
         "whose process is in a collective that its GPU has not begun, or another than the others",
         "Compare the lines at which the ranks stand: `gpunode stacks`. All must call the same "
@@ -248,7 +248,7 @@ UNKNOWN = Reason(
     "unknown",
     "nothing on this node tells why",
     "none of these",
-    Advice(
+    Guidance(
         "soon",
         "and nothing on this node tells why",
         "See where it stands: `gpunode stacks --pid PID`. Restart the job if it does not come.",

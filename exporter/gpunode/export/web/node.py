@@ -16,12 +16,12 @@ from gpunode.loop import Loop
 from gpunode.loop.playing import Playing
 from gpunode.serving.requests import ServerNow, ServersNow
 from gpunode.source import Key, Met, Silent
-from gpunode.verdict.advice import Urgency
 from gpunode.verdict.case import Evidence
 from gpunode.verdict.causes import NONE
 from gpunode.verdict.causes.cause import BOUND
 from gpunode.verdict.facts import At
 from gpunode.verdict.findings import WITHOUT_LOSS, Finding, GpuStatus, status
+from gpunode.verdict.guidance import Urgency
 from gpunode.verdict.shortages import NodeFigure
 
 GAUGES = {

@@ -138,7 +138,7 @@ def _hang(view: JobView, cause: str) -> Now:
         meaning = f": {CAUSES[cause].meaning}" if cause else ": none of its GPUs works"
         return Now((f"{since}{meaning}.", *([f"What helps: {remedy}"] if remedy else [])), cause)
     waited_for = " and ".join(
-        f"{_rank(place)}, {reason.advice.does}" for place, reason in awaited[:MOST_PLACES]
+        f"{_rank(place)}, {reason.guidance.does}" for place, reason in awaited[:MOST_PLACES]
     )
     more = f", and for {len(awaited) - MOST_PLACES} more" if len(awaited) > MOST_PLACES else ""
     waiting = wait or max(1.0, view.gpus - len(awaited))
@@ -233,7 +233,7 @@ def _most(first: Held, view: JobView, remedied: str) -> Iterator[str]:
 
 def _does(name: str) -> str:
     """What GPUs do that have a cause or are in a state, after ``are``."""
-    return CAUSES[name].advice.does if name in CAUSES else OWN_STATES[name]
+    return CAUSES[name].guidance.does if name in CAUSES else OWN_STATES[name]
 
 
 def _without(one: Held, view: JobView) -> str:

@@ -247,8 +247,8 @@ class JobView:
         process, on = self.process_of(place), shown(place.instance)
         if process is None:
             stacks = f"`gpunode stacks --gpu {shown(place.gpu)}` on {on}"
-            return reason.advice.remedy.replace("`gpunode stacks --pid PID`", stacks)
-        return PID.sub(lambda found: f"`{found[1]}{process.pid}` on {on}", reason.advice.remedy)
+            return reason.guidance.remedy.replace("`gpunode stacks --pid PID`", stacks)
+        return PID.sub(lambda found: f"`{found[1]}{process.pid}` on {on}", reason.guidance.remedy)
 
     def process_of(self, place: JobGpu) -> GpuProcess | None:
         """The process on a GPU that is waited for now, if it is known."""

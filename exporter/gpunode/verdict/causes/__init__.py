@@ -7,15 +7,15 @@ documents, the colours, the classes of the rules and the remedies of the report.
 from __future__ import annotations
 
 from gpunode.metric import Metric
-from gpunode.verdict.advice import Advice
 from gpunode.verdict.causes import allocation, communication, data, host, limits, serving
 from gpunode.verdict.causes.cause import Cause
+from gpunode.verdict.guidance import Guidance
 
 NONE = Cause(
     name="none",
     meaning="no significant time is lost",
     named_when="none of these",
-    advice=Advice("fine", "at work", ""),
+    guidance=Guidance("fine", "at work", ""),
     family="work",
 )
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from gpunode.gpu.activity import MEMORY_USED, PROCESSES
 from gpunode.jobs import processes as job
-from gpunode.verdict.advice import Advice
 from gpunode.verdict.case import Case, Evidence
 from gpunode.verdict.causes.cause import LOST, Cause, Effect, Explains, Loses, Remedy
 from gpunode.verdict.causes.data import DATA_LOADING_STORAGE
 from gpunode.verdict.causes.host import CHECKPOINT, COMPILE, explained_by, rises_and_falls
+from gpunode.verdict.guidance import Guidance
 
 RISES_AND_FALLS = 2
 """At least so often must the memory in use both rise and fall between reads: a job that keeps what
@@ -64,7 +64,7 @@ MEMORY_ALLOCATION = Cause(
         job.HOST_SYSTEM,
         *(use for cause in OTHERS for use in cause.uses),
     ),
-    advice=Advice(
+    guidance=Guidance(
         "soon",
         "waiting while its memory is allocated and freed again and again",
         "Keep memory: no `torch.cuda.empty_cache()` in the loop, no "

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from gpunode.metric import Metric
-from gpunode.verdict.advice import Advice, Family
 from gpunode.verdict.case import Case, Evidence
+from gpunode.verdict.guidance import Family, Guidance
 
 LOST = 0.1
 """Minimum share of time for a loss to count."""
@@ -120,7 +120,7 @@ class Cause:
     named_when: str
     """What must be seen for it to be named, for the documents."""
 
-    advice: Advice
+    guidance: Guidance
     """For who is on call."""
 
     family: Family
@@ -128,8 +128,8 @@ class Cause:
 
     looks: tuple[Explains | Loses | Bounds, ...] = ()
 
-    closer: tuple[tuple[Metric, Advice], ...] = ()
-    """What is said instead of ``advice`` where a series of the metric is among the evidence."""
+    closer: tuple[tuple[Metric, Guidance], ...] = ()
+    """What is said instead of ``guidance`` where a series of the metric is among the evidence."""
 
     uses: tuple[Metric, ...] = ()
     """The metrics that its looks ask for, without the ledger, which every case has."""
@@ -162,18 +162,18 @@ class Cause:
     @property
     def stands_still(self) -> bool:
         """Whether nothing goes on while it lasts: it is told at once, and so is its end."""
-        return self.advice.urgency == "now"
+        return self.guidance.urgency == "now"
 
     @property
     def explains(self) -> bool:
         """Whether it is named for time without work."""
         return self.uncertain or any(isinstance(look, Explains) for look in self.looks)
 
-    def says(self, evidence: Iterable[Evidence]) -> Advice:
+    def says(self, evidence: Iterable[Evidence]) -> Guidance:
         """What is said of it, as closely as the evidence tells."""
         names = {one.series.partition("{")[0] for one in evidence}
-        found = (advice for metric, advice in self.closer if metric.name in names)
-        return next(found, self.advice)
+        found = (guidance for metric, guidance in self.closer if metric.name in names)
+        return next(found, self.guidance)
 
     @property
     def gives_back(self) -> tuple[str, ...]:

@@ -11,13 +11,13 @@ from gpunode.gpu.nvlink import NVLINK_SPEED
 from gpunode.gpu.units import NVLINK_BYTES, PCIE_BYTES
 from gpunode.jobs.owners import NCCL_SETTING
 from gpunode.nccl.ras import AWAITED
-from gpunode.verdict.advice import Advice
 from gpunode.verdict.case import STANDS, Case, Evidence
 from gpunode.verdict.causes.cause import LOST, Cause, Effect, Loses, Remedy, takes
 from gpunode.verdict.causes.limits import LAUNCHES
 from gpunode.verdict.engine import USES as OF_ENGINE
 from gpunode.verdict.engine import engine_of, nobody_asks
 from gpunode.verdict.facts import series_name
+from gpunode.verdict.guidance import Guidance
 from gpunode.verdict.reasons import AT_WORK, REASONS, WAITED_FOR
 
 COMMUNICATES = 0.25
@@ -115,7 +115,7 @@ COMMUNICATION = Cause(
         "GPU has it and the job has other GPUs on the node"
     ),
     looks=(Loses(_communicates),),
-    advice=Advice(
+    guidance=Guidance(
         "soon",
         "moving data between GPUs while nothing is computed",
         "Check that NCCL uses NVLink and RDMA (links up, `NCCL_P2P_DISABLE` unset); larger batches "
@@ -124,7 +124,7 @@ COMMUNICATION = Cause(
     closer=(
         (
             NCCL_SETTING,
-            Advice(
+            Guidance(
                 "soon",
                 f"moving data between GPUs while nothing is computed: {'='.join(P2P_OFF)} is set",
                 f"Start the job again without it: `unset {P2P_OFF[0]}`. With it, NCCL takes the "
@@ -246,7 +246,7 @@ STRAGGLER = Cause(
     ),
     looks=(Loses(_straggler),),
     uses=(*OF_ENGINE, AWAITED, BLOCKED_STREAK, LEDGER_SENSOR),
-    advice=Advice(
+    guidance=Guidance(
         "soon",
         "waiting for a slower rank of the job",
         "Look at the GPU that is waited for. If it is on another node, ask that node's page, or "
@@ -280,7 +280,7 @@ STALLED_COLLECTIVE = Cause(
     ),
     looks=(Loses(_stalled),),
     uses=(*OF_ENGINE, AWAITED, BLOCKED_STREAK, LEDGER_SENSOR),
-    advice=Advice(
+    guidance=Guidance(
         "now",
         "hanging in a collective: a rank of the job does not come",
         "Keep evidence first: `gpunode stacks --pid PID`. If no GPU here is named, look at the "

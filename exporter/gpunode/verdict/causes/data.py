@@ -10,7 +10,6 @@ from gpunode.gpu.units import PCIE_BYTES
 from gpunode.host import disk, lustre, nfs, pressure
 from gpunode.jobs import processes as job
 from gpunode.jobs import steps
-from gpunode.verdict.advice import Advice
 from gpunode.verdict.case import Case, Evidence, per_second
 from gpunode.verdict.causes.cause import (
     LOST,
@@ -31,6 +30,7 @@ from gpunode.verdict.causes.host import (
     waits_in_short_gaps,
 )
 from gpunode.verdict.facts import At, Facts, series_name
+from gpunode.verdict.guidance import Guidance
 
 REMOTE = ((nfs.RTT_SECONDS, nfs.REQUESTS), (lustre.RPC_SECONDS, lustre.RPCS))
 """Of each kind of file server, the seconds that requests waited, and the requests."""
@@ -74,7 +74,7 @@ DATA_LOADING = Cause(
     named_when="the GPU is `starved`, and the client reports that the training waits for data",
     looks=(Explains(_data, rank=90),),
     uses=(steps.SECONDS,),
-    advice=Advice(
+    guidance=Guidance(
         "soon",
         "starved: the training waits for data, and nothing on this node is at its limit",
         "See what the loader waits for: `gpunode stacks --pid PID`. Often it is a remote service.",
@@ -165,7 +165,7 @@ DATA_LOADING_CPU = Cause(
         pressure.WAITING,
         steps.SECONDS,
     ),
-    advice=Advice(
+    guidance=Guidance(
         "soon",
         "starved: the CPUs that prepare the data are at their limit",
         "Give the job more CPUs and loader workers, and no CPU limit. If a neighbour takes the "
@@ -174,7 +174,7 @@ DATA_LOADING_CPU = Cause(
     closer=(
         (
             job.HOST_CPUS,
-            Advice(
+            Guidance(
                 "soon",
                 "at work, with short gaps in which its process waits for a CPU or its data",
                 "Give the job more CPUs and loader workers, and no CPU limit.",
@@ -224,7 +224,7 @@ DATA_LOADING_STORAGE = Cause(
         pressure.WAITING,
         *(metric for pair in REMOTE for metric in pair),
     ),
-    advice=Advice(
+    guidance=Guidance(
         "soon",
         "starved: storage is too slow",
         "Look for the slow disk or file server under I/O. If several jobs suffer, call the storage "
@@ -264,7 +264,7 @@ DATA_LOADING_COPY = Cause(
     ),
     looks=(Loses(_copies),),
     uses=(PCIE_BYTES, PCIE_GENERATION, PCIE_WIDTH, *CHECKPOINT.uses, *HOST_COMPUTE.uses),
-    advice=Advice(
+    guidance=Guidance(
         "soon",
         "waiting for copies between host and GPU",
         "Pin the host memory (`pin_memory=True`), copy with `non_blocking=True`, and bring fewer "
@@ -291,7 +291,7 @@ SHM = Cause(
     named_when="the GPU is `starved`, and the `/dev/shm` of the job is full",
     looks=(Explains(_shm, rank=40),),
     uses=(job.SHM_SIZE, job.SHM_USED),
-    advice=Advice(
+    guidance=Guidance(
         "soon",
         "starved: the job's /dev/shm is full",
         "Remove what dead processes left in it. Start the job again with a larger /dev/shm (in "

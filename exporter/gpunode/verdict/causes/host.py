@@ -9,7 +9,6 @@ from gpunode.gpu.activity import MEMORY_USED, PROCESSES, SECONDS
 from gpunode.gpu.units import PCIE_BYTES
 from gpunode.jobs import processes as job
 from gpunode.jobs import steps
-from gpunode.verdict.advice import Advice
 from gpunode.verdict.case import Case, Evidence
 from gpunode.verdict.causes.cause import (
     LOST,
@@ -23,6 +22,7 @@ from gpunode.verdict.causes.cause import (
 from gpunode.verdict.causes.limits import LAUNCHES
 from gpunode.verdict.engine import USES as OF_ENGINE
 from gpunode.verdict.engine import engine_of, nobody_asks
+from gpunode.verdict.guidance import Guidance
 from gpunode.verdict.workload import WORKLOAD
 
 THREAD_BUSY = 0.8
@@ -134,7 +134,7 @@ HOST_COMPUTE = Cause(
     ),
     looks=(Explains(_host_compute, rank=100, of_idle=True),),
     uses=(PCIE_BYTES, job.HOST_CPUS, job.HOST_THREAD),
-    advice=Advice(
+    guidance=Guidance(
         "soon",
         "starved while the process computes on CPUs",
         "See what it computes: `gpunode stacks --pid PID`. Move that to the GPU or to loader "
@@ -217,7 +217,7 @@ COMPILE = Cause(
         job.HOST_THREAD,
         steps.SECONDS,
     ),
-    advice=Advice(
+    guidance=Guidance(
         "note",
         "idle while kernels are compiled",
         "Nothing, if it ends within minutes. Keep a compile cache if every start pays for it. If "
@@ -246,7 +246,7 @@ CHECKPOINT = Cause(
     ),
     looks=(Explains(_checkpoint, rank=20, of_idle=True),),
     uses=(job.IO_BYTES, steps.SECONDS),
-    advice=Advice(
+    guidance=Guidance(
         "note",
         "idle while the job saves its state",
         "Nothing, if it ends by itself. If it comes often, save asynchronously or less often.",
@@ -301,7 +301,7 @@ NO_REQUESTS = Cause(
     ),
     looks=(Explains(_no_requests, rank=50, of_idle=True), Loses(_spins_for_requests)),
     uses=(*OF_ENGINE, job.HOST_THREAD, job.LOADER_THREAD),
-    advice=Advice(
+    guidance=Guidance(
         "note",
         "held, but nobody asks for work",
         "Nothing is broken. If this goes on for hours, ask the owner to give the GPU back.",
@@ -334,7 +334,7 @@ STOPPED = Cause(
         Explains(_uninterruptible, rank=120),
     ),
     uses=(job.BLOCKED, job.HOST_CPUS, job.STOPPED),
-    advice=Advice(
+    guidance=Guidance(
         "now",
         "at a standstill: the process is stopped, or waits in the kernel",
         "If it was stopped, continue it: `kill -CONT PID`. If it waits in the kernel, look for a "
@@ -372,7 +372,7 @@ UNEXPLAINED = Cause(
     ),
     looks=(Loses(waits_in_short_gaps),),
     uses=(SECONDS, job.HOST_CPUS, job.UNREADABLE),
-    advice=Advice(
+    guidance=Guidance(
         "soon",
         "held with nothing to run, and nothing on this node explains it",
         "See what the process waits for: `gpunode stacks --pid PID`. Often it is a remote service, "
@@ -381,7 +381,7 @@ UNEXPLAINED = Cause(
     closer=(
         (
             job.HOST_CPUS,
-            Advice(
+            Guidance(
                 "soon",
                 "at work, with short gaps in which its process sleeps",
                 "See what the process waits for: `gpunode stacks --pid PID`. Often it is a lock, a "

@@ -16,9 +16,9 @@ from gpunode.gpu.activity import (
 from gpunode.gpu.health import THROTTLED
 from gpunode.gpu.power import POWER_DEFAULT_LIMIT, POWER_LIMIT
 from gpunode.gpu.units import ACTIVE
-from gpunode.verdict.advice import Advice
 from gpunode.verdict.case import Case, Evidence, per_second
 from gpunode.verdict.causes.cause import BOUND, Bounds, Cause, Effect, Loses, Remedy, takes
+from gpunode.verdict.guidance import Guidance
 
 LAUNCHES = 0.15
 """Minimum share of time in gaps between kernels to count; healthy training has half of it."""
@@ -55,7 +55,7 @@ KERNEL_LAUNCH = Cause(
     meaning="gaps between small kernels",
     named_when=f"gaps between small kernels take at least {LAUNCHES:g} of the time",
     looks=(takes("launch", LAUNCHES),),
-    advice=Advice(
+    guidance=Guidance(
         "soon",
         "waiting between kernels that are too small",
         "Launch fewer and larger kernels: CUDA graphs, `torch.compile`, larger batches.",
@@ -105,7 +105,7 @@ THERMAL = Cause(
     named_when="heat held the clocks down",
     looks=(Loses(_thermal),),
     uses=(SM_CLOCK, SM_CLOCK_MAX, THROTTLED),
-    advice=Advice(
+    guidance=Guidance(
         "soon",
         "slowed down by heat",
         "Check fans, air flow and inlet temperature. Drain the node if it goes on.",
@@ -144,7 +144,7 @@ POWER = Cause(
     named_when="a power brake, or a power limit below the board's default, held the clocks down",
     looks=(Loses(_power),),
     uses=(POWER_DEFAULT_LIMIT, POWER_LIMIT, SM_CLOCK, SM_CLOCK_MAX, THROTTLED),
-    advice=Advice(
+    guidance=Guidance(
         "soon",
         "slowed down by a power limit or power brake",
         "Set the board's default limit (`nvidia-smi -pl WATTS`). If the node brakes, check its "
@@ -201,7 +201,7 @@ PRECISION = Cause(
     ),
     looks=(Bounds(_precision),),
     uses=(ACTIVE,),
-    advice=Advice(
+    guidance=Guidance(
         "note",
         "computing without tensor cores",
         "Tell the owner: BF16, or TF32 with `torch.set_float32_matmul_precision('high')`, is "
@@ -235,7 +235,7 @@ MEMORY_BANDWIDTH = Cause(
     ),
     looks=(Bounds(_memory_bandwidth),),
     uses=(ACTIVE,),
-    advice=Advice(
+    guidance=Guidance(
         "fine",
         "at work, limited by memory bandwidth",
         "Nothing is wrong. Fused kernels (`torch.compile`) do more for each byte.",
@@ -264,7 +264,7 @@ MEMORY_CAPACITY = Cause(
     named_when="the GPU's memory is full",
     looks=(Bounds(_memory_capacity),),
     uses=(MEMORY_RESERVED, MEMORY_TOTAL, MEMORY_USED),
-    advice=Advice(
+    guidance=Guidance(
         "note",
         "at work, with memory nearly full",
         "Nothing yet. A larger batch or longer sequence may end in an out-of-memory error.",

@@ -16,7 +16,6 @@ from gpunode.serving.requests import (
     STEPS,
     TOKENS,
 )
-from gpunode.verdict.advice import Advice
 from gpunode.verdict.case import Case, Evidence
 from gpunode.verdict.causes.cause import (
     BOUND,
@@ -31,6 +30,7 @@ from gpunode.verdict.causes.cause import (
 from gpunode.verdict.causes.host import EXPLAINED, THREAD_BUSY, busy_thread
 from gpunode.verdict.causes.limits import LAUNCHES
 from gpunode.verdict.engine import USES, ServingEngine, engine_of, other_side
+from gpunode.verdict.guidance import Guidance
 
 FULL = 0.95
 """From this share of the KV cache in use, a request that waits has no room: vLLM and SGLang keep a
@@ -108,7 +108,7 @@ KV_TRANSFER = Cause(
     ),
     looks=(Explains(_waits_for_cache, rank=44, of_idle=True),),
     uses=(*USES, PARTS),
-    advice=Advice(
+    guidance=Guidance(
         "soon",
         "waiting for the KV cache of requests from or to another instance",
         "If requests wait at the prefill instances, start more of them; if they wait at the decode "
@@ -166,7 +166,7 @@ KV_FULL = Cause(
     ),
     looks=(Explains(_without_room, rank=45), Loses(_gaps_of_few), Bounds(_bound_by_room)),
     uses=(*USES, KV_CACHE, PREEMPTIONS),
-    advice=Advice(
+    guidance=Guidance(
         "soon",
         "serving as many requests as its KV cache holds, while others wait",
         "Make room: more memory for the cache (`--gpu-memory-utilization` of vLLM, "
@@ -208,7 +208,7 @@ QUEUE = Cause(
     ),
     looks=(Explains(_waits, rank=46), Bounds(_limited)),
     uses=(*USES, KV_CACHE),
-    advice=Advice(
+    guidance=Guidance(
         "soon",
         "able to do more at a time, and requests wait",
         "Let more requests run at a time: `--max-num-seqs` and `--max-num-batched-tokens` of vLLM, "
@@ -267,7 +267,7 @@ HOST_BOUND = Cause(
     ),
     uses=(*USES, API_CPUS, job.HOST_THREAD),
     refines=("kernel_launch", "data_loading_cpu"),
-    advice=Advice(
+    guidance=Guidance(
         "soon",
         "waiting for the engine's scheduler, tokeniser or launches between steps",
         "If the process that takes requests is busy, start more of them: `--api-server-count` of "
@@ -301,7 +301,7 @@ COLD_START = Cause(
     ),
     looks=(Explains(_starts, rank=25, of_idle=True),),
     uses=(STARTING,),
-    advice=Advice(
+    guidance=Guidance(
         "note",
         "starting: the engine loads its model, compiles or captures graphs",
         "Nothing, if it ends within minutes. If each start takes long, keep weights on a local "
@@ -364,7 +364,7 @@ PREFILL_INTERFERENCE = Cause(
     ),
     looks=(Bounds(_prompts_between),),
     uses=(*USES, ITEMS, STEPS, TOKENS),
-    advice=Advice(
+    guidance=Guidance(
         "note",
         "at work on prompts, for which the tokens of other requests wait",
         "If tokens come too slowly, cut prompts into smaller pieces (`--max-num-batched-tokens` of "
@@ -383,7 +383,7 @@ BATCH_SMALL = Cause(
     ),
     looks=(Bounds(_small_batch),),
     uses=USES,
-    advice=Advice(
+    guidance=Guidance(
         "note",
         "decoding for few requests, which costs nearly as much as for many",
         "Nothing is broken. Send the requests of several replicas to one, or use a smaller or "

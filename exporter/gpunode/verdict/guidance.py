@@ -17,7 +17,7 @@ data to the GPU, the process and its CPUs, a limit of the GPU; or nothing that i
 
 
 @dataclass(frozen=True, slots=True)
-class Advice:
+class Guidance:
     """How urgent something is, what the GPU does in a few words, and what to do about it.
 
     ``PID`` in a remedy stands for the process on the GPU.
