@@ -32,7 +32,7 @@ from alerts.recording.repairs import AWAY, BOOTED, DECLARED
 from alerts.settings import PARTS_COUNTED_FOR
 
 ENERGY = "gpunode_gpu_driver_energy_joules_total"
-ADVICE = "gpunode_gpu_recovery_action"
+RECOVERY_ACTION = "gpunode_gpu_recovery_action"
 BY_UUID = "cluster, uuid"
 NOTED = "gpu:gpunode_gpu_fault:noted"
 REPAIRED = "gpu:gpunode_gpu:repaired"
@@ -62,9 +62,9 @@ _STARTED_ANEW = (
     f'or label_replace({DECLARED}, "by", "word", "", ""))'
 )
 _WAS_RESET = f"max by ({GPU}) ({ENERGY}) < on ({GPU}) {recalled(AT_FAULT, GPU)}"
-_LAST_ADVISED = (
-    f"max by ({GPU}) (max_over_time(timestamp({ADVICE}{{action!='none'}})[1h:1m])) "
-    f"and on ({GPU}) max by ({GPU}) ({ADVICE}{{action='none'}})"
+_LAST_RECOVERY = (
+    f"max by ({GPU}) (max_over_time(timestamp({RECOVERY_ACTION}{{action!='none'}})[1h:1m])) "
+    f"and on ({GPU}) max by ({GPU}) ({RECOVERY_ACTION}{{action='none'}})"
 ).replace("'", '"')
 _BROKEN = f"gpu:gpunode_gpu_fault:worst == {PAGES}"
 OF_HOLDER = ("owner_pod", "slurm_job", "user")
@@ -93,7 +93,7 @@ def _last(true: str, record: str, by: str, today: str, first: str) -> str:
 
 XID_79 = {INFO: 1.0, series(XIDS, xid="79"): 0.0}
 REBOOT = "XID 79: reboot the node"
-UNFIT = series(ADVICE, action="reset")
+UNFIT = series(RECOVERY_ACTION, action="reset")
 
 OF_GPUS: tuple[Record, ...] = (
     Record(
@@ -113,7 +113,7 @@ OF_GPUS: tuple[Record, ...] = (
         interval=AT_ONCE,
         expression=(
             f"max by ({BY_UUID}) (0 * {NOTED} + on ({NODE}) group_left () {_STARTED_ANEW} "
-            f'or label_replace({_LAST_ADVISED}, "reason", "advice", "", "") '
+            f'or label_replace({_LAST_RECOVERY}, "reason", "advice", "", "") '
             f"and on ({BY_UUID}) {NOTED} or time() + 0 * ({_WAS_RESET}))"
         ),
         purpose="Until when the faults of a GPU are repaired: its node was started or declared "

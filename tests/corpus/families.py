@@ -21,7 +21,7 @@ from gpunode.config.daemon import Settings
 from gpunode.driver.driver import Fabric, Unsupported
 from gpunode.driver.nvidia.device import Device
 from gpunode.driver.nvidia.fabric import fabric
-from gpunode.driver.nvidia.xids import CODES, OF_NVLINK5, RECOVERY_ACTIONS, advice
+from gpunode.driver.nvidia.xids import CODES, OF_NVLINK5, RECOVERY_ACTIONS, recovery_action
 from gpunode.export import dcgm_names as dcgm
 from gpunode.gpu.health import GpuHealth
 from gpunode.gpu.models import model_of
@@ -319,7 +319,7 @@ def recovery_actions() -> Iterator[Outcome]:
         yield Outcome(entry["nvml"], _fate(found, entry["name"]))
     for entry in (*facts["lines"], *load("kernel_lines")["lines"]):
         if entry.get("xid") == 154:
-            found = advice(entry["line"])
+            found = recovery_action(entry["line"])
             unread = found is None and entry["action"] is None
             yield Outcome(entry["line"], "unread" if unread else _fate(found, entry["action"]))
 

@@ -9,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpunode.driver.nvidia import xids
-from gpunode.driver.nvidia.xids import ACTIONS, CODES, RULES, advice, nvlink_error, those_that
+from gpunode.driver.nvidia.xids import (
+    ACTIONS,
+    CODES,
+    RULES,
+    nvlink_error,
+    recovery_action,
+    those_that,
+)
 from tests.corpus.families import load
 from tests.corpus.xid_table import TABLE, code, sheet, table
 from tests.corpus.xid_workbook import workbook
@@ -114,7 +121,7 @@ def test_the_link_is_read_around_names_of_programs(text: str, link: int | None) 
 def test_any_text_is_read_or_refused(text: str, xid: int) -> None:
     for found in (nvlink_error(xid, text), nvlink_error(xid, f"NETIR Fatal XC0 i0 Link {text}")):
         assert found is None or -99 <= found.link <= 99
-    assert advice(text) is None or advice(text) in xids.RECOVERY_ACTIONS.values()
+    assert recovery_action(text) is None or recovery_action(text) in xids.RECOVERY_ACTIONS.values()
 
 
 @pytest.mark.parametrize(
@@ -128,4 +135,4 @@ def test_any_text_is_read_or_refused(text: str, xid: int) -> None:
     ],
 )
 def test_xid_154_says_what_the_driver_advises(text: str, advised: str | None) -> None:
-    assert advice(text) == advised
+    assert recovery_action(text) == advised

@@ -25,7 +25,7 @@ class CannotTell(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What a check found, in a few words, and whether it matches the advice."""
+    """What a check found, in a few words, and whether it is as advised."""
 
     ok: bool
     found: str

@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterator
 
 from gpunode.config.daemon import Settings
-from gpunode.driver.nvidia.xids import CODES, UNREAD_XID, advice
+from gpunode.driver.nvidia.xids import CODES, UNREAD_XID, recovery_action
 from gpunode.driver.vendors import VENDORS
 from gpunode.host import nvlink_xids
 from gpunode.host.kernel_trouble import troubled
@@ -65,7 +65,7 @@ FOLLOWED = Metric(
 UNREAD_LINE = Unknown(
     "kernel_line", "a driver logged a warning or an error of a form that gpunode does not know"
 )
-UNREAD_ADVICE = Unknown(
+UNREAD_RECOVERY_ACTION = Unknown(
     "enum_value",
     "the driver advises, in a line of XID 154, something that has no name in gpunode; a newer "
     "gpunode may know it",
@@ -77,7 +77,7 @@ XID = re.compile(
     rf"NVRM: Xid \((?:PCI:)?(?P<address>{ADDRESS})(?: GPU-C?I:[0-9]{{1,3}}){{0,2}}\): "
     r"(?P<xid>[0-9]{1,5})\b(?:, )?"
 )
-ADVICE = "154"
+RECOVERY_CHANGED = "154"
 """The XID by which the driver says what it advises now; NVML tells that, too."""
 
 KINDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
@@ -306,7 +306,13 @@ class KernelLog:
         "container of gpunode takes --device /dev/kmsg"
     )
     metrics = (EVENTS, LAST, XIDS, LAST_XID, *nvlink_xids.METRICS, FOLLOWED)
-    unknowns = (UNREAD_LINE, MORE_XIDS, UNREAD_XID, UNREAD_ADVICE, nvlink_xids.UNREAD_NVLINK)
+    unknowns = (
+        UNREAD_LINE,
+        MORE_XIDS,
+        UNREAD_XID,
+        UNREAD_RECOVERY_ACTION,
+        nvlink_xids.UNREAD_NVLINK,
+    )
 
     def __init__(self, node: Node, settings: Settings) -> None:
         self.node = node
@@ -398,8 +404,8 @@ class KernelLog:
         counts, now = self.xids[bus_id], self.node.clock.time()
         if int(xid) not in CODES:
             yield UNREAD_XID.seen(f"XID {xid}")
-        if xid == ADVICE and advice(text) is None:
-            yield UNREAD_ADVICE.seen(f"XID {xid}, {unnumbered(text)}")
+        if xid == RECOVERY_CHANGED and recovery_action(text) is None:
+            yield UNREAD_RECOVERY_ACTION.seen(f"XID {xid}, {unnumbered(text)}")
         yield from self.nvlink.count(bus_id, xid, text, now)
         if xid not in counts and xid not in WATCHED and len(counts) >= MANY:
             yield MORE_XIDS.seen(f"XID {xid}, after {MANY} different ones")

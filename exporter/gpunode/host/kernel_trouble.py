@@ -45,7 +45,7 @@ GREETINGS = re.compile(
 """Words of ordinary lines, which have no word of trouble."""
 
 ORDINARY = re.compile(
-    # what belongs to an XID, and the driver's advice
+    # what belongs to an XID, and the driver's recovery action
     r"NVRM: (?:GPU at PCI:|GPU Board Serial|GPU \S{1,20}: GPU serial number|GPU[0-9]{1,3} (?:GSP )?"
     r"RPC |.{0,8}[0-9]{1,5} +[0-9]{1,5} +[A-Z]|A GPU crash dump|nvidia-bug-report"
     r"|(?:this command|\(PCI ID: |installed in this|Persistence mode|If you|Please|Try |again\."

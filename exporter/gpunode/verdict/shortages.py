@@ -62,7 +62,7 @@ RESET = "Drain the node; then reset the GPU (`nvidia-smi --gpu-reset -i {gpu}`).
 REBOOT = "Drain the node; then reboot it."
 VENDOR = "Drain the node; then have the vendor replace the GPU."
 FABRIC_MANAGER = "Check the fabric manager (`nvidia-fabricmanager`)."
-ADVISED = {
+RECOVERIES = {
     "reboot": REBOOT,
     "system_reboot": REBOOT,
     "bus_reset": "Drain the node; then reset the GPU by its bus, or reboot the node.",
@@ -348,7 +348,7 @@ def _faults(facts: Facts) -> Iterator[Fault]:
     for *at, action in facts.series(health.RECOVERY_ACTION):
         if action != "none":
             what = f"its driver asks for: {action.replace('_', ' ')}"
-            yield _of_gpu(at, what, ADVISED.get(action, RESET))
+            yield _of_gpu(at, what, RECOVERIES.get(action, RESET))
     for metric, what in (
         (health.REMAP_FAILED, "a bad row of its memory cannot be replaced"),
         (health.REMAP_PENDING, "a bad row of its memory is replaced at the next reset"),

@@ -236,13 +236,13 @@ def _actions(xid: int, fatal: bool, first: str | None, second: str | None) -> It
 
 
 # GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)
-ADVICE_LINE = re.compile(
+RECOVERY_LINE = re.compile(
     r"GPU recovery action changed from 0x[0-9a-fA-F]{1,8} \([^)]{0,40}\) "
     r"to 0x(?P<number>[0-9a-fA-F]{1,8})\b"
 )
 
 
-def advice(text: str) -> str | None:
+def recovery_action(text: str) -> str | None:
     """What the driver advises by a line of XID 154, one of ``RECOVERY_ACTIONS``, else None."""
-    line = ADVICE_LINE.search(text[:200])
+    line = RECOVERY_LINE.search(text[:200])
     return RECOVERY_ACTIONS.get(int(line["number"], 16)) if line else None
