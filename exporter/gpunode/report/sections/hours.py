@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from gpunode.gpu.ledger import STATES
 from gpunode.report import history, words
@@ -28,106 +28,105 @@ from gpunode.report.view import (
 from gpunode.report.words import REMEDIES, clock
 from gpunode.verdict.causes import CAUSES
 
+ASKED_BY = {"node": history.NODES, "model": history.MODELS}
+"""What is asked for groups that are no jobs or owners."""
+
 
 def summary(view: PeriodView) -> ReportSection:
     """Every GPU hour by state, and by day."""
-    total = view.total
-    whole = sum(total.values())
-    ledger = f"cluster:{history.LEDGER}"
-
-    def asked(states: str) -> str:
-        return f"sum (sum_over_time({ledger}{states}[{view.window}]))"
-
-    everything = asked("")
-    is_held, is_used = '{state!="free"}', '{state!~"free|idle|unknown"}'
-    is_useful, is_lost = '{state=~"compute|memory"}', '{state!~"compute|memory|free"}'
-    figures = [
-        Figure("gpu_hours", "GPU hours", whole, "GPU hours", everything, "that there were"),
-        *(
-            Figure(
-                name,
-                title,
-                ratio(of(total), whole),
-                "share",
-                f"{asked(states)} / {everything}",
-                note,
-            )
-            for name, title, of, states, note in (
-                ("allocated", "Allocated", held, is_held, "held by jobs"),
-                ("used", "Used", used, is_used, "a job was running"),
-                ("useful", "Useful", useful, is_useful, "arithmetic and memory traffic"),
-            )
-        ),
-        Figure("lost", "Held without use", lost(total), "GPU hours", asked(is_lost), "GPU hours"),
-    ]
-    if view.price is not None:
-        figures.append(
-            Figure(
-                "lost_cost",
-                "Price of it",
-                view.worth(LOST),
-                "price",
-                "" if view.billing.prices else f"{asked(is_lost)} * {view.price:g}",
-                f"at {view.hourly(view.price)} for a GPU hour"
-                + (", in the mean" if view.several_prices() else ""),
-            )
-        )
-    rows = tuple(
-        (
-            state,
-            words.STATES[state],
-            hours,
-            ratio(hours, whole),
-            *view.cost(hours, view.price_in(state)),
-        )
-        for state in STATES
-        if (hours := total.get(state, 0.0)) or state in total
-    )
-    days: dict[int, list[Amounts]] = {end: [] for end in view.days()}
-    for at, states in view.hours.items():
-        days[view.past.day(at)].append(states)
-    by_day = tuple(
-        (
-            view.begin(end),
-            float(len(seen)),
-            *(sum(one.get(s, 0.0) for one in seen) if seen else None for s in STATES),
-        )
-        for end, seen in days.items()
-    )
     return ReportSection(
         "summary",
         "Where the GPU hours went",
         "Every GPU second is in one state of the ledger. Useful is arithmetic and memory "
         "traffic; all other time of a GPU that a job holds is lost."
         + (" A day with hours without data has a shorter bar." if view.missing_hours() else ""),
-        tuple(figures),
+        tuple(_shares(view)),
+        (_by_state(view), _by_day(view)),
+    )
+
+
+def _asked(view: PeriodView, selector: str) -> str:
+    """The PromQL of all GPU hours in some states."""
+    return f"sum (sum_over_time(cluster:{history.LEDGER}{selector}[{view.window}]))"
+
+
+def _shares(view: PeriodView) -> Iterator[Figure]:
+    """What was held, used, useful and lost, and what that cost."""
+    whole = sum(view.total.values())
+    everything = _asked(view, "")
+    is_held, is_used = '{state!="free"}', '{state!~"free|idle|unknown"}'
+    is_useful, is_lost = '{state=~"compute|memory"}', '{state!~"compute|memory|free"}'
+    yield Figure("gpu_hours", "GPU hours", whole, "GPU hours", everything, "that there were")
+    for name, title, of, states, note in (
+        ("allocated", "Allocated", held, is_held, "held by jobs"),
+        ("used", "Used", used, is_used, "a job was running"),
+        ("useful", "Useful", useful, is_useful, "arithmetic and memory traffic"),
+    ):
+        share = ratio(of(view.total), whole)
+        yield Figure(name, title, share, "share", f"{_asked(view, states)} / {everything}", note)
+    lost_hours = _asked(view, is_lost)
+    yield Figure("lost", "Held without use", lost(view.total), "GPU hours", lost_hours, "GPU hours")
+    if view.price is not None:
+        yield Figure(
+            "lost_cost",
+            "Price of it",
+            view.worth(LOST),
+            "price",
+            "" if view.billing.prices else f"{lost_hours} * {view.price:g}",
+            f"at {view.hourly(view.price)} for a GPU hour"
+            + (", in the mean" if view.several_prices() else ""),
+        )
+
+
+def _by_state(view: PeriodView) -> Table:
+    total = view.total
+    return Table(
+        "states",
+        "GPU hours by state",
         (
-            Table(
-                "states",
-                "GPU hours by state",
-                (
-                    TableColumn("state", "State"),
-                    TableColumn("meaning", "What the GPU did"),
-                    TableColumn("gpu_hours", "GPU hours", "GPU hours"),
-                    TableColumn("share", "Share", "share"),
-                    *view.cost_column(),
-                ),
-                rows,
-                (f"sum by (state) (sum_over_time({ledger}[{view.window}]))",),
-            ),
-            Table(
-                "days",
-                "GPU hours by day",
-                (
-                    TableColumn("day", "Begins"),
-                    TableColumn("hours", "Hours with data", "count"),
-                    *(TableColumn(state, state, "GPU hours") for state in STATES),
-                ),
-                by_day,
-                (history.STATES.over("1d"),),
-                hidden=True,
-            ),
+            TableColumn("state", "State"),
+            TableColumn("meaning", "What the GPU did"),
+            TableColumn("gpu_hours", "GPU hours", "GPU hours"),
+            TableColumn("share", "Share", "share"),
+            *view.cost_column(),
         ),
+        tuple(
+            (
+                state,
+                words.STATES[state],
+                total[state],
+                ratio(total[state], sum(total.values())),
+                *view.cost(total[state], view.price_in(state)),
+            )
+            for state in STATES
+            if state in total
+        ),
+        (f"sum by (state) (sum_over_time(cluster:{history.LEDGER}[{view.window}]))",),
+    )
+
+
+def _by_day(view: PeriodView) -> Table:
+    days: dict[int, list[Amounts]] = {end: [] for end in view.days()}
+    for at, states in view.hours.items():
+        days[view.past.day(at)].append(states)
+    return Table(
+        "days",
+        "GPU hours by day",
+        (
+            TableColumn("day", "Begins"),
+            TableColumn("hours", "Hours with data", "count"),
+            *(TableColumn(state, state, "GPU hours") for state in STATES),
+        ),
+        tuple(
+            (
+                view.begin(end),
+                float(len(seen)),
+                *(sum(one.get(s, 0.0) for one in seen) if seen else None for s in STATES),
+            )
+            for end, seen in days.items()
+        ),
+        (history.STATES.over("1d"),),
+        hidden=True,
     )
 
 
@@ -178,31 +177,7 @@ def causes(view: PeriodView) -> ReportSection:
 
 def groups(view: PeriodView) -> ReportSection:
     """Who held GPUs."""
-    groups: dict[str, Amounts] = {}
-    costs: dict[str, float] = defaultdict(float)
-    asked = view.over(history.JOBS)
-    if view.by == "node":
-        asked = view.over(history.NODES)
-        for node, seen in view.past.nodes.items():
-            _put(groups, view.node_name(node), seen.states)
-            costs[view.node_name(node)] += lost(seen.states) * (view.price or 0.0)
-    elif view.by == "model":
-        asked = view.over(history.MODELS)
-        for model, states in view.past.models.items():
-            _put(groups, shown(model), states)
-            price = view.billing.price_of(model) if view.billing.prices else view.price
-            costs[shown(model)] += lost(states) * (price or 0.0)
-    else:
-        of: dict[str, Callable[[JobKey, JobPast], str]] = {
-            "namespace": lambda job, _: job.owner_namespace or "no namespace",
-            "job": lambda job, _: f"{job.workload} ({owner(job)})",
-            "user": lambda job, _: job.user or "no user",
-            "kind": lambda _, past: words.KINDS.get(kind(past), kind(past)),
-        }
-        for job, past in view.past.jobs.items():
-            name = shown(of[view.by](job, past))
-            _put(groups, name, past.states)
-            costs[name] += lost(past.states) * (view.price_of(past) or 0.0)
+    groups, costs = _grouped(view)
     ranked = sorted(groups.items(), key=lambda item: -held(item[1]))
     listed = ranked[:MOST_ROWS]
     if rest := ranked[MOST_ROWS:]:
@@ -243,16 +218,42 @@ def groups(view: PeriodView) -> ReportSection:
                     *view.cost_column("Price of what was lost"),
                 ),
                 rows,
-                (asked,),
+                (view.over(ASKED_BY.get(view.by, history.JOBS)),),
             ),
         ),
     )
 
 
+def _grouped(view: PeriodView) -> tuple[dict[str, Amounts], dict[str, float]]:
+    """The GPU hours of each group by state, and what those cost that it lost."""
+    groups: dict[str, Amounts] = {}
+    costs: dict[str, float] = defaultdict(float)
+    if view.by == "node":
+        for node, seen in view.past.nodes.items():
+            _put(groups, view.node_name(node), seen.states)
+            costs[view.node_name(node)] += lost(seen.states) * (view.price or 0.0)
+    elif view.by == "model":
+        for model, states in view.past.models.items():
+            _put(groups, shown(model), states)
+            price = view.billing.price_of(model) if view.billing.prices else view.price
+            costs[shown(model)] += lost(states) * (price or 0.0)
+    else:
+        of: dict[str, Callable[[JobKey, JobPast], str]] = {
+            "namespace": lambda job, _: job.owner_namespace or "no namespace",
+            "job": lambda job, _: f"{job.workload} ({owner(job)})",
+            "user": lambda job, _: job.user or "no user",
+            "kind": lambda _, past: words.KINDS.get(kind(past), kind(past)),
+        }
+        for job, past in view.past.jobs.items():
+            name = shown(of[view.by](job, past))
+            _put(groups, name, past.states)
+            costs[name] += lost(past.states) * (view.price_of(past) or 0.0)
+    return groups, costs
+
+
 def energy(view: PeriodView) -> ReportSection:
     """Energy, and what a useful hour took."""
     weeks: dict[int, Amounts] = defaultdict(lambda: defaultdict(float))
-    useful_hours: Amounts = defaultdict(float)
     for at, (drawn, hours) in energy_by_day(view.past).items():
         weeks[view.week(at)]["useful"] += hours
         weeks[view.week(at)]["energy"] += drawn
@@ -297,26 +298,28 @@ def energy(view: PeriodView) -> ReportSection:
                 "starved, launch and idle",
             ),
         ),
+        (_by_week(view, weeks),),
+    )
+
+
+def _by_week(view: PeriodView, weeks: Mapping[int, Amounts]) -> Table:
+    return Table(
+        "weeks",
+        "Energy by week",
         (
-            Table(
-                "weeks",
-                "Energy by week",
-                (
-                    TableColumn("week", "Begins"),
-                    TableColumn("energy", "Energy", "kWh"),
-                    TableColumn("per_useful_hour", "kWh for a useful GPU hour", "kWh"),
-                ),
-                tuple(
-                    (
-                        clock(max(end - WEEK, view.past.period.start)),
-                        week["energy"],
-                        ratio(week["energy"], week["useful"]),
-                    )
-                    for end, week in sorted(weeks.items())
-                ),
-                (history.ENERGY.over("1d"),),
-            ),
+            TableColumn("week", "Begins"),
+            TableColumn("energy", "Energy", "kWh"),
+            TableColumn("per_useful_hour", "kWh for a useful GPU hour", "kWh"),
         ),
+        tuple(
+            (
+                clock(max(end - WEEK, view.past.period.start)),
+                week["energy"],
+                ratio(week["energy"], week["useful"]),
+            )
+            for end, week in sorted(weeks.items())
+        ),
+        (history.ENERGY.over("1d"),),
     )
 
 

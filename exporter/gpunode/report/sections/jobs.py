@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from gpunode.report import history, words
 from gpunode.report.document import Figure, ReportSection, Table, TableColumn, Value
@@ -45,30 +45,10 @@ def losers(view: PeriodView) -> ReportSection:
         TableColumn("evidence", "Evidence"),
         TableColumn("remedy", "What helps"),
     )
-
-    def cells(pasts: Sequence[JobPast]) -> tuple[Value, ...]:
-        """Of all of somebody's jobs: what would come back is the sum of what each would get."""
-        losses = [loss_of(past.states, past.causes) for past in pasts]
-        back: Amounts = defaultdict(float)
-        for loss in losses:
-            back[loss.name] += loss.given_back
-        worst = max(losses, key=lambda loss: (back[loss.name], loss.given_back))
-        return (
-            sum(held(past.states) for past in pasts),
-            sum(lost(past.states) for past in pasts),
-            *(
-                (sum(lost(past.states) * (view.price_of(past) or 0.0) for past in pasts),)
-                if view.price is not None
-                else ()
-            ),
-            sum(loss.given_back for loss in losses),
-            worst.name,
-            worst.evidence if len(pasts) == 1 else _of_all(worst, back, len(pasts)),
-            worst.remedy,
-        )
-
     asked = (view.over(history.JOBS), view.over(history.JOB_CAUSES))
-    jobs = tuple((*view.job_cells(job), *cells([past])) for job, past in view.ranked_jobs()[:TOP])
+    jobs = tuple(
+        (*view.job_cells(job), *_losses(view, [past])) for job, past in view.ranked_jobs()[:TOP]
+    )
     return ReportSection(
         "losers",
         "Who lost most",
@@ -85,7 +65,7 @@ def losers(view: PeriodView) -> ReportSection:
                 "Owners that lost most",
                 (TableColumn("owner", "Owner"), *columns),
                 tuple(
-                    (name, *cells(pasts))
+                    (name, *_losses(view, pasts))
                     for name, pasts in by_owner[:TOP]
                     if sum(lost(past.states) for past in pasts) > 0
                 ),
@@ -96,44 +76,31 @@ def losers(view: PeriodView) -> ReportSection:
     )
 
 
+def _losses(view: PeriodView, pasts: Sequence[JobPast]) -> tuple[Value, ...]:
+    """Of all of somebody's jobs: what would come back is the sum of what each would get."""
+    losses = [loss_of(past.states, past.causes) for past in pasts]
+    back: Amounts = defaultdict(float)
+    for loss in losses:
+        back[loss.name] += loss.given_back
+    worst = max(losses, key=lambda loss: (back[loss.name], loss.given_back))
+    return (
+        sum(held(past.states) for past in pasts),
+        sum(lost(past.states) for past in pasts),
+        *(
+            (sum(lost(past.states) * (view.price_of(past) or 0.0) for past in pasts),)
+            if view.price is not None
+            else ()
+        ),
+        sum(loss.given_back for loss in losses),
+        worst.name,
+        worst.evidence if len(pasts) == 1 else _of_all(worst, back, len(pasts)),
+        worst.remedy,
+    )
+
+
 def idle(view: PeriodView) -> ReportSection:
     """What was held and not used."""
-    jobs = [(job, past) for job, past in view.past.jobs.items() if held(past.states) > 0]
-    idle = sorted(jobs, key=lambda item: -item[1].states.get("idle", 0.0))[:TOP]
-    notebooks = [item for item in jobs if kind(item[1]) == "interactive"]
-    notebooks.sort(key=lambda item: -lost(item[1].states))
-    half = [
-        item
-        for item in jobs
-        if held(item[1].states) >= LEAST_HELD
-        and kind(item[1]) != "interactive"
-        and used(item[1].states) / held(item[1].states) < HALF
-    ]
-    half.sort(key=lambda item: used(item[1].states) - held(item[1].states))
-    columns = (
-        *view.job_columns(),
-        TableColumn("held", "Held", "GPU hours"),
-        TableColumn("used", "Used", "share"),
-        TableColumn("idle", "Idle", "GPU hours"),
-        *view.cost_column("Cost of idling"),
-    )
-
-    def row(job: JobKey, past: JobPast) -> tuple[Value, ...]:
-        idle_hours = past.states.get("idle", 0.0)
-        share = ratio(used(past.states), held(past.states))
-        return (
-            *view.job_cells(job),
-            held(past.states),
-            share,
-            idle_hours,
-            *view.cost(idle_hours, view.price_of(past)),
-        )
-
-    asked = (view.over(history.JOBS),)
     kinds = view.past.kinds
-    distribution = sorted(
-        (float(share), gpus) for share, gpus in view.past.by_useful_share.items() if share
-    )
     total_idle = view.total.get("idle", 0.0)
     return ReportSection(
         "idle",
@@ -162,82 +129,97 @@ def idle(view: PeriodView) -> ReportSection:
                 for kind, hours in sorted(kinds.items())
             ),
         ),
-        (
-            Table(
-                "useful_shares",
-                "GPUs by the share of the last 30 days that was useful",
-                (TableColumn("share", "Useful", "share"), TableColumn("gpus", "GPUs", "GPUs")),
-                tuple(distribution),
-                (history.BY_USEFUL_SHARE,),
-                note="Of the 30 days up to the end, whatever the period. Time in which a GPU "
-                "was not there counts as none.",
-                hidden=True,
-            ),
-            Table(
-                "idle",
-                "Jobs that held idle GPUs",
-                columns,
-                tuple(row(*item) for item in idle if item[1].states.get("idle", 0.0) >= 1),
-                asked,
-            ),
-            Table(
-                "notebooks",
-                "Notebooks",
-                columns,
-                tuple(row(*item) for item in notebooks[:TOP]),
-                (*asked, view.over(history.JOB_KINDS)),
-            ),
-            Table(
-                "half_used",
-                "Jobs that used less than half of what they held",
-                columns,
-                tuple(row(*item) for item in half[:TOP]),
-                asked,
-                note=f"Of jobs with {LEAST_HELD:g} GPU hours or more, without notebooks.",
-            ),
+        (_by_useful_share(view), *_barely_used(view)),
+    )
+
+
+def _by_useful_share(view: PeriodView) -> Table:
+    return Table(
+        "useful_shares",
+        "GPUs by the share of the last 30 days that was useful",
+        (TableColumn("share", "Useful", "share"), TableColumn("gpus", "GPUs", "GPUs")),
+        tuple(
+            sorted(
+                (float(share), gpus) for share, gpus in view.past.by_useful_share.items() if share
+            )
         ),
+        (history.BY_USEFUL_SHARE,),
+        note="Of the 30 days up to the end, whatever the period. Time in which a GPU "
+        "was not there counts as none.",
+        hidden=True,
+    )
+
+
+def _barely_used(view: PeriodView) -> tuple[Table, ...]:
+    """Jobs that held idle GPUs, notebooks, and jobs that used less than half of what they held."""
+    jobs = [(job, past) for job, past in view.past.jobs.items() if held(past.states) > 0]
+    idle = sorted(jobs, key=lambda item: -item[1].states.get("idle", 0.0))[:TOP]
+    notebooks = [item for item in jobs if kind(item[1]) == "interactive"]
+    notebooks.sort(key=lambda item: -lost(item[1].states))
+    half = [
+        item
+        for item in jobs
+        if held(item[1].states) >= LEAST_HELD
+        and kind(item[1]) != "interactive"
+        and used(item[1].states) / held(item[1].states) < HALF
+    ]
+    half.sort(key=lambda item: used(item[1].states) - held(item[1].states))
+    columns = (
+        *view.job_columns(),
+        TableColumn("held", "Held", "GPU hours"),
+        TableColumn("used", "Used", "share"),
+        TableColumn("idle", "Idle", "GPU hours"),
+        *view.cost_column("Cost of idling"),
+    )
+    asked = (view.over(history.JOBS),)
+    return (
+        Table(
+            "idle",
+            "Jobs that held idle GPUs",
+            columns,
+            tuple(_use(view, *item) for item in idle if item[1].states.get("idle", 0.0) >= 1),
+            asked,
+        ),
+        Table(
+            "notebooks",
+            "Notebooks",
+            columns,
+            tuple(_use(view, *item) for item in notebooks[:TOP]),
+            (*asked, view.over(history.JOB_KINDS)),
+        ),
+        Table(
+            "half_used",
+            "Jobs that used less than half of what they held",
+            columns,
+            tuple(_use(view, *item) for item in half[:TOP]),
+            asked,
+            note=f"Of jobs with {LEAST_HELD:g} GPU hours or more, without notebooks.",
+        ),
+    )
+
+
+def _use(view: PeriodView, job: JobKey, past: JobPast) -> tuple[Value, ...]:
+    idle_hours = past.states.get("idle", 0.0)
+    return (
+        *view.job_cells(job),
+        held(past.states),
+        ratio(used(past.states), held(past.states)),
+        idle_hours,
+        *view.cost(idle_hours, view.price_of(past)),
     )
 
 
 def training(view: PeriodView) -> ReportSection:
     """Goodput, MFU and steps."""
-    weeks: dict[int, Amounts] = defaultdict(lambda: defaultdict(float))
-    mfu_hours = mfu_weighted = 0.0
-    for past in view.past.jobs.values():
-        if kind(past) == "training":
-            for at, hours in past.held.items():
-                weeks[view.week(at)]["held"] += hours
-            for at, hours in past.useful.items():
-                weeks[view.week(at)]["useful"] += hours
-        for at, phases in past.phases.items():
-            week = weeks[view.week(at)]
-            week["step"] += phases.get("step", 0.0)
-            week["all"] += sum(phases.values())
-            if at in past.mfu:
-                week["mfu_hours"] += sum(phases.values())
-                week["mfu"] += past.mfu[at] * sum(phases.values())
-    for week in weeks.values():
-        mfu_hours += week["mfu_hours"]
-        mfu_weighted += week["mfu"]
+    weeks = _trained(view)
     total = added(weeks.values())
-    rows = tuple(
-        (
-            clock(max(end - WEEK, view.past.period.start)),
-            ratio(week["useful"], week["held"]),
-            ratio(week["step"], week["all"]),
-            ratio(week["mfu"], week["mfu_hours"]),
-            week["held"],
-        )
-        for end, week in sorted(weeks.items())
-    )
-    slower = sorted(_regressions(view), key=lambda found: -found[3])
     return ReportSection(
         "training",
         "Training",
         "Useful is the share of the time that training jobs held GPUs. Goodput is the share of "
         "their own time that they gave to steps, and MFU what they reached of the GPUs' peak, "
         "of jobs that report it."
-        if rows
+        if weeks
         else "No job trained, as far as is recorded.",
         (
             Figure(
@@ -259,47 +241,84 @@ def training(view: PeriodView) -> ReportSection:
             Figure(
                 "mfu",
                 "MFU",
-                ratio(mfu_weighted, mfu_hours),
+                ratio(total.get("mfu", 0.0), total.get("mfu_hours", 0.0)),
                 "share",
                 history.MFU.over("1d"),
                 "each job by its GPU hours",
             ),
         ),
+        (_by_week(view, weeks), _slower_steps(view)),
+    )
+
+
+def _trained(view: PeriodView) -> dict[int, Amounts]:
+    """By the week's end: what training held and used, and of jobs that report them, steps and MFU.
+
+    MFU is weighted with the hours of those that report it.
+    """
+    weeks: dict[int, Amounts] = defaultdict(lambda: defaultdict(float))
+    for past in view.past.jobs.values():
+        if kind(past) == "training":
+            for at, hours in past.held.items():
+                weeks[view.week(at)]["held"] += hours
+            for at, hours in past.useful.items():
+                weeks[view.week(at)]["useful"] += hours
+        for at, phases in past.phases.items():
+            week = weeks[view.week(at)]
+            week["step"] += phases.get("step", 0.0)
+            week["all"] += sum(phases.values())
+            if at in past.mfu:
+                week["mfu_hours"] += sum(phases.values())
+                week["mfu"] += past.mfu[at] * sum(phases.values())
+    return weeks
+
+
+def _by_week(view: PeriodView, weeks: Mapping[int, Amounts]) -> Table:
+    return Table(
+        "weeks",
+        "Training by week",
         (
-            Table(
-                "weeks",
-                "Training by week",
-                (
-                    TableColumn("week", "Begins"),
-                    TableColumn("useful", "Useful", "share"),
-                    TableColumn("goodput", "Goodput", "share"),
-                    TableColumn("mfu", "MFU", "share"),
-                    TableColumn("held", "Held", "GPU hours"),
-                ),
-                rows,
-                (
-                    history.JOBS.over("1d"),
-                    history.PHASES.over("1d"),
-                    history.MFU.over("1d"),
-                ),
-            ),
-            Table(
-                "step_regressions",
-                "Jobs whose steps take longer than before",
-                (
-                    *view.job_columns(),
-                    TableColumn("before", "Step in its first days", "seconds"),
-                    TableColumn("after", "Step in its last days", "seconds"),
-                    TableColumn("ratio", "Slower", "times"),
-                    TableColumn("since", "Since"),
-                ),
-                tuple((*view.job_cells(found[0]), *found[1:]) for found in slower[:TOP]),
-                (history.STEPS.over("1d"),),
-                note="The median of the last third of a job's days against that of the first "
-                f"third, of jobs with six days or more, from {SLOWER:g} times on. Runs of one "
-                "name count as one job.",
-            ),
+            TableColumn("week", "Begins"),
+            TableColumn("useful", "Useful", "share"),
+            TableColumn("goodput", "Goodput", "share"),
+            TableColumn("mfu", "MFU", "share"),
+            TableColumn("held", "Held", "GPU hours"),
         ),
+        tuple(
+            (
+                clock(max(end - WEEK, view.past.period.start)),
+                ratio(week["useful"], week["held"]),
+                ratio(week["step"], week["all"]),
+                ratio(week["mfu"], week["mfu_hours"]),
+                week["held"],
+            )
+            for end, week in sorted(weeks.items())
+        ),
+        (
+            history.JOBS.over("1d"),
+            history.PHASES.over("1d"),
+            history.MFU.over("1d"),
+        ),
+    )
+
+
+def _slower_steps(view: PeriodView) -> Table:
+    slower = sorted(_regressions(view), key=lambda found: -found[3])
+    return Table(
+        "step_regressions",
+        "Jobs whose steps take longer than before",
+        (
+            *view.job_columns(),
+            TableColumn("before", "Step in its first days", "seconds"),
+            TableColumn("after", "Step in its last days", "seconds"),
+            TableColumn("ratio", "Slower", "times"),
+            TableColumn("since", "Since"),
+        ),
+        tuple((*view.job_cells(found[0]), *found[1:]) for found in slower[:TOP]),
+        (history.STEPS.over("1d"),),
+        note="The median of the last third of a job's days against that of the first "
+        f"third, of jobs with six days or more, from {SLOWER:g} times on. Runs of one "
+        "name count as one job.",
     )
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 from gpunode.report import history
 from gpunode.report.document import Figure, ReportSection, Table, TableColumn
-from gpunode.report.history import HOUR, Amounts, JobKey, NodeKey
+from gpunode.report.history import HOUR, Amounts, JobKey, NodeKey, NodePast
 from gpunode.report.view import (
     MOST_ROWS,
     TOP,
@@ -30,33 +31,23 @@ LEAST_PEERS = 3
 LEAST_HOURS_TOGETHER = 12.0
 
 
+@dataclass(frozen=True, slots=True)
+class _Behind:
+    """A node that waits less than its peers, or surely is slow."""
+
+    node: NodeKey
+    gap: float
+    """Share of the hours by which it waits less, in the mean."""
+
+    jobs: int
+    hours: float
+    waited: float
+    """GPU hours of others."""
+
+
 def slow(view: PeriodView) -> ReportSection:
     """Nodes for which others wait."""
-    behind: dict[NodeKey, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0, 0.0])
-    jobs: dict[NodeKey, set[JobKey]] = defaultdict(set)
-    for (job, _), nodes in view.past.blocked.items():
-        waits = {node: sums[0] / sums[1] for node, sums in nodes.items() if sums[1] > 0}
-        if len(waits) < LEAST_PEERS:
-            continue
-        for node, own in waits.items():
-            peers = statistics.median(wait for other, wait in waits.items() if other != node)
-            if max(peers, own) < LATE_SHARE:
-                continue  # nobody waits, so nothing tells who is slow
-            hours = nodes[node][1]
-            gpus = sum(view.gpus(other) or 0.0 for other in waits if other != node)
-            sums = behind[node]
-            sums[0] += (peers - own) * hours
-            sums[1] += hours
-            sums[2] += max(0.0, peers - own) * hours * gpus
-            sums[3] += hours * gpus
-            jobs[node].add(job)
-    surely = {node: max(parts.values()) for node, parts in view.past.slow.items()}
-    found = [
-        (node, gap / hours, hours, max(waited, surely.get(node, 0.0) * together))
-        for node, (gap, hours, waited, together) in behind.items()
-        if hours >= LEAST_HOURS_TOGETHER and (gap / hours >= LATE_SHARE or node in surely)
-    ]
-    found.sort(key=lambda one: -one[3])
+    found = sorted(_behind(view), key=lambda one: -one.waited)
     return ReportSection(
         "slow_nodes",
         "Nodes slower than their peers",
@@ -81,16 +72,16 @@ def slow(view: PeriodView) -> ReportSection:
                 ),
                 tuple(
                     (
-                        view.node_name(node),
-                        gap,
-                        float(len(jobs[node])),
-                        hours,
-                        waited,
-                        *view.cost(waited),
-                        ", ".join(sorted(view.past.slow.get(node, ()))),
-                        surely.get(node),
+                        view.node_name(one.node),
+                        one.gap,
+                        float(one.jobs),
+                        one.hours,
+                        one.waited,
+                        *view.cost(one.waited),
+                        ", ".join(sorted(view.past.slow.get(one.node, ()))),
+                        _surely(view, one.node),
                     )
-                    for node, gap, hours, waited in found[:TOP]
+                    for one in found[:TOP]
                 ),
                 (
                     history.BLOCKED.over("1d"),
@@ -105,8 +96,92 @@ def slow(view: PeriodView) -> ReportSection:
     )
 
 
+def _behind(view: PeriodView) -> Iterator[_Behind]:
+    behind: dict[NodeKey, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0, 0.0])
+    jobs: dict[NodeKey, set[JobKey]] = defaultdict(set)
+    for (job, _), nodes in view.past.blocked.items():
+        waits = {node: sums[0] / sums[1] for node, sums in nodes.items() if sums[1] > 0}
+        if len(waits) < LEAST_PEERS:
+            continue
+        for node, own in waits.items():
+            peers = statistics.median(wait for other, wait in waits.items() if other != node)
+            if max(peers, own) < LATE_SHARE:
+                continue  # nobody waits, so nothing tells who is slow
+            hours = nodes[node][1]
+            gpus = sum(view.gpus(other) or 0.0 for other in waits if other != node)
+            sums = behind[node]
+            sums[0] += (peers - own) * hours
+            sums[1] += hours
+            sums[2] += max(0.0, peers - own) * hours * gpus
+            sums[3] += hours * gpus
+            jobs[node].add(job)
+    for node, (gap, hours, waited, together) in behind.items():
+        surely = _surely(view, node)
+        late = gap / hours >= LATE_SHARE or surely is not None
+        if hours >= LEAST_HOURS_TOGETHER and late:
+            at_least = (surely or 0.0) * together
+            yield _Behind(node, gap / hours, len(jobs[node]), hours, max(waited, at_least))
+
+
+def _surely(view: PeriodView, node: NodeKey) -> float | None:
+    """By how much a node is slow at least; None where nothing is sure."""
+    return max(view.past.slow.get(node, {}).values(), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Failures:
+    """How often something broke, how often it came, and the GPU hours that it took."""
+
+    of_fault: Mapping[str, list[float]]
+    of_node: Mapping[NodeKey, list[float]]
+    nodes: Mapping[str, set[NodeKey]]
+    """Those that had a fault, by the fault."""
+
+    times: Mapping[NodeKey, Amounts]
+    """How often each fault came, by the node."""
+
+    @property
+    def count(self) -> float:
+        return sum(count for count, _, _ in self.of_fault.values())
+
+
 def failures(view: PeriodView) -> ReportSection:
     """What broke, and for how long."""
+    found = _failures(view)
+    node_hours = sum(seen.hours for seen in view.past.nodes.values())
+    return ReportSection(
+        "failures",
+        "Failures",
+        "Faults that are worth waking somebody. Lost are the hours of the GPU, or of all GPUs "
+        "of the node, while the fault was there. A GPU may have worked meanwhile: they are no "
+        "part of the sums above. The same fault on the same part is one failure, "
+        "however often it came, until it has been gone for a week. One failure may show as several "
+        "faults."
+        if found.of_fault
+        else "No fault was recorded that is worth waking somebody.",
+        (
+            Figure(
+                "failures",
+                "Failures",
+                found.count,
+                "count",
+                f"{history.NODE_FAULTS.over('15m')} or {history.GPU_FAULTS.over('15m')}",
+                "that began",
+            ),
+            Figure(
+                "node_hours_between",
+                "Between two failures of a node",
+                _days(ratio(node_hours, found.count)),
+                "days",
+                view.over(history.NODE_HOURS),
+                "days on average",
+            ),
+        ),
+        (_by_fault(view, found), _by_node(view, found), *_breakers(view)),
+    )
+
+
+def _failures(view: PeriodView) -> _Failures:
     classes: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
     affected: dict[str, set[NodeKey]] = defaultdict(set)
     worst: dict[NodeKey, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
@@ -126,117 +201,96 @@ def failures(view: PeriodView) -> ReportSection:
         # Faults that a node has at once cost its GPUs once.
         most = (view.gpus(node) or math.inf) * history.FAULT_WINDOW / HOUR
         worst[node][2] = sum(min(most, hours) for hours in lost.values())
-    node_hours = sum(seen.hours for seen in view.past.nodes.values())
-    failures = sum(count for count, _, _ in classes.values())
-    asked = (view.over(history.NODE_FAULTS), view.over(history.GPU_FAULTS))
-    rows = tuple(
+    return _Failures(classes, worst, affected, faults_of)
+
+
+def _by_fault(view: PeriodView, found: _Failures) -> Table:
+    ranked = sorted(found.of_fault.items(), key=lambda item: -item[1][2])
+    return Table(
+        "faults",
+        "GPU hours lost by kind of fault",
         (
-            shown(fault),
-            count,
-            times,
-            float(len(affected[fault])),
-            hours,
-            *view.cost(hours),
-            ratio(len(view.hours), count),
-        )
-        for fault, (count, times, hours) in sorted(classes.items(), key=lambda item: -item[1][2])
-    )
-    return ReportSection(
-        "failures",
-        "Failures",
-        "Faults that are worth waking somebody. Lost are the hours of the GPU, or of all GPUs "
-        "of the node, while the fault was there. A GPU may have worked meanwhile: they are no "
-        "part of the sums above. The same fault on the same part is one failure, "
-        "however often it came, until it has been gone for a week. One failure may show as several "
-        "faults."
-        if rows
-        else "No fault was recorded that is worth waking somebody.",
-        (
-            Figure(
-                "failures",
-                "Failures",
-                failures,
-                "count",
-                f"{history.NODE_FAULTS.over('15m')} or {history.GPU_FAULTS.over('15m')}",
-                "that began",
-            ),
-            Figure(
-                "node_hours_between",
-                "Between two failures of a node",
-                _days(ratio(node_hours, failures)),
-                "days",
-                view.over(history.NODE_HOURS),
-                "days on average",
-            ),
+            TableColumn("fault", "Fault"),
+            TableColumn("count", "Failures", "count"),
+            TableColumn("times", "Times", "count"),
+            TableColumn("nodes", "Nodes", "count"),
+            TableColumn("lost", "Lost", "GPU hours"),
+            *view.cost_column(),
+            TableColumn("between", "Hours between two failures", "hours"),
         ),
+        tuple(
+            (
+                shown(fault),
+                count,
+                times,
+                float(len(found.nodes[fault])),
+                hours,
+                *view.cost(hours),
+                ratio(len(view.hours), count),
+            )
+            for fault, (count, times, hours) in ranked
+        ),
+        (view.over(history.NODE_FAULTS), view.over(history.GPU_FAULTS)),
+    )
+
+
+def _by_node(view: PeriodView, found: _Failures) -> Table:
+    ranked = sorted(found.of_node.items(), key=lambda item: -item[1][2])
+    return Table(
+        "nodes",
+        "Nodes that failed most",
         (
-            Table(
-                "faults",
-                "GPU hours lost by kind of fault",
-                (
-                    TableColumn("fault", "Fault"),
-                    TableColumn("count", "Failures", "count"),
-                    TableColumn("times", "Times", "count"),
-                    TableColumn("nodes", "Nodes", "count"),
-                    TableColumn("lost", "Lost", "GPU hours"),
-                    *view.cost_column(),
-                    TableColumn("between", "Hours between two failures", "hours"),
-                ),
-                rows,
-                asked,
+            TableColumn("node", "Node"),
+            TableColumn("count", "Failures", "count"),
+            TableColumn("times", "Times", "count"),
+            TableColumn("lost", "Lost", "GPU hours"),
+            TableColumn("faults", "Faults, and how often"),
+        ),
+        tuple(
+            (view.node_name(node), *sums, _often(found.times[node])) for node, sums in ranked[:TOP]
+        ),
+        (view.over(history.NODE_FAULTS), view.over(history.GPU_FAULTS)),
+    )
+
+
+def _breakers(view: PeriodView) -> tuple[Table, Table]:
+    """GPUs and nodes that broke or held up several jobs."""
+    return (
+        Table(
+            "breakers",
+            "GPUs that broke or held up several jobs",
+            (
+                TableColumn("node", "Node"),
+                TableColumn("gpu", "GPU"),
+                TableColumn("uuid", "UUID"),
+                TableColumn("incidents", "Incidents", "count"),
             ),
-            Table(
-                "nodes",
-                "Nodes that failed most",
-                (
-                    TableColumn("node", "Node"),
-                    TableColumn("count", "Failures", "count"),
-                    TableColumn("times", "Times", "count"),
-                    TableColumn("lost", "Lost", "GPU hours"),
-                    TableColumn("faults", "Faults, and how often"),
-                ),
-                tuple(
-                    (view.node_name(node), *sums, _often(faults_of[node]))
-                    for node, sums in sorted(worst.items(), key=lambda item: -item[1][2])[:TOP]
-                ),
-                asked,
+            tuple(
+                (view.node_name(node), gpu, uuid, count)
+                for (node, gpu, uuid), count in sorted(
+                    view.past.breakers.items(), key=lambda item: -item[1]
+                )
             ),
-            Table(
-                "breakers",
-                "GPUs that broke or held up several jobs",
-                (
-                    TableColumn("node", "Node"),
-                    TableColumn("gpu", "GPU"),
-                    TableColumn("uuid", "UUID"),
-                    TableColumn("incidents", "Incidents", "count"),
-                ),
-                tuple(
-                    (view.node_name(node), gpu, uuid, count)
-                    for (node, gpu, uuid), count in sorted(
-                        view.past.breakers.items(), key=lambda item: -item[1]
-                    )
-                ),
-                (history.BREAKERS,),
-                note="Within the 30 days before the end. Each job counts once for a GPU, and so "
-                "does each day with a fault, a reset or recoveries of an NVLink that no job met.",
+            (history.BREAKERS,),
+            note="Within the 30 days before the end. Each job counts once for a GPU, and so "
+            "does each day with a fault, a reset or recoveries of an NVLink that no job met.",
+        ),
+        Table(
+            "breaker_nodes",
+            "Nodes that broke or held up several jobs",
+            (
+                TableColumn("node", "Node"),
+                TableColumn("incidents", "Incidents", "count"),
             ),
-            Table(
-                "breaker_nodes",
-                "Nodes that broke or held up several jobs",
-                (
-                    TableColumn("node", "Node"),
-                    TableColumn("incidents", "Incidents", "count"),
-                ),
-                tuple(
-                    (view.node_name(node), count)
-                    for node, count in sorted(
-                        view.past.breaker_nodes.items(), key=lambda item: -item[1]
-                    )
-                ),
-                (history.BREAKER_NODES,),
-                note="The same, where each job counts once for all GPUs of a node. A day on which "
-                "an RDMA port lost its link again and again counts, too.",
+            tuple(
+                (view.node_name(node), count)
+                for node, count in sorted(
+                    view.past.breaker_nodes.items(), key=lambda item: -item[1]
+                )
             ),
+            (history.BREAKER_NODES,),
+            note="The same, where each job counts once for all GPUs of a node. A day on which "
+            "an RDMA port lost its link again and again counts, too.",
         ),
     )
 
@@ -244,27 +298,7 @@ def failures(view: PeriodView) -> ReportSection:
 def coverage(view: PeriodView) -> ReportSection:
     """Gaps, and nodes that came and went."""
     period = view.past.period
-    gaps = tuple(
-        (shown(cluster) or "the only one", clock(first - HOUR), clock(last), float(hours))
-        for cluster, own in sorted(view.past.clusters.items())
-        for first, last, hours in _gaps(own, period)
-    )
-    joined = [
-        (node, seen)
-        for node, seen in view.past.nodes.items()
-        if seen.hours < view.seen_at_most(node)
-    ]
-    joined.sort(key=lambda item: item[1].hours)
-    rows = tuple(
-        (
-            view.node_name(node),
-            view.begin(seen.first),
-            clock(seen.last),
-            seen.hours,
-            view.gpus(node),
-        )
-        for node, seen in joined[:MOST_ROWS]
-    )
+    partly = _seen_in_part(view)
     by_hour = history.STATES.over("1h")
     missing = view.missing_hours()
     expected = view.expected_hours()
@@ -272,7 +306,7 @@ def coverage(view: PeriodView) -> ReportSection:
         "coverage",
         "What is not known",
         f"{number(missing)} of {view.hours_of(expected)} have no data. "
-        f"{counted(len(view.past.nodes), 'node')} in all, {number(len(joined))} seen for part of "
+        f"{counted(len(view.past.nodes), 'node')} in all, {number(len(partly))} seen for part of "
         "the time. What was not seen is not counted anywhere."
         + (
             f" {number(view.total['unknown'])} GPU hours are unknown because sensors were "
@@ -306,34 +340,63 @@ def coverage(view: PeriodView) -> ReportSection:
                 "seen at some time",
             ),
         ),
+        (_without_data(view), _came_and_went(view, partly)),
+    )
+
+
+def _seen_in_part(view: PeriodView) -> list[tuple[NodeKey, NodePast]]:
+    """Nodes that were there for part of the time, the least seen first."""
+    found = [
+        (node, seen)
+        for node, seen in view.past.nodes.items()
+        if seen.hours < view.seen_at_most(node)
+    ]
+    return sorted(found, key=lambda item: item[1].hours)
+
+
+def _without_data(view: PeriodView) -> Table:
+    gaps = tuple(
+        (shown(cluster) or "the only one", clock(first - HOUR), clock(last), float(hours))
+        for cluster, own in sorted(view.past.clusters.items())
+        for first, last, hours in _gaps(own, view.past.period)
+    )
+    return Table(
+        "gaps",
+        "Hours without data",
         (
-            Table(
-                "gaps",
-                "Hours without data",
-                (
-                    TableColumn("cluster", "Cluster"),
-                    TableColumn("from", "From"),
-                    TableColumn("to", "To"),
-                    TableColumn("hours", "Hours", "count"),
-                ),
-                gaps[:MOST_ROWS],
-                (history.STATES.over("1h"),),
-            ),
-            Table(
-                "nodes",
-                "Nodes that came, went or were not seen",
-                (
-                    TableColumn("node", "Node"),
-                    TableColumn("first", "First day"),
-                    TableColumn("last", "Last day until"),
-                    TableColumn("hours", "Hours seen", "count"),
-                    TableColumn("gpus", "GPUs", "GPUs"),
-                ),
-                rows,
-                (history.NODE_HOURS.over("1d"),),
-                note=f"The {MOST_ROWS} seen least." if len(joined) > MOST_ROWS else "",
-            ),
+            TableColumn("cluster", "Cluster"),
+            TableColumn("from", "From"),
+            TableColumn("to", "To"),
+            TableColumn("hours", "Hours", "count"),
         ),
+        gaps[:MOST_ROWS],
+        (history.STATES.over("1h"),),
+    )
+
+
+def _came_and_went(view: PeriodView, nodes: Sequence[tuple[NodeKey, NodePast]]) -> Table:
+    return Table(
+        "nodes",
+        "Nodes that came, went or were not seen",
+        (
+            TableColumn("node", "Node"),
+            TableColumn("first", "First day"),
+            TableColumn("last", "Last day until"),
+            TableColumn("hours", "Hours seen", "count"),
+            TableColumn("gpus", "GPUs", "GPUs"),
+        ),
+        tuple(
+            (
+                view.node_name(node),
+                view.begin(seen.first),
+                clock(seen.last),
+                seen.hours,
+                view.gpus(node),
+            )
+            for node, seen in nodes[:MOST_ROWS]
+        ),
+        (history.NODE_HOURS.over("1d"),),
+        note=f"The {MOST_ROWS} seen least." if len(nodes) > MOST_ROWS else "",
     )
 
 

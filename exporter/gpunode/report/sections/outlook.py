@@ -143,37 +143,19 @@ def _gives_back_most(view: PeriodView) -> list[str]:
 def demand(view: PeriodView) -> ReportSection:
     """When GPUs are held, and when they run out."""
     whole = view.whole_hours()
-    of_week: dict[int, list[Amounts]] = defaultdict(list)
-    for at, states in whole.items():
-        of_week[_hour_of_week(at - HOUR)].append(states)
-    rows = tuple(
-        (
-            WEEKDAYS[hour // 24],
-            float(hour % 24),
-            sum(held(one) for one in of) / len(of),
-            sum(used(one) for one in of) / len(of),
-            sum(sum(one.values()) for one in of) / len(of),
-            ratio(sum(held(one) for one in of), sum(sum(one.values()) for one in of)),
-        )
-        for hour, of in sorted(of_week.items())
-    )
-    by_hour = history.STATES.over("1h")
-    hours_of_days: dict[int, list[Amounts]] = defaultdict(list)
-    for at, states in whole.items():
-        hours_of_days[view.past.day(at)].append(states)
-    full = sum(
-        sum(states.values()) > 0 and held(states) / sum(states.values()) >= FULL
-        for states in whole.values()
-    )
-    days = {end: _Day.of(of) for end, of in sorted(hours_of_days.items()) if len(of) >= NEARLY_ALL}
+    days = _busiest(view, whole)
     end = view.past.period.end
     line = trend({(at - end) / DAY: day.held for at, day in days.items()})
     lately = [day for at, day in days.items() if end - at < WEEK]
     supply_now = statistics.fmean(day.supply for day in lately) if lately else None
     merely = statistics.fmean(day.held - day.used for day in lately) if lately else None
+    full = sum(
+        sum(states.values()) > 0 and held(states) / sum(states.values()) >= FULL
+        for states in whole.values()
+    )
     full_days = sum(day.supply > 0 and day.held / day.supply >= FULL for day in lately)
     holdings = reclaimable(view)
-    gains = line.gains() if line else None
+    by_hour = history.STATES.over("1h")
     return ReportSection(
         "demand",
         "Demand and supply",
@@ -198,87 +180,127 @@ def demand(view: PeriodView) -> ReportSection:
                 by_hour,
                 "GPUs in the busiest hour of a day, in the last week",
             ),
-            Figure(
-                "demand_gain",
-                "Demand grows",
-                line.gain * 7 if line else None,
-                "GPUs",
-                by_hour,
-                "GPUs a week"
-                + (
-                    f" (80\u202f%: {gained(gains[0] * 7)} to {gained(gains[1] * 7)})"
-                    if gains
-                    else ""
-                ),
-            ),
-            Figure(
-                "days_until_full",
-                "Supply runs out in",
-                line.reaches(supply_now)[0] if line and supply_now else None,
-                "days",
-                by_hour,
-                f"days, if the trend goes on{_sure(line, supply_now)}",
-            ),
+            *_outlook(line, supply_now),
         ),
         (
-            Table(
-                "week",
-                "Demand by hour of the week, UTC",
-                (
-                    TableColumn("weekday", "Day"),
-                    TableColumn("hour", "Hour", "count"),
-                    TableColumn("held", "GPUs held", "GPUs"),
-                    TableColumn("used", "GPUs used", "GPUs"),
-                    TableColumn("supply", "GPUs", "GPUs"),
-                    TableColumn("share", "Held", "share"),
-                ),
-                rows,
-                (history.STATES.over("1h"),),
-                hidden=True,
-            ),
-            Table(
-                "reclaimable",
-                "Holdings that might be reclaimed",
-                (
-                    *view.job_columns(),
-                    TableColumn("held", "GPUs held", "GPUs"),
-                    TableColumn("idle", "of them idle", "GPUs"),
-                    *view.cost_column("Price of a week of it"),
-                ),
-                tuple(
-                    (
-                        *view.job_cells(one.job),
-                        one.held,
-                        one.idle,
-                        *view.cost(one.idle * WEEK / HOUR, view.price_of(view.past.jobs[one.job])),
-                    )
-                    for one in holdings
-                ),
-                (history.JOBS.over("1d"),),
-                note="The jobs that held most idle GPUs in the last week, in the mean over it, and "
-                f"held some on its last day: {IDLE_SHARE:.0%} of them idle or more.",
-            ),
-            Table(
-                "trend",
-                "Busiest hour of each day, and the trend",
-                (
-                    TableColumn("day", "Day"),
-                    TableColumn("busiest", "GPUs held", "GPUs"),
-                    TableColumn("used", "of them used", "GPUs"),
-                    TableColumn("supply", "GPUs", "GPUs"),
-                    TableColumn("trend", "Trend", "GPUs"),
-                    TableColumn("low", "Trend, low", "GPUs"),
-                    TableColumn("high", "Trend, high", "GPUs"),
-                ),
-                tuple(_trend_rows(view, days, line, supply_now)),
-                (history.STATES.over("1h"),),
-                note="A straight line through the busiest hour of each day, without the hours of "
-                "which a cluster has no data. Its 80\u202f% interval takes into account that jobs "
-                "last: a busy day follows another. It is of the line, not of a single day. Supply "
-                "is taken to stay as it was in the last week.",
-                hidden=True,
-            ),
+            _by_hour_of_week(whole),
+            _reclaimable(view, holdings),
+            _trend_of_days(view, days, line, supply_now),
         ),
+    )
+
+
+def _busiest(view: PeriodView, whole: Mapping[int, Amounts]) -> dict[int, _Day]:
+    """The days of which enough hours are known to tell the busiest, by their ends."""
+    hours: dict[int, list[Amounts]] = defaultdict(list)
+    for at, states in whole.items():
+        hours[view.past.day(at)].append(states)
+    return {end: _Day.of(of) for end, of in sorted(hours.items()) if len(of) >= NEARLY_ALL}
+
+
+def _outlook(line: Trend | None, supply: float | None) -> tuple[Figure, Figure]:
+    """How demand grows, and when that takes all there is."""
+    by_hour = history.STATES.over("1h")
+    gains = line.gains() if line else None
+    return (
+        Figure(
+            "demand_gain",
+            "Demand grows",
+            line.gain * 7 if line else None,
+            "GPUs",
+            by_hour,
+            "GPUs a week"
+            + (f" (80\u202f%: {gained(gains[0] * 7)} to {gained(gains[1] * 7)})" if gains else ""),
+        ),
+        Figure(
+            "days_until_full",
+            "Supply runs out in",
+            line.reaches(supply)[0] if line and supply else None,
+            "days",
+            by_hour,
+            f"days, if the trend goes on{_sure(line, supply)}",
+        ),
+    )
+
+
+def _by_hour_of_week(whole: Mapping[int, Amounts]) -> Table:
+    of_week: dict[int, list[Amounts]] = defaultdict(list)
+    for at, states in whole.items():
+        of_week[_hour_of_week(at - HOUR)].append(states)
+    return Table(
+        "week",
+        "Demand by hour of the week, UTC",
+        (
+            TableColumn("weekday", "Day"),
+            TableColumn("hour", "Hour", "count"),
+            TableColumn("held", "GPUs held", "GPUs"),
+            TableColumn("used", "GPUs used", "GPUs"),
+            TableColumn("supply", "GPUs", "GPUs"),
+            TableColumn("share", "Held", "share"),
+        ),
+        tuple(
+            (
+                WEEKDAYS[hour // 24],
+                float(hour % 24),
+                sum(held(one) for one in of) / len(of),
+                sum(used(one) for one in of) / len(of),
+                sum(sum(one.values()) for one in of) / len(of),
+                ratio(sum(held(one) for one in of), sum(sum(one.values()) for one in of)),
+            )
+            for hour, of in sorted(of_week.items())
+        ),
+        (history.STATES.over("1h"),),
+        hidden=True,
+    )
+
+
+def _reclaimable(view: PeriodView, holdings: Sequence[Holding]) -> Table:
+    return Table(
+        "reclaimable",
+        "Holdings that might be reclaimed",
+        (
+            *view.job_columns(),
+            TableColumn("held", "GPUs held", "GPUs"),
+            TableColumn("idle", "of them idle", "GPUs"),
+            *view.cost_column("Price of a week of it"),
+        ),
+        tuple(
+            (
+                *view.job_cells(one.job),
+                one.held,
+                one.idle,
+                *view.cost(one.idle * WEEK / HOUR, view.price_of(view.past.jobs[one.job])),
+            )
+            for one in holdings
+        ),
+        (history.JOBS.over("1d"),),
+        note="The jobs that held most idle GPUs in the last week, in the mean over it, and "
+        f"held some on its last day: {IDLE_SHARE:.0%} of them idle or more.",
+    )
+
+
+def _trend_of_days(
+    view: PeriodView, days: Mapping[int, _Day], line: Trend | None, supply: float | None
+) -> Table:
+    return Table(
+        "trend",
+        "Busiest hour of each day, and the trend",
+        (
+            TableColumn("day", "Day"),
+            TableColumn("busiest", "GPUs held", "GPUs"),
+            TableColumn("used", "of them used", "GPUs"),
+            TableColumn("supply", "GPUs", "GPUs"),
+            TableColumn("trend", "Trend", "GPUs"),
+            TableColumn("low", "Trend, low", "GPUs"),
+            TableColumn("high", "Trend, high", "GPUs"),
+        ),
+        tuple(_trend_rows(view, days, line, supply)),
+        (history.STATES.over("1h"),),
+        note="A straight line through the busiest hour of each day, without the hours of "
+        "which a cluster has no data. Its 80\u202f% interval takes into account that jobs "
+        "last: a busy day follows another. It is of the line, not of a single day. Supply "
+        "is taken to stay as it was in the last week.",
+        hidden=True,
     )
 
 
@@ -417,25 +439,34 @@ def change(view: PeriodView) -> ReportSection:
             else f"There are no data of the {view.length()} before to compare with.",
             (),
         )
-    then, now = totals(before), view.total
-    rows: list[tuple[Value, ...]] = []
+    new, old = (_energy_of_useful_hour(past) for past in (view.past, before))
+    energy = (
+        f" A useful GPU hour took {number(new)} kWh, before {number(old)}." if new and old else ""
+    )
+    says = f"Compared with the {view.length()} before, of which {known} have data.{energy}"
+    return _changed(view, says, (*_shares_of_all(view), *_shares_of_namespaces(view)))
 
-    def compare(
-        what: str, new: float | None, old: float | None, *, more_is_better: bool | None
-    ) -> None:
-        """None is for what is neither good nor bad by itself."""
-        if new is None or old is None:
-            return
-        difference = new - old
-        verdict = "as before"
-        if abs(difference) >= 0.001:
-            verdict = (
-                ("more" if difference > 0 else "less")
-                if more_is_better is None
-                else ("better" if (difference > 0) == more_is_better else "worse")
-            )
-        rows.append((what, new, old, difference, verdict))
 
+def _compared(
+    what: str, new: float | None, old: float | None, *, more_is_better: bool | None
+) -> Iterator[tuple[Value, ...]]:
+    """A row if both are known; None is for what is neither good nor bad by itself."""
+    if new is None or old is None:
+        return
+    difference = new - old
+    verdict = "as before"
+    if abs(difference) >= 0.001:
+        verdict = (
+            ("more" if difference > 0 else "less")
+            if more_is_better is None
+            else ("better" if (difference > 0) == more_is_better else "worse")
+        )
+    yield what, new, old, difference, verdict
+
+
+def _shares_of_all(view: PeriodView) -> Iterator[tuple[Value, ...]]:
+    """What was held, used and useful, what was lost to each state, and goodput."""
+    now, then = view.total, totals(view.before)
     for what, of, whole, more_is_better in (
         ("Held, of all GPU hours", held, lambda one: sum(one.values()), None),
         ("Used, of all GPU hours", used, lambda one: sum(one.values()), True),
@@ -443,7 +474,7 @@ def change(view: PeriodView) -> ReportSection:
         ("Used, of what was held", used, held, True),
         ("Useful, of what was held", useful, held, True),
     ):
-        compare(
+        yield from _compared(
             what,
             ratio(of(now), whole(now)),
             ratio(of(then), whole(then)),
@@ -451,46 +482,29 @@ def change(view: PeriodView) -> ReportSection:
         )
     for state in LOST:
         if now.get(state, 0.0) or then.get(state, 0.0):
-            compare(
+            yield from _compared(
                 f"{words.STATES[state]} ({state}), of what was held".capitalize(),
                 ratio(now.get(state, 0.0), held(now)),
                 ratio(then.get(state, 0.0), held(then)),
                 more_is_better=False,
             )
-    compare("Goodput of training", _goodput(view.past), _goodput(before), more_is_better=True)
-    shares = [
+    goodput, before = _goodput(view.past), _goodput(view.before)
+    yield from _compared("Goodput of training", goodput, before, more_is_better=True)
+
+
+def _shares_of_namespaces(view: PeriodView) -> Iterator[tuple[Value, ...]]:
+    """What the largest owners of both periods lost."""
+    now, then = (
         {
             name: (ratio(lost(states), held(states)), held(states))
             for name, states in past.namespaces.items()
             if held(states) >= LEAST_HELD
         }
-        for past in (view.past, before)
-    ]
-    largest = sorted(shares[0].keys() & shares[1].keys(), key=lambda name: -shares[0][name][1])[
-        :TOP
-    ]
-    for name in largest:
-        compare(
-            f"Lost by {shown(name) or 'no namespace'}, of what it held",
-            shares[0][name][0],
-            shares[1][name][0],
-            more_is_better=False,
-        )
-    kilowatt_hours = []
-    for past in (view.past, before):
-        days = energy_by_day(past).values()
-        drawn, hours = sum(day[0] for day in days), sum(day[1] for day in days)
-        kilowatt_hours.append(ratio(drawn, hours))
-    new, old = kilowatt_hours
-    energy = ""
-    if new is not None and old is not None and old > 0:
-        energy = (
-            f" A useful GPU hour took {number(new)} kWh, before {number(old)}."
-            if new and old
-            else ""
-        )
-    says = f"Compared with the {view.length()} before, of which {known} have data.{energy}"
-    return _changed(view, says, tuple(rows))
+        for past in (view.past, view.before)
+    )
+    for name in sorted(now.keys() & then.keys(), key=lambda name: -now[name][1])[:TOP]:
+        what = f"Lost by {shown(name) or 'no namespace'}, of what it held"
+        yield from _compared(what, now[name][0], then[name][0], more_is_better=False)
 
 
 def _changed(view: PeriodView, says: str, rows: tuple[tuple[Value, ...], ...]) -> ReportSection:
@@ -530,3 +544,8 @@ def _hour_of_week(at: int) -> int:
 def _goodput(past: Past) -> float | None:
     phases = added(phases for job in past.jobs.values() for phases in job.phases.values())
     return ratio(phases.get("step", 0.0), sum(phases.values()))
+
+
+def _energy_of_useful_hour(past: Past) -> float | None:
+    days = energy_by_day(past).values()
+    return ratio(sum(day[0] for day in days), sum(day[1] for day in days))

@@ -27,10 +27,8 @@ YOUNG = 2 * RATE
 
 def seconds(view: JobView) -> ReportSection:
     """Its GPU time by state."""
-    run, past = view.run, view.past
-    latest = past.states_now
+    run = view.run
     of_known = "of what is known" if view.unknown else "of it"
-    rows = sorted(view.states.items(), key=lambda item: -item[1])
     return ReportSection(
         "seconds",
         "Where its time went",
@@ -63,51 +61,59 @@ def seconds(view: JobView) -> ReportSection:
             ),
             Figure("unknown", "Unknown", view.unknown, "GPU hours", note="GPU hours"),
         ),
+        (_by_state(view), _over_time(view)),
+    )
+
+
+def _by_state(view: JobView) -> Table:
+    rows = sorted(view.states.items(), key=lambda item: -item[1])
+    latest = view.past.states_now
+    return Table(
+        "states",
+        "By state",
         (
-            Table(
-                "states",
-                "By state",
-                (
-                    TableColumn("state", "State"),
-                    TableColumn("meaning", "Meaning"),
-                    TableColumn("gpu_hours", "GPU hours", "GPU hours"),
-                    TableColumn("share", "Share", "share"),
-                    TableColumn("latest", f"Last {lasting(RATE)}", "share"),
-                    *view.cost_column("Cost"),
-                ),
-                tuple(
-                    (
-                        state,
-                        words.STATES.get(state, state),
-                        hours,
-                        ratio(hours, view.held),
-                        ratio(latest.get(state, 0.0), held(latest)),
-                        *view.cost(hours),
-                    )
-                    for state, hours in rows
-                    if state != "free" and hours > 0
-                ),
-                (view.promql(asked.SECONDS),),
-                nothing="Nothing is recorded.",
-            ),
-            Table(
-                "timeline",
-                "Over time",
-                (
-                    TableColumn("at", "Begins"),
-                    *(TableColumn(state, state, "GPU hours") for state in words.STATES),
-                ),
-                tuple(
-                    (
-                        clock(past.begin(end)),
-                        *(past.states.get(end, {}).get(state) for state in words.STATES),
-                    )
-                    for end in asked.moments(past)
-                ),
-                (asked.SECONDS.of(run.job, past.length),),
-                hidden=True,
-            ),
+            TableColumn("state", "State"),
+            TableColumn("meaning", "Meaning"),
+            TableColumn("gpu_hours", "GPU hours", "GPU hours"),
+            TableColumn("share", "Share", "share"),
+            TableColumn("latest", f"Last {lasting(RATE)}", "share"),
+            *view.cost_column("Cost"),
         ),
+        tuple(
+            (
+                state,
+                words.STATES.get(state, state),
+                hours,
+                ratio(hours, view.held),
+                ratio(latest.get(state, 0.0), held(latest)),
+                *view.cost(hours),
+            )
+            for state, hours in rows
+            if state != "free" and hours > 0
+        ),
+        (view.promql(asked.SECONDS),),
+        nothing="Nothing is recorded.",
+    )
+
+
+def _over_time(view: JobView) -> Table:
+    past = view.past
+    return Table(
+        "timeline",
+        "Over time",
+        (
+            TableColumn("at", "Begins"),
+            *(TableColumn(state, state, "GPU hours") for state in words.STATES),
+        ),
+        tuple(
+            (
+                clock(past.begin(end)),
+                *(past.states.get(end, {}).get(state) for state in words.STATES),
+            )
+            for end in asked.moments(past)
+        ),
+        (asked.SECONDS.of(view.run.job, past.length),),
+        hidden=True,
     )
 
 
@@ -216,37 +222,9 @@ def _step(past: RunPast) -> float | None:
 def runs(view: JobView) -> ReportSection:
     """The run beside the last ones."""
     past = view.past
-
-    def row(
-        name: str,
-        start: int,
-        lasted: float,
-        gpus: int,
-        states: Amounts,
-        causes: Amounts,
-        step: float | None,
-    ) -> tuple[Value, ...]:
-        losses, whole = losses_of(states, causes), held(states)
-        alike = [
-            loss.name
-            for loss in losses
-            if loss.given_back >= CLEARLY * whole > 0
-            and is_as_much(loss.given_back, losses[0].given_back, whole)
-        ]
-        return (
-            name,
-            clock(start),
-            lasted,
-            float(gpus),
-            useful_share(states),
-            known_lost(states),
-            *view.cost(known_lost(states)),
-            step,
-            ", ".join(alike) or "-",
-        )
-
     rows = [
-        row(
+        _run(
+            view,
             "this run",
             view.run.first,
             view.run.seconds,
@@ -256,7 +234,7 @@ def runs(view: JobView) -> ReportSection:
             _step(past),
         ),
         *(
-            row(one.name, one.start, one.seconds, one.gpus, one.states, one.causes, one.step)
+            _run(view, one.name, one.start, one.seconds, one.gpus, one.states, one.causes, one.step)
             for one in past.earlier
         ),
     ]
@@ -289,6 +267,37 @@ def runs(view: JobView) -> ReportSection:
                 (view.promql(asked.SECONDS), view.promql(asked.STEPS)),
             ),
         ),
+    )
+
+
+def _run(
+    view: JobView,
+    name: str,
+    start: int,
+    lasted: float,
+    gpus: int,
+    states: Amounts,
+    causes: Amounts,
+    step: float | None,
+) -> tuple[Value, ...]:
+    """A row of a run; what it lost most to are the causes that took as much as the first."""
+    losses, whole = losses_of(states, causes), held(states)
+    alike = [
+        loss.name
+        for loss in losses
+        if loss.given_back >= CLEARLY * whole > 0
+        and is_as_much(loss.given_back, losses[0].given_back, whole)
+    ]
+    return (
+        name,
+        clock(start),
+        lasted,
+        float(gpus),
+        useful_share(states),
+        known_lost(states),
+        *view.cost(known_lost(states)),
+        step,
+        ", ".join(alike) or "-",
     )
 
 
