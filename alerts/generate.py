@@ -123,16 +123,7 @@ def thresholds() -> str:
         "",
         "| alert | group | severity | when | | meaning | remedy |",
         "|---|---|---|---|---|---|---|",
-    ]
-    for row in THRESHOLDS:
-        for tier in row.tiers:
-            name = f"[{row.alert}](../alerts/runbooks/{row.alert}.md)"
-            cells = (
-                *(name, row.group, tier.severity, when(row, tier), lasting(tier)),
-                *(row.meaning, row.remedy),
-            )
-            lines.append("| " + " | ".join(cells) + " |")
-    lines += [
+        *_alerts(),
         "",
         "## Lines on dashboards",
         "",
@@ -156,13 +147,8 @@ def thresholds() -> str:
         "",
         "| setting | value | meaning |",
         "|---|---|---|",
+        *_settings(),
     ]
-    for name, setting in SETTINGS.items():
-        value = setting.value if isinstance(setting.value, str) else number(setting.value)
-        shown = "`{}`".format(value.replace("|", "\\|")) if value else "empty"
-        if in_documents(setting) != value:
-            shown += f" ({in_documents(setting)})"
-        lines.append(f"| `{name}` | {shown} | {setting.meaning} |")
     lines += ["", "## Recording rules", "", "| rule | what it is |", "|---|---|"]
     lines += [f"| `{record.name}` | {record.purpose} |" for record in RECORDS]
     lines += [
@@ -180,6 +166,27 @@ def thresholds() -> str:
         "```",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _alerts() -> Iterator[str]:
+    """A row for each severity of each alert."""
+    for row in THRESHOLDS:
+        for tier in row.tiers:
+            name = f"[{row.alert}](../alerts/runbooks/{row.alert}.md)"
+            cells = (
+                *(name, row.group, tier.severity, when(row, tier), lasting(tier)),
+                *(row.meaning, row.remedy),
+            )
+            yield "| " + " | ".join(cells) + " |"
+
+
+def _settings() -> Iterator[str]:
+    for name, setting in SETTINGS.items():
+        value = setting.value if isinstance(setting.value, str) else number(setting.value)
+        shown = "`{}`".format(value.replace("|", "\\|")) if value else "empty"
+        if in_documents(setting) != value:
+            shown += f" ({in_documents(setting)})"
+        yield f"| `{name}` | {shown} | {setting.meaning} |"
 
 
 def files() -> dict[str, str]:

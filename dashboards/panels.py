@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from typing import Any
@@ -208,23 +208,6 @@ def _graph(
     highest: float | None,
     stacked: bool = False,
 ) -> Panel:
-    custom = common.GraphFieldConfig(
-        draw_style=common.GraphDrawStyle.LINE,
-        line_width=0 if stacked else 1,
-        fill_opacity=100 if stacked else 0,
-        show_points=common.VisibilityMode.NEVER,
-        stacking=common.StackingConfig(
-            mode=common.StackingMode.NORMAL if stacked else common.StackingMode.NONE, group="A"
-        ),
-        thresholds_style=common.GraphThresholdsStyleConfig(
-            mode=common.GraphThresholdsStyleMode.DASHED
-            if limit
-            else common.GraphThresholdsStyleMode.OFF
-        ),
-        axis_soft_min=0,
-        axis_soft_max=limit.threshold * 1.1 if limit else None,
-        span_nulls=False,
-    )
     options = {
         "legend": common.VizLegendOptions(
             display_mode=common.LegendDisplayMode.TABLE,
@@ -247,7 +230,7 @@ def _graph(
         needs,
         limit,
         options,
-        custom,
+        _drawn(limit, stacked=stacked),
         about=about,
     )
     defaults = _defaults(panel)
@@ -258,6 +241,27 @@ def _graph(
         defaults.min_val = 0
     _coloured(panel, colours or {})
     return panel
+
+
+def _drawn(limit: Limit | None, *, stacked: bool) -> common.GraphFieldConfig:
+    """How series are drawn: as lines, with a dashed one at the limit, or as areas."""
+    return common.GraphFieldConfig(
+        draw_style=common.GraphDrawStyle.LINE,
+        line_width=0 if stacked else 1,
+        fill_opacity=100 if stacked else 0,
+        show_points=common.VisibilityMode.NEVER,
+        stacking=common.StackingConfig(
+            mode=common.StackingMode.NORMAL if stacked else common.StackingMode.NONE, group="A"
+        ),
+        thresholds_style=common.GraphThresholdsStyleConfig(
+            mode=common.GraphThresholdsStyleMode.DASHED
+            if limit
+            else common.GraphThresholdsStyleMode.OFF
+        ),
+        axis_soft_min=0,
+        axis_soft_max=limit.threshold * 1.1 if limit else None,
+        span_nulls=False,
+    )
 
 
 def only_now(panel: Panel) -> None:
@@ -302,16 +306,7 @@ def figure(
     # A figure is as large as its panel allows, and the description says the rest.
     short = nothing or (f"Needs {needs.split(':')[0]}" if needs else "")
     if among:
-        *others, asked = queries
-        label = asked.legend.strip("{}") or "said"
-        none = f"0 * ({among.expression})"
-        if named:
-            none = f'label_replace({none}, "{label}", "{nothing}", "", "")'
-        answered = f"({asked.expression})" + (f" or on () {none}" if nothing else "")
-        unseen = f'{OR_UNSEEN}, "{label}", "{among.legend}", "", "")'
-        if others:  # which may have answered
-            unseen += f" unless on () ({among.expression})"
-        queries = [*others, replace(asked, expression=answered + unseen)]
+        queries = _answered(queries, among, nothing, named=named)
         short = NO_ANSWER
     panel = _panel(
         "stat",
@@ -342,6 +337,22 @@ def figure(
         _override(panel, name, unit=its)
     _coloured(panel, colours or {})
     return panel
+
+
+def _answered(
+    queries: Sequence[Query], among: Query, nothing: str, *, named: bool
+) -> Sequence[Query]:
+    """The queries of a figure, of which the last answers ``nothing``, or that all is unseen."""
+    *others, asked = queries
+    label = asked.legend.strip("{}") or "said"
+    none = f"0 * ({among.expression})"
+    if named:
+        none = f'label_replace({none}, "{label}", "{nothing}", "", "")'
+    answered = f"({asked.expression})" + (f" or on () {none}" if nothing else "")
+    unseen = f'{OR_UNSEEN}, "{label}", "{among.legend}", "", "")'
+    if others:  # which may have answered
+        unseen += f" unless on () ({among.expression})"
+    return [*others, replace(asked, expression=answered + unseen)]
 
 
 def bars(
@@ -545,7 +556,21 @@ def rows_of(
     shown = {**names, **{field: column for field, column in figures.items() if column}}
     hidden += carried
     shown |= {field: field for field in hidden}
-    panel.transformations = [
+    panel.transformations = _one_table(shown, alone=alone)
+    _defaults(panel).mappings = [*_absent()]
+    units = {column: unit for column, (_, unit) in columns.items() if column}
+    _sized(panel, units, decimals or {}, names.values(), shown.values())
+    for field in hidden:
+        _override(panel, field, **{"custom.hidden": True})
+    for column, url in (links or {}).items():
+        _override(panel, column, links=[{"title": f"Show this {column}", "url": url}])
+    _valued(panel, values or {}, meanings or {}, nothing)
+    return panel
+
+
+def _one_table(shown: Mapping[str, str], *, alone: bool) -> list[DataTransformerConfig]:
+    """The answers to all queries as one table of these fields, by the names of their columns."""
+    return [
         # First, since names of metrics, where answers have them, would keep rows apart.
         DataTransformerConfig(
             id_val="filterFieldsByName",
@@ -561,33 +586,49 @@ def rows_of(
             },
         ),
     ]
-    # A cell without a value would say what an empty table says.
-    nowhere = (SpecialValueMatch.NULL_AND_NAN, SpecialValueMatch.EMPTY)
-    absent: list[ValueMap | SpecialValueMap] = [_shown_as(match, ABSENT) for match in nowhere]
-    uncoloured = [_shown_as(match, ABSENT, NO_COLOUR) for match in nowhere]
-    _defaults(panel).mappings = [*absent]
-    for column, unit in ((column, unit) for column, (_, unit) in columns.items() if column):
+
+
+def _sized(
+    panel: Panel,
+    units: Mapping[str, str],
+    decimals: Mapping[str, int],
+    named: Collection[str],
+    shown: Collection[str],
+) -> None:
+    """Units and decimals of columns of figures, and how wide these and others are."""
+    for column, unit in units.items():
         width = max(OF_UNITS.get(unit, 52), 26 + 7 * len(column))
         _override(panel, column, unit=unit, **{"custom.width": width})
-        if (digits := (decimals or {}).get(column, OF_CELLS.get(unit))) is not None:
+        if (digits := decimals.get(column, OF_CELLS.get(unit))) is not None:
             _override(panel, column, decimals=digits)
     for column, pixels in NARROW.items():
-        if column in names.values():
+        if column in named:
             _override(panel, column, **{"custom.width": pixels})
     for column, pixels in LONG.items():
-        if column in shown.values():
+        if column in shown:
             _override(panel, column, **{"custom.minWidth": pixels})
-    for field in hidden:
-        _override(panel, field, **{"custom.hidden": True})
-    for column, url in (links or {}).items():
-        _override(panel, column, links=[{"title": f"Show this {column}", "url": url}])
-    for column, texts in (meanings or {}).items():
+
+
+def _absent(colour: str | None = None) -> list[ValueMap | SpecialValueMap]:
+    """A cell without a value, which would say what an empty table says."""
+    nowhere = (SpecialValueMatch.NULL_AND_NAN, SpecialValueMatch.EMPTY)
+    return [_shown_as(match, ABSENT, colour) for match in nowhere]
+
+
+def _valued(
+    panel: Panel,
+    values: Mapping[str, Colours],
+    meanings: Mapping[str, Mapping[str, str]],
+    nothing: str,
+) -> None:
+    """What is shown for the values of columns, and in which colours."""
+    for column, texts in meanings.items():
         shown_for = {
             value: ValueMappingResult(text=text, index=at)
             for at, (value, text) in enumerate(texts.items())
         }
-        _override(panel, column, mappings=[ValueMap(options=shown_for), *absent])
-    for column, colours in (values or {}).items():
+        _override(panel, column, mappings=[ValueMap(options=shown_for), *_absent()])
+    for column, colours in values.items():
         plain = {nothing: NO_COLOUR} if nothing else {}
         mapping = ValueMap(
             options={
@@ -598,10 +639,9 @@ def rows_of(
         _override(
             panel,
             column,
-            mappings=[mapping, *uncoloured],
+            mappings=[mapping, *_absent(NO_COLOUR)],
             **{"custom.cellOptions": {"type": "color-background", "mode": "basic"}},
         )
-    return panel
 
 
 def _panel(
@@ -632,19 +672,7 @@ def _panel(
         title=title,
         description=asked,
         datasource=DATASOURCE,
-        targets=[
-            prometheus.Dataquery(
-                datasource=DATASOURCE,
-                expr=query.expression,
-                legend_format=query.legend or "__auto",
-                ref_id=letter,
-                instant=instant,
-                range_val=not instant,
-                editor_mode=prometheus.QueryEditorMode.CODE,
-                format_val=prometheus.PromQueryFormat.TIME_SERIES,
-            )
-            for letter, query in zip(string.ascii_uppercase, queries, strict=False)
-        ],
+        targets=[*_targets(queries, instant=instant)],
         links=[
             DashboardLink(
                 title=f"Runbook: {alert}",
@@ -660,19 +688,40 @@ def _panel(
                 unit=unit,
                 no_value=nothing or (f"No data. Needs {needs}" if needs else "No data"),
                 thresholds=_steps(limit),
-                color=FieldColor(
-                    mode=FieldColorModeId.THRESHOLDS
-                    if limit and instant
-                    else FieldColorModeId.FIXED
-                    if instant
-                    else FieldColorModeId.PALETTE_CLASSIC,
-                    fixed_color=palette.PLAIN if instant and not limit else None,
-                ),
+                color=_colour(limit, instant=instant),
                 mappings=[],
                 custom=custom or {},
             ),
             overrides=[],
         ),
+    )
+
+
+def _targets(queries: Sequence[Query], *, instant: bool) -> list[prometheus.Dataquery]:
+    return [
+        prometheus.Dataquery(
+            datasource=DATASOURCE,
+            expr=query.expression,
+            legend_format=query.legend or "__auto",
+            ref_id=letter,
+            instant=instant,
+            range_val=not instant,
+            editor_mode=prometheus.QueryEditorMode.CODE,
+            format_val=prometheus.PromQueryFormat.TIME_SERIES,
+        )
+        for letter, query in zip(string.ascii_uppercase, queries, strict=False)
+    ]
+
+
+def _colour(limit: Limit | None, *, instant: bool) -> FieldColor:
+    """Series have one each; what is shown as it is now has that of its limit."""
+    return FieldColor(
+        mode=FieldColorModeId.THRESHOLDS
+        if limit and instant
+        else FieldColorModeId.FIXED
+        if instant
+        else FieldColorModeId.PALETTE_CLASSIC,
+        fixed_color=palette.PLAIN if instant and not limit else None,
     )
 
 

@@ -65,20 +65,7 @@ def metrics() -> str:
 
 def unread() -> str:
     """The reference of what sources may meet and not understand, or leave out."""
-    kinds = sorted(
-        {
-            (source.name, kind)
-            for source in chain(*KINDS.values())
-            if isinstance(source, Meets)
-            for kind in source.unknowns
-        }
-        | {
-            (kind.name, one)
-            for kind in (Entrance, BlackBox, LooksOnDemand)
-            for one in kind.unknowns
-        },
-        key=lambda row: (row[0], row[1].what),
-    )
+    kinds = _unknowns()
     left_out = [(f"`{name}`", kind) for name, kind in kinds if kind.bound]
     lines = [
         "# What is not understood",
@@ -124,6 +111,24 @@ def unread() -> str:
         "sources of the log count all.",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _unknowns() -> list[tuple[str, Unknown]]:
+    """What each source may meet and not understand, or leave out, with the source's name."""
+    return sorted(
+        {
+            (source.name, kind)
+            for source in chain(*KINDS.values())
+            if isinstance(source, Meets)
+            for kind in source.unknowns
+        }
+        | {
+            (kind.name, one)
+            for kind in (Entrance, BlackBox, LooksOnDemand)
+            for one in kind.unknowns
+        },
+        key=lambda row: (row[0], row[1].what),
+    )
 
 
 def _kinds(heading: str, rows: Iterable[tuple[str, Unknown]]) -> Iterator[str]:

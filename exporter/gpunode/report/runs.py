@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -104,16 +105,7 @@ def find(server: Prometheus, name: str, cluster: str | None, start: int, end: in
     rest = STEP.sub(r"\1", rest)
     within = {"owner_namespace": namespace} if slash else {}
     within |= {"cluster": cluster} if cluster is not None else {}
-    window = f"[{end - start}s]"
-
-    def jobs(
-        series: str, label: str, text: str, more: str = "", over: str = window
-    ) -> set[JobName]:
-        exact = [f'{on}="{quoted(of)}"' for on, of in ({label: text} | within).items()]
-        labels = ",".join(filter(None, (*exact, more)))
-        asked = f"group by ({BY_NAME}) (last_over_time({series}{{{labels}}}{over}))"
-        return {_name(labels) for labels, _ in server.at(asked, end)}
-
+    jobs = partial(_jobs, server, end, within, f"[{end - start}s]")
     found = jobs(OF_JOBS, "workload", rest)
     found |= jobs(OF_JOBS, "workload", f"{SLURM}{rest}") if not found else set()
     found |= jobs(OF_PODS, "owner_pod", rest) if not found else set()
@@ -133,25 +125,36 @@ def find(server: Prometheus, name: str, cluster: str | None, start: int, end: in
             f"{printable(user, LONGEST_NAME)}: is a user, of {counted(len(listed), 'job')}{where}: "
             f"{_listed(listed)}"
         )
+    raise _not_found(server, name, rest, within, start, end)
+
+
+def _not_found(
+    server: Prometheus, name: str, rest: str, within: Mapping[str, str], start: int, end: int
+) -> UsageError:
+    """Why there is no such job, and the names that are like it."""
     shown = printable(name, LONGEST_NAME)
+    jobs = partial(_jobs, server, end, within)
     for one in (rest, f"{SLURM}{rest}"):
-        if jobs(OF_PODS, "workload", one, over=f"[{LATELY}s] offset {LATELY}s"):
-            raise UsageError(f"{shown}: holds a GPU, of whose time nothing is recorded ({OF_JOBS})")
-        if jobs(OF_PODS, "workload", one, over=f"[{LATELY}s]"):
-            raise UsageError(f"{shown}: {JUST_BEGUN}")
-    known = _known(server, window, end)
+        if jobs(f"[{LATELY}s] offset {LATELY}s", OF_PODS, "workload", one):
+            return UsageError(
+                f"{shown}: holds a GPU, of whose time nothing is recorded ({OF_JOBS})"
+            )
+        if jobs(f"[{LATELY}s]", OF_PODS, "workload", one):
+            return UsageError(f"{shown}: {JUST_BEGUN}")
+    known = _known(server, f"[{end - start}s]", end)
     during = f"from {clock(start)} to {clock(end)} UTC"
     if not known:
-        raise UsageError(
+        return UsageError(
             f"{server.url}: has no job {during}; does it evaluate gpunode's recording rules?"
         )
     clusters = sorted({printable(job.cluster, LONGEST_NAME) for job in known})
+    cluster = within.get("cluster")
     if cluster is not None and printable(cluster, LONGEST_NAME) not in clusters:
         there_is = f"there {'is' if len(clusters) == 1 else 'are'} {', '.join(clusters)}"
-        raise UsageError(f"no cluster {printable(cluster, LONGEST_NAME)}; {there_is}")
+        return UsageError(f"no cluster {printable(cluster, LONGEST_NAME)}; {there_is}")
     asked = (rest, f"{SLURM}{rest}")
     if any(job.workload in asked and within.items() <= job._asdict().items() for job in known):
-        raise UsageError(
+        return UsageError(
             f"{shown}: {server.url} has only hours of it, which `gpunode report` reads; this "
             f"command reads {OF_JOBS}"
         )
@@ -161,9 +164,26 @@ def find(server: Prometheus, name: str, cluster: str | None, start: int, end: in
         like = f"there {'is' if len(known) == 1 else 'are'} {_listed(sorted(known))}"
     else:
         like = f"no name of {len(known)} is like it"
-    raise UsageError(
+    return UsageError(
         f"{shown}: held no GPU {during}, as far as is recorded; {like}; --from looks further back"
     )
+
+
+def _jobs(
+    server: Prometheus,
+    end: int,
+    within: Mapping[str, str],
+    window: str,
+    series: str,
+    label: str,
+    text: str,
+    more: str = "",
+) -> set[JobName]:
+    """The jobs of which a series has this label."""
+    exact = [f'{on}="{quoted(of)}"' for on, of in {label: text, **within}.items()]
+    labels = ",".join(filter(None, (*exact, more)))
+    asked = f"group by ({BY_NAME}) (last_over_time({series}{{{labels}}}{window}))"
+    return {_name(labels) for labels, _ in server.at(asked, end)}
 
 
 def _name(labels: Labels) -> JobName:

@@ -109,6 +109,17 @@ def create_app(loop: Callable[[], Loop]) -> FastAPI:
             return last_hour(loop()).answer(request)
         return Remembered(partial(api.history, since=since), api.points)(loop()).answer(request)
 
+    _serve_known(app, loop)
+    return app
+
+
+def _serve_known(app: FastAPI, loop: Callable[[], Loop]) -> None:
+    """What is only for who gave a password or a certificate: incidents, and where processes stand.
+
+    Who asks on the node itself may see incidents without.
+    """
+    at = partial(_at, app)
+
     @at("/api/v1/incidents", dependencies=[Depends(private)])
     async def incidents() -> list[Brief]:
         """The incidents that are kept in memory, the latest first.
@@ -151,8 +162,6 @@ def create_app(loop: Callable[[], Loop]) -> FastAPI:
         """
         response.headers["cache-control"] = "no-store"
         return await looked(request, loop(), gpu)
-
-    return app
 
 
 def _at(app: FastAPI, path: str, **options: Any) -> Callable[[T], T]:
