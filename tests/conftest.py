@@ -10,18 +10,20 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import hypothesis
 import pluggy
 import pytest
-from playwright.sync_api import Browser, sync_playwright
 from prometheus_client.parser import text_string_to_metric_families
 
 from gpunode.loop.watch import Watch
-from tests import needs, strict, sweeps
+from tests import needs, strict
 from tests.daemon import PATIENCE, Daemon, daemon
 from tests.fakes.nvml import FakeDriver, build
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 T = TypeVar("T")
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -55,7 +57,7 @@ OFTEN = (f"--gpu.interval={INTERVAL}", "--gpu.health-interval=1", "--discovery.i
 ATTACKS = Path(__file__).with_name("attacks")
 """The folder of what ``make attacks`` runs, as it does whatever else is marked so."""
 
-skipped = pytest.StashKey[list[str]]()
+farewell = pytest.StashKey[str]()
 
 
 @pytest.hookimpl(hookwrapper=True)
@@ -96,33 +98,31 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if ATTACKS in item.path.parents:
             item.add_marker("attack")
-    sweeps.mark_nightly(items, sweeps.turn())
     items.sort(key=lambda item: item.path.name not in SLOWEST)
 
 
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
-    reports = terminalreporter.getreports("skipped")
-    config.stash[skipped] = [str(report.longrepr) for report in reports]
-    survived, failed = (
-        sum("attack" in report.keywords for report in terminalreporter.getreports(outcome))
-        for outcome in ("passed", "failed")
+    passed, failed, error, skipped = (
+        terminalreporter.getreports(outcome) for outcome in ("passed", "failed", "error", "skipped")
     )
-    if survived or failed:
-        terminalreporter.write_line(f"attacks: {survived + failed} tried, {survived} survived")
+    why = {report.nodeid: report.longrepr[2] for report in skipped}  # a file's comes of each worker
+    config.stash[farewell] = needs.farewell(len(passed), len(failed) + len(error), why.values())
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Say last of all what did not run."""
-    reasons = config.stash.get(skipped, list[str]())
-    for line in needs.farewell(reasons):
-        print(line)
+    """Say last of all what ran and what could not."""
+    if said := config.stash.get(farewell, ""):
+        print(said)
 
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     """Debian's Chromium."""
+    from playwright.sync_api import sync_playwright  # its import takes half a second
+
     executable = needs.need("chromium")
     with sync_playwright() as playwright:
         sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -17,8 +18,8 @@ ROOT = Path(__file__).parents[1]
 BUILT = "make monitoring, with Go"
 
 GET = {
-    "promtool": "apt-get install prometheus, or make .monitoring/promtool with Go",
-    "amtool": "apt-get install prometheus-alertmanager, or make .monitoring/amtool with Go",
+    "promtool": "apt-get install prometheus, or make tools with Go",
+    "amtool": "apt-get install prometheus-alertmanager, or make tools with Go",
     "prometheus": "apt-get install prometheus, or make .monitoring/prometheus with Go",
     "alertmanager": "apt-get install prometheus-alertmanager, or make .monitoring/alertmanager",
     "victoria-metrics": BUILT,
@@ -54,7 +55,9 @@ GET = {
 }
 """Programs and libraries, and the command that gets each."""
 
-GPU = "NVIDIA GPU"
+LONGEST = 120
+"""Characters of a reason that the last line has room for."""
+
 ALL = "TESTS_NEED_ALL"
 """Environment variable: if set, as in CI, a missing program fails its tests, which else skip."""
 
@@ -106,14 +109,11 @@ def named(reasons: Iterable[str]) -> list[str]:
     return [name for name in GET if re.search(rf"(?<![\w-]){re.escape(name)} is not here", text)]
 
 
-def farewell(reasons: Iterable[str]) -> list[str]:
-    """The last lines of a test run: which tests did not run, and why; empty if all did."""
-    reasons = list(reasons)
-    lines = []
-    if any(GPU in reason or "NVIDIA driver" in reason for reason in reasons):
-        lines.append("tests/hardware was skipped: it needs an NVIDIA GPU")
-    lacking = named(reasons)
-    if lacking:
-        how = "; ".join(f"{name} ({GET[name]})" for name in lacking)
-        lines.append(f"NOT EVERY CHECK RAN. Some need {how}")
-    return lines
+def farewell(passed: int, failed: int, reasons: Iterable[str]) -> str:
+    """The last line of a test run that could not run all: what ran, and why the rest did not."""
+    why = Counter(reason.removeprefix("Skipped: ").splitlines()[0][:LONGEST] for reason in reasons)
+    if not why:
+        return ""
+    ran = f"{passed} passed, {failed} failed" if failed else f"{passed} passed"
+    lacking = "; ".join(f"{reason} ({count})" for reason, count in why.most_common())
+    return f"{ran}, {why.total()} could not run: {lacking}"

@@ -56,131 +56,131 @@ SLUID = "s5K1KKYAYG5D00"
 USERS = "/user.slice/user-1000.slice/user@1000.service/app.slice"
 
 
-@pytest.mark.parametrize(
-    ("path", "place"),
-    [
-        # Kubernetes: systemd's and its own way to name cgroups, a pod of each class, a static pod
-        (f"/kubepods.slice/kubepods-pod{SLICE}.slice/cri-containerd-{ID}.scope", IN_POD),
-        (f"/kubepods.slice/kubepods-pod{SLICE}.slice/crio-{ID}.scope/container", IN_POD),
-        (
-            "/kubepods.slice/kubepods-besteffort.slice/"
-            f"kubepods-besteffort-pod{SLICE}.slice/docker-{ID}.scope/init",
-            IN_POD,
-        ),
-        (f"/kubepods/pod{UID}/{ID}", IN_POD),
-        (f"/kubepods/burstable/pod{UID}/{ID}/docker/{NODE}", IN_POD),
-        (f"/kubepods/burstable/pod{HASH}/{ID}", CgroupOwner(HASH, ID)),
-        (f"/kubepods/burstable/pod{UID}", CgroupOwner(UID)),
-        (f"/kubepods-burstable-pod{SLICE}.slice:cri-containerd:{ID}", IN_POD),
-        (
-            f"/system.slice/containerd.service/kubepods-pod{SLICE}.slice:cri-containerd:{ID}",
-            IN_POD,
-        ),
-        # kind and minikube
-        (f"/docker/{NODE}/kubelet/kubepods/besteffort/pod{UID}/{ID}", IN_POD),
-        (f"/docker/{NODE}/kubepods/besteffort/pod{UID}/{ID}", IN_POD),
-        (
-            f"/system.slice/docker-{NODE}.scope/kubelet.slice/kubelet-kubepods.slice/"
-            "kubelet-kubepods-burstable.slice/"
-            f"kubelet-kubepods-burstable-pod{SLICE}.slice/cri-containerd-{ID}.scope",
-            IN_POD,
-        ),
-        # the daemon is a pod, with a cgroup namespace
-        (f"/../../kubepods-besteffort-pod{SLICE}.slice/cri-containerd-{ID}.scope", IN_POD),
-        (f"/../../../kubepods-pod{SLICE}.slice/cri-containerd-{ID}.scope", IN_POD),
-        (
-            "/../../../kubepods-burstable.slice/"
-            f"kubepods-burstable-pod{SLICE}.slice/cri-containerd-{ID}.scope",
-            IN_POD,
-        ),
-        (f"/../../pod{UID}/{ID}", IN_POD),
-        (f"/../../../burstable/pod{UID}/{ID}", IN_POD),
-        (f"/../../kubelet-kubepods-pod{SLICE}.slice/cri-containerd-{ID}.scope", IN_POD),
-        (
-            "/../../../../system.slice/slurmstepd.scope/job_42/step_0",
-            CgroupOwner("", "", "42", "0"),
-        ),
-        # the daemon is a container of Docker's
-        (f"/../docker-{ID}.scope", CgroupOwner("", ID)),
-        (f"/../{ID}", CgroupOwner("", ID)),
-        ("/../slurmstepd.scope/job_42/step_0/user/task_0", CgroupOwner("", "", "42", "0")),
-        (f"/../../kubepods.slice/kubepods-pod{SLICE}.slice/crio-{ID}.scope", IN_POD),
-        # Slurm
-        ("/system.slice/slurmstepd.scope/job_42", CgroupOwner("", "", "42")),
-        (
-            "/system.slice/slurmstepd.scope/job_42/step_extern/user/task_special",
-            CgroupOwner("", "", "42", "extern"),
-        ),
-        # of Slurm 26.05, also below another slice, and of a slurmd in a pod
-        (f"/system.slice/slurmstepd.scope/{SLUID}", CgroupOwner("", "", SLUID)),
-        (
-            f"/hpc.slice/gpu-7_slurmstepd.scope/{SLUID}/step_0/user/task_0",
-            CgroupOwner("", "", SLUID, "0"),
-        ),
-        (
-            f"/kubepods/pod{UID}/{ID}/system.slice/slurmstepd.scope/job_7/step_0/user/task_0",
-            CgroupOwner(UID, ID, "7", "0"),
-        ),
-        (
-            f"/kubepods/pod{UID}/{ID}/system.slice/slurmstepd.scope/{SLUID}/step_extern",
-            CgroupOwner(UID, ID, SLUID, "extern"),
-        ),
-        (
-            "/system.slice/gpu-7.cluster_slurmstepd.scope/job_42/step_0+1/user/task_0",
-            CgroupOwner("", "", "42", "0+1"),
-        ),
-        ("/slurm/uid_1000/job_42/step_batch/task_0", CgroupOwner("", "", "42", "batch")),
-        ("/slurm_gpu-7/uid_1000/job_42/step_0", CgroupOwner("", "", "42", "0")),
-        # the kubelet's --cgroup-root, and services of root that run containers
-        (
-            f"/gpu.slice/gpu-kubepods.slice/gpu-kubepods-pod{SLICE}.slice/cri-containerd-{ID}.scope",
-            IN_POD,
-        ),
-        (
-            f"/system.slice/k3s.service/kubepods-burstable-pod{SLICE}.slice:cri-containerd:{ID}",
-            IN_POD,
-        ),
-        (
-            "/runtime.slice/containerd.service/"
-            f"kubelet-kubepods-besteffort-pod{SLICE}.slice:cri-containerd:{ID}",
-            IN_POD,
-        ),
-        (f"/kubepods-pod{SLICE}:cri-containerd:{ID}", IN_POD),
-        # containers
-        (f"/system.slice/containerd.service/default/{ID}", CgroupOwner("", ID)),
-        (f"/system.slice/docker.service/system.slice:docker:{ID}", CgroupOwner("", ID)),
-        (r"/machine.slice/machine-qemu\x2d1\x2dvm.scope/libvirt", CgroupOwner("", "qemu-1-vm")),
-        # containers
-        (f"/docker/{ID}", CgroupOwner("", ID)),
-        (f"/batch.slice/batch-night.slice/docker-{ID}.scope", CgroupOwner("", ID)),
-        (f"/user.slice/user-1000.slice/docker-{ID}.scope", CgroupOwner("", ID)),
-        (
-            f"/machine.slice/machine-libpod_pod_{NODE}.slice/libpod-{ID}.scope/container",
-            CgroupOwner("", ID),
-        ),
-        (f"/lxc.payload.c-1/docker/{ID}", CgroupOwner("", "c-1")),
-        ("/lxc/101/ns/init.scope", CgroupOwner("", "101")),
-        (r"/machine.slice/systemd-nspawn@a\x2db.service/payload", CgroupOwner("", "a-b")),
-        # tasks of ECS and of Nomad
-        (
-            f"/ecstasks.slice/ecstasks-{HASH}.slice/docker-{ID}.scope",
-            CgroupOwner("", ID, task=HASH),
-        ),
-        (f"/../../ecstasks-{HASH}.slice/docker-{ID}.scope", CgroupOwner("", ID, task=HASH)),
-        (f"/ecs/my-cluster/{HASH}/{ID}", CgroupOwner("", ID, task=HASH)),
-        (f"/ecs/{UID}/{ID}", CgroupOwner("", ID, task=UID)),
-        (f"/nomad.slice/share.slice/{UID}.train.scope", CgroupOwner("", "train", task=UID)),
-        (f"/nomad/{UID}.my-task", CgroupOwner("", "my-task", task=UID)),
-        (f"/nomad.slice/reserve.slice/docker-{ID}.scope", CgroupOwner("", ID)),
-        (f"/system.slice/docker-{ID}.scope/init.scope", CgroupOwner("", ID)),
-        (f"/machine.slice/libpod-{ID}.scope/container", CgroupOwner("", ID)),
-    ],
-)
-def test_a_cgroup_that_a_runtime_made_has_an_owner(path: str, place: CgroupOwner) -> None:
-    assert whose(f"0::{path}\n") == place
-    version_1 = f"12:cpuset:/\n5:memory:{path}\n1:name=systemd:/\n0::/\n"
-    assert whose(version_1) == place
-    assert strange_container(version_1) == ""
+OF_RUNTIMES = [
+    # Kubernetes: systemd's and its own way to name cgroups, a pod of each class, a static pod
+    (f"/kubepods.slice/kubepods-pod{SLICE}.slice/cri-containerd-{ID}.scope", IN_POD),
+    (f"/kubepods.slice/kubepods-pod{SLICE}.slice/crio-{ID}.scope/container", IN_POD),
+    (
+        "/kubepods.slice/kubepods-besteffort.slice/"
+        f"kubepods-besteffort-pod{SLICE}.slice/docker-{ID}.scope/init",
+        IN_POD,
+    ),
+    (f"/kubepods/pod{UID}/{ID}", IN_POD),
+    (f"/kubepods/burstable/pod{UID}/{ID}/docker/{NODE}", IN_POD),
+    (f"/kubepods/burstable/pod{HASH}/{ID}", CgroupOwner(HASH, ID)),
+    (f"/kubepods/burstable/pod{UID}", CgroupOwner(UID)),
+    (f"/kubepods-burstable-pod{SLICE}.slice:cri-containerd:{ID}", IN_POD),
+    (
+        f"/system.slice/containerd.service/kubepods-pod{SLICE}.slice:cri-containerd:{ID}",
+        IN_POD,
+    ),
+    # kind and minikube
+    (f"/docker/{NODE}/kubelet/kubepods/besteffort/pod{UID}/{ID}", IN_POD),
+    (f"/docker/{NODE}/kubepods/besteffort/pod{UID}/{ID}", IN_POD),
+    (
+        f"/system.slice/docker-{NODE}.scope/kubelet.slice/kubelet-kubepods.slice/"
+        "kubelet-kubepods-burstable.slice/"
+        f"kubelet-kubepods-burstable-pod{SLICE}.slice/cri-containerd-{ID}.scope",
+        IN_POD,
+    ),
+    # the daemon is a pod, with a cgroup namespace
+    (f"/../../kubepods-besteffort-pod{SLICE}.slice/cri-containerd-{ID}.scope", IN_POD),
+    (f"/../../../kubepods-pod{SLICE}.slice/cri-containerd-{ID}.scope", IN_POD),
+    (
+        "/../../../kubepods-burstable.slice/"
+        f"kubepods-burstable-pod{SLICE}.slice/cri-containerd-{ID}.scope",
+        IN_POD,
+    ),
+    (f"/../../pod{UID}/{ID}", IN_POD),
+    (f"/../../../burstable/pod{UID}/{ID}", IN_POD),
+    (f"/../../kubelet-kubepods-pod{SLICE}.slice/cri-containerd-{ID}.scope", IN_POD),
+    (
+        "/../../../../system.slice/slurmstepd.scope/job_42/step_0",
+        CgroupOwner("", "", "42", "0"),
+    ),
+    # the daemon is a container of Docker's
+    (f"/../docker-{ID}.scope", CgroupOwner("", ID)),
+    (f"/../{ID}", CgroupOwner("", ID)),
+    ("/../slurmstepd.scope/job_42/step_0/user/task_0", CgroupOwner("", "", "42", "0")),
+    (f"/../../kubepods.slice/kubepods-pod{SLICE}.slice/crio-{ID}.scope", IN_POD),
+    # Slurm
+    ("/system.slice/slurmstepd.scope/job_42", CgroupOwner("", "", "42")),
+    (
+        "/system.slice/slurmstepd.scope/job_42/step_extern/user/task_special",
+        CgroupOwner("", "", "42", "extern"),
+    ),
+    # of Slurm 26.05, also below another slice, and of a slurmd in a pod
+    (f"/system.slice/slurmstepd.scope/{SLUID}", CgroupOwner("", "", SLUID)),
+    (
+        f"/hpc.slice/gpu-7_slurmstepd.scope/{SLUID}/step_0/user/task_0",
+        CgroupOwner("", "", SLUID, "0"),
+    ),
+    (
+        f"/kubepods/pod{UID}/{ID}/system.slice/slurmstepd.scope/job_7/step_0/user/task_0",
+        CgroupOwner(UID, ID, "7", "0"),
+    ),
+    (
+        f"/kubepods/pod{UID}/{ID}/system.slice/slurmstepd.scope/{SLUID}/step_extern",
+        CgroupOwner(UID, ID, SLUID, "extern"),
+    ),
+    (
+        "/system.slice/gpu-7.cluster_slurmstepd.scope/job_42/step_0+1/user/task_0",
+        CgroupOwner("", "", "42", "0+1"),
+    ),
+    ("/slurm/uid_1000/job_42/step_batch/task_0", CgroupOwner("", "", "42", "batch")),
+    ("/slurm_gpu-7/uid_1000/job_42/step_0", CgroupOwner("", "", "42", "0")),
+    # the kubelet's --cgroup-root, and services of root that run containers
+    (
+        f"/gpu.slice/gpu-kubepods.slice/gpu-kubepods-pod{SLICE}.slice/cri-containerd-{ID}.scope",
+        IN_POD,
+    ),
+    (
+        f"/system.slice/k3s.service/kubepods-burstable-pod{SLICE}.slice:cri-containerd:{ID}",
+        IN_POD,
+    ),
+    (
+        "/runtime.slice/containerd.service/"
+        f"kubelet-kubepods-besteffort-pod{SLICE}.slice:cri-containerd:{ID}",
+        IN_POD,
+    ),
+    (f"/kubepods-pod{SLICE}:cri-containerd:{ID}", IN_POD),
+    # containers
+    (f"/system.slice/containerd.service/default/{ID}", CgroupOwner("", ID)),
+    (f"/system.slice/docker.service/system.slice:docker:{ID}", CgroupOwner("", ID)),
+    (r"/machine.slice/machine-qemu\x2d1\x2dvm.scope/libvirt", CgroupOwner("", "qemu-1-vm")),
+    # containers
+    (f"/docker/{ID}", CgroupOwner("", ID)),
+    (f"/batch.slice/batch-night.slice/docker-{ID}.scope", CgroupOwner("", ID)),
+    (f"/user.slice/user-1000.slice/docker-{ID}.scope", CgroupOwner("", ID)),
+    (
+        f"/machine.slice/machine-libpod_pod_{NODE}.slice/libpod-{ID}.scope/container",
+        CgroupOwner("", ID),
+    ),
+    (f"/lxc.payload.c-1/docker/{ID}", CgroupOwner("", "c-1")),
+    ("/lxc/101/ns/init.scope", CgroupOwner("", "101")),
+    (r"/machine.slice/systemd-nspawn@a\x2db.service/payload", CgroupOwner("", "a-b")),
+    # tasks of ECS and of Nomad
+    (
+        f"/ecstasks.slice/ecstasks-{HASH}.slice/docker-{ID}.scope",
+        CgroupOwner("", ID, task=HASH),
+    ),
+    (f"/../../ecstasks-{HASH}.slice/docker-{ID}.scope", CgroupOwner("", ID, task=HASH)),
+    (f"/ecs/my-cluster/{HASH}/{ID}", CgroupOwner("", ID, task=HASH)),
+    (f"/ecs/{UID}/{ID}", CgroupOwner("", ID, task=UID)),
+    (f"/nomad.slice/share.slice/{UID}.train.scope", CgroupOwner("", "train", task=UID)),
+    (f"/nomad/{UID}.my-task", CgroupOwner("", "my-task", task=UID)),
+    (f"/nomad.slice/reserve.slice/docker-{ID}.scope", CgroupOwner("", ID)),
+    (f"/system.slice/docker-{ID}.scope/init.scope", CgroupOwner("", ID)),
+    (f"/machine.slice/libpod-{ID}.scope/container", CgroupOwner("", ID)),
+]
+
+
+def test_a_cgroup_that_a_runtime_made_has_an_owner() -> None:
+    for path, place in OF_RUNTIMES:
+        assert whose(f"0::{path}\n") == place, path
+        version_1 = f"12:cpuset:/\n5:memory:{path}\n1:name=systemd:/\n0::/\n"
+        assert whose(version_1) == place, path
+        assert strange_container(version_1) == "", path
 
 
 @pytest.mark.parametrize(
@@ -213,9 +213,8 @@ def test_what_looks_like_a_container_and_names_none_is_told_by_its_shape(
     assert (unread.kind.what, unread.example) == ("container", shape)
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
+def test_a_process_outside_containers_looks_like_none(tmp_path: Path) -> None:
+    paths = (
         "/",
         "/init.scope",
         "/user.slice",
@@ -230,68 +229,68 @@ def test_what_looks_like_a_container_and_names_none_is_told_by_its_shape(
         "/system.slice/apptainer-28374.scope",
         "/apptainer/28374",
         SLURM_JOB,
-    ],
-)
-def test_a_process_outside_containers_looks_like_none(tmp_path: Path, path: str) -> None:
-    a_process(tmp_path, 100, path, "python", 1000)
-    assert owners_of(tmp_path, 100).read().unread == ()
+    )
+    for pid, path in enumerate(paths, 100):
+        a_process(tmp_path, pid, path, "python", 1000)
+        assert owners_of(tmp_path, pid).read().unread == (), path
 
 
-@pytest.mark.parametrize("above", [USERS, "/user/alice", f"{USERS}/x", "/../../../..", "/home"])
-@pytest.mark.parametrize(
-    "named",
-    [
-        f"/kubepods/pod{UID}/{ID}",
-        f"/kubepods.slice/kubepods-pod{SLICE}.slice/cri-containerd-{ID}.scope",
-        "/system.slice/slurmstepd.scope/job_666/step_0",
-        f"/system.slice/slurmstepd.scope/{SLUID}/step_0",
-        f"/hpc.slice/slurmstepd.scope/{SLUID}/step_0",
-        "/slurm/uid_0/job_666/step_0",
-        "/slurm/job_666",
-        "/job_666/step_0",
-        f"/docker/{ID}",
-        f"/docker/{NODE}/kubelet/kubepods/pod{UID}/{ID}",
-        f"/docker-{ID}.scope",
-        f"/{ID}",
-    ],
-)
-def test_a_cgroup_that_a_user_made_below_his_own_has_none(above: str, named: str) -> None:
-    above = above + USERS if above.endswith("..") else above
-    assert whose(f"0::{above}{named}\n") == CgroupOwner()
+OF_USERS = [USERS, "/user/alice", f"{USERS}/x", "/../../../..", "/home"]
+LIKE_A_RUNTIMES = [
+    f"/kubepods/pod{UID}/{ID}",
+    f"/kubepods.slice/kubepods-pod{SLICE}.slice/cri-containerd-{ID}.scope",
+    "/system.slice/slurmstepd.scope/job_666/step_0",
+    f"/system.slice/slurmstepd.scope/{SLUID}/step_0",
+    f"/hpc.slice/slurmstepd.scope/{SLUID}/step_0",
+    "/slurm/uid_0/job_666/step_0",
+    "/slurm/job_666",
+    "/job_666/step_0",
+    f"/docker/{ID}",
+    f"/docker/{NODE}/kubelet/kubepods/pod{UID}/{ID}",
+    f"/docker-{ID}.scope",
+    f"/{ID}",
+]
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        f"/kubepods.slice/run-1.scope/pod{UID}/{ID}",
-        f"/machine.slice/libpod-{NODE}.scope/kubepods/pod{UID}",
-        "/system.slice/tenant.service/slurmstepd.scope/job_666/step_0",
-        "/system.slice/x/y_slurmstepd.scope/job_666/step_0",
-        "/user.slice/slurmstepd.scope/job_666/step_0",
-        "/user.slice/user-1000.slice/slurmstepd.scope/job_666/step_0",
-        f"/user.slice/user-1000.slice/slurmstepd.scope/{SLUID}/step_0",
-        f"/slurmstepd.scope/{SLUID}/step_0",
-        f"/system.slice/slurmstepd.scope/{SLUID}0/step_0",
-        f"/system.slice/slurmstepd.scope/{SLUID.lower()}/step_0",
-        f"/system.slice/slurmstepd.scope/{SLUID[:-1]}U/step_0",
-        f"/machine.slice/libpod-{NODE}.scope/system.slice/slurmstepd.scope/job_666/step_0",
-        "/slurm/uid_1000/x/job_666/step_0",
-        "/slurm/uid_1000/job_٣/step_0",
-        "/slurm/uid_1000/job_666x/step_0",
-        "/slurm/uid_1000/job_" + "6" * 11,
-        f"/x\r0::/docker/{ID}",
-        f"/x\x0c0::/docker/{ID}",
-        f"/x\u20280::/docker/{ID}",
-        f"/x:/docker/{ID}",
-        f"/..kubepods/pod{UID}/{ID}",
-        f"kubepods/pod{UID}/{ID}",
-    ],
-)
-def test_a_path_that_only_looks_like_a_runtime_s_has_no_owner(path: str) -> None:
-    assert {whose(f"0::{USERS}{path}\n"), whose(f"0::{path}\n")} <= {
-        CgroupOwner(),
-        CgroupOwner("", NODE),  # the container that is its own, and nothing that it made below
-    }
+def test_a_cgroup_that_a_user_made_below_his_own_has_none() -> None:
+    for above in OF_USERS:
+        for named in LIKE_A_RUNTIMES:
+            above = above + USERS if above.endswith("..") else above
+            assert whose(f"0::{above}{named}\n") == CgroupOwner(), (above, named)
+
+
+NEARLY_A_RUNTIMES = [
+    f"/kubepods.slice/run-1.scope/pod{UID}/{ID}",
+    f"/machine.slice/libpod-{NODE}.scope/kubepods/pod{UID}",
+    "/system.slice/tenant.service/slurmstepd.scope/job_666/step_0",
+    "/system.slice/x/y_slurmstepd.scope/job_666/step_0",
+    "/user.slice/slurmstepd.scope/job_666/step_0",
+    "/user.slice/user-1000.slice/slurmstepd.scope/job_666/step_0",
+    f"/user.slice/user-1000.slice/slurmstepd.scope/{SLUID}/step_0",
+    f"/slurmstepd.scope/{SLUID}/step_0",
+    f"/system.slice/slurmstepd.scope/{SLUID}0/step_0",
+    f"/system.slice/slurmstepd.scope/{SLUID.lower()}/step_0",
+    f"/system.slice/slurmstepd.scope/{SLUID[:-1]}U/step_0",
+    f"/machine.slice/libpod-{NODE}.scope/system.slice/slurmstepd.scope/job_666/step_0",
+    "/slurm/uid_1000/x/job_666/step_0",
+    "/slurm/uid_1000/job_٣/step_0",
+    "/slurm/uid_1000/job_666x/step_0",
+    "/slurm/uid_1000/job_" + "6" * 11,
+    f"/x\r0::/docker/{ID}",
+    f"/x\x0c0::/docker/{ID}",
+    f"/x\u20280::/docker/{ID}",
+    f"/x:/docker/{ID}",
+    f"/..kubepods/pod{UID}/{ID}",
+    f"kubepods/pod{UID}/{ID}",
+]
+
+
+def test_a_path_that_only_looks_like_a_runtime_s_has_no_owner() -> None:
+    for path in NEARLY_A_RUNTIMES:
+        assert {whose(f"0::{USERS}{path}\n"), whose(f"0::{path}\n")} <= {
+            CgroupOwner(),
+            CgroupOwner("", NODE),  # the container that is its own, and nothing that it made below
+        }, path
 
 
 PARTS = st.sampled_from(
@@ -329,26 +328,26 @@ def test_nothing_below_the_cgroup_of_a_user_has_an_owner(text: str) -> None:
     assert whose(f"0::{USERS}/" + text.replace("\n", "")) == CgroupOwner()
 
 
-@pytest.mark.parametrize(
-    "part",
-    [
-        "/..",
-        "/kubepods",
-        f"/kubepods/pod{UID}",
-        "/docker",
-        f"/docker/{ID}",
-        "/slurm",
-        "a",
-        "\n",
-        ":",
-    ],
-)
-def test_a_long_cgroup_takes_no_time(part: str) -> None:
-    text = "0::" + part * (100_000 // len(part))
-    begin = time.thread_time()
-    whose(text)
-    strange_container(text)
-    assert time.thread_time() - begin < 2
+REPEATED = [
+    "/..",
+    "/kubepods",
+    f"/kubepods/pod{UID}",
+    "/docker",
+    f"/docker/{ID}",
+    "/slurm",
+    "a",
+    "\n",
+    ":",
+]
+
+
+def test_a_long_cgroup_takes_no_time() -> None:
+    for part in REPEATED:
+        text = "0::" + part * (100_000 // len(part))
+        begin = time.thread_time()
+        whose(text)
+        strange_container(text)
+        assert time.thread_time() - begin < 2, part
 
 
 def a_process(root: Path, pid: int, path: str, name: str, uid: int, **environment: str) -> None:
@@ -556,58 +555,58 @@ def line(message: str, tag: str = "kernel") -> str:
     return f"Nov  1 12:00:00 node {tag}: [ 1234.567890] {message}"
 
 
-@pytest.mark.parametrize(
-    ("path", "text", "kind"),
-    [
-        (KMSG, record(XID), "xid"),
-        (KMSG, record("NVRM: Xid (PCI:0001:19:00 GPU-I:05 GPU-CI:01): 94, pid=1"), "xid"),
-        (KMSG, "3,339,5140900,-,caller=T1;" + XID, "xid"),
-        (SYSLOG, line(XID), "xid"),
-        (SYSLOG, f"2026-11-22T05:23:32.123456+00:00 node.x.org kernel: {XID}", "xid"),
-        (KMSG, record("Memory cgroup out of memory: Killed process 12 (python)"), "oom_kill"),
-        (KMSG, record("oom-kill:constraint=CONSTRAINT_MEMCG,task=python"), None),
-        (KMSG, record("traps: python[12] trap: bus error ip:7f"), "bus_error"),
-        (KMSG, record("pcieport 0000:18:01.0: AER: Corrected error received"), "pcie_aer"),
-        (KMSG, record("nvidia 0000:19:00.0: PCIe Bus Error: severity=Corrected"), None),
-        (KMSG, record("INFO: task python:4242 blocked for more than 120 seconds."), "hung_task"),
-        (KMSG, record("watchdog: BUG: soft lockup - CPU#3 stuck for 22s!"), "lockup"),
-        (KMSG, record("rcu: INFO: rcu_sched detected stalls on CPUs/tasks:"), "lockup"),
-        (KMSG, record("EXT4-fs (sda1): Remounting filesystem read-only"), "read_only"),
-        (KMSG, record("blk_update_request: I/O error, dev sda, sector 0"), "disk_error"),
-        (KMSG, record("I/O error, dev nvme0n1, sector 0 op 0x0:(READ)"), "disk_error"),
-        (
-            KMSG,
-            record("mlx5_core 0000:1c:00.0: Port module event: module 0, Cable unplugged"),
-            "link_down",
-        ),
-        # written to /dev/kmsg by a program: the kernel gives it another facility
-        (KMSG, record(XID, 8 + 3), None),
-        (KMSG, record(XID, 24 + 3), None),
-        (KMSG, XID, None),
-        (KMSG, f" {XID}", None),
-        (KMSG, line(XID), None),
-        # the name of a cgroup, a process or a file
-        (KMSG, record(f"oom-kill:constraint=CONSTRAINT_MEMCG,task_memcg=/user/{XID}"), None),
-        (KMSG, record(f"Tasks in /user.slice/{XID} are going to be killed"), None),
-        (KMSG, record(f"Out of memory: Killed process 12 ({XID})"), "oom_kill"),
-        (KMSG, record("NVRM: Xid (PCI:[12]: segfault at 0 ip 0 sp 0 error 4 in a"), None),
-        (KMSG, record("NVRM: GSP[12]: segfault at 0 ip 0 sp 0 error 4 in a"), None),
-        (KMSG, record("NVRM: failed invoked oom-killer: gfp_mask=0x0"), None),
-        (KMSG, record("LustreError: x (12): drop_caches: 3"), None),
-        (KMSG, record("I/O error, dev [12]: segfault at 0 ip 0 sp 0 error 4 in a"), None),
-        (KMSG, record(f"python[12]: segfault at 0 ip 0 sp 0 error 4 in \\x0a{XID}[0+1]"), None),
-        # what a program logs
-        (SYSLOG, line(XID, "kernel[12]"), None),
-        (SYSLOG, line(XID, "mallory"), None),
-        (SYSLOG, line(f"kernel: {XID}", "mallory"), None),
-        (SYSLOG, f"x {line(XID)}", None),
-        (SYSLOG, XID, None),
-        (SYSLOG, record(XID), None),
-    ],
-)
-def test_a_line_counts_if_the_kernel_begins_it(path: str, text: str, kind: str | None) -> None:
-    message = message_of(path, text)
-    assert (None if message is None else kind_of(message)) == kind
+LINES_OF_LOGS = [
+    (KMSG, record(XID), "xid"),
+    (KMSG, record("NVRM: Xid (PCI:0001:19:00 GPU-I:05 GPU-CI:01): 94, pid=1"), "xid"),
+    (KMSG, "3,339,5140900,-,caller=T1;" + XID, "xid"),
+    (SYSLOG, line(XID), "xid"),
+    (SYSLOG, f"2026-11-22T05:23:32.123456+00:00 node.x.org kernel: {XID}", "xid"),
+    (KMSG, record("Memory cgroup out of memory: Killed process 12 (python)"), "oom_kill"),
+    (KMSG, record("oom-kill:constraint=CONSTRAINT_MEMCG,task=python"), None),
+    (KMSG, record("traps: python[12] trap: bus error ip:7f"), "bus_error"),
+    (KMSG, record("pcieport 0000:18:01.0: AER: Corrected error received"), "pcie_aer"),
+    (KMSG, record("nvidia 0000:19:00.0: PCIe Bus Error: severity=Corrected"), None),
+    (KMSG, record("INFO: task python:4242 blocked for more than 120 seconds."), "hung_task"),
+    (KMSG, record("watchdog: BUG: soft lockup - CPU#3 stuck for 22s!"), "lockup"),
+    (KMSG, record("rcu: INFO: rcu_sched detected stalls on CPUs/tasks:"), "lockup"),
+    (KMSG, record("EXT4-fs (sda1): Remounting filesystem read-only"), "read_only"),
+    (KMSG, record("blk_update_request: I/O error, dev sda, sector 0"), "disk_error"),
+    (KMSG, record("I/O error, dev nvme0n1, sector 0 op 0x0:(READ)"), "disk_error"),
+    (
+        KMSG,
+        record("mlx5_core 0000:1c:00.0: Port module event: module 0, Cable unplugged"),
+        "link_down",
+    ),
+    # written to /dev/kmsg by a program: the kernel gives it another facility
+    (KMSG, record(XID, 8 + 3), None),
+    (KMSG, record(XID, 24 + 3), None),
+    (KMSG, XID, None),
+    (KMSG, f" {XID}", None),
+    (KMSG, line(XID), None),
+    # the name of a cgroup, a process or a file
+    (KMSG, record(f"oom-kill:constraint=CONSTRAINT_MEMCG,task_memcg=/user/{XID}"), None),
+    (KMSG, record(f"Tasks in /user.slice/{XID} are going to be killed"), None),
+    (KMSG, record(f"Out of memory: Killed process 12 ({XID})"), "oom_kill"),
+    (KMSG, record("NVRM: Xid (PCI:[12]: segfault at 0 ip 0 sp 0 error 4 in a"), None),
+    (KMSG, record("NVRM: GSP[12]: segfault at 0 ip 0 sp 0 error 4 in a"), None),
+    (KMSG, record("NVRM: failed invoked oom-killer: gfp_mask=0x0"), None),
+    (KMSG, record("LustreError: x (12): drop_caches: 3"), None),
+    (KMSG, record("I/O error, dev [12]: segfault at 0 ip 0 sp 0 error 4 in a"), None),
+    (KMSG, record(f"python[12]: segfault at 0 ip 0 sp 0 error 4 in \\x0a{XID}[0+1]"), None),
+    # what a program logs
+    (SYSLOG, line(XID, "kernel[12]"), None),
+    (SYSLOG, line(XID, "mallory"), None),
+    (SYSLOG, line(f"kernel: {XID}", "mallory"), None),
+    (SYSLOG, f"x {line(XID)}", None),
+    (SYSLOG, XID, None),
+    (SYSLOG, record(XID), None),
+]
+
+
+def test_a_line_counts_if_the_kernel_begins_it() -> None:
+    for path, text, kind in LINES_OF_LOGS:
+        message = message_of(path, text)
+        assert (None if message is None else kind_of(message)) == kind, text
 
 
 OF_PROCESSES = (
@@ -795,17 +794,21 @@ def test_any_kernel_log_is_read_and_few_things_are_told_of_it(content: bytes) ->
     assert len(text) < 5000
 
 
-@pytest.mark.parametrize("start", [record(""), line(""), record(XID), record("nvme nvme0: "), ""])
-@pytest.mark.parametrize("part", ["x", " ", ";", "NVRM: ", "0000:19:00.0 ", "nvme0: (1) [", "9,"])
-def test_a_long_line_of_a_log_takes_no_time(start: str, part: str) -> None:
-    text = start + part * (1_000_000 // len(part))
-    begin = time.thread_time()
-    for path in (KMSG, SYSLOG):
-        message = message_of(path, text)
-        if message is not None:
-            assert len(message) <= LONGEST_LINE
-            kind_of(message)
-    assert time.thread_time() - begin < 1
+BEGINNINGS = [record(""), line(""), record(XID), record("nvme nvme0: "), ""]
+REPEATED_IN_A_LOG = ["x", " ", ";", "NVRM: ", "0000:19:00.0 ", "nvme0: (1) [", "9,"]
+
+
+def test_a_long_line_of_a_log_takes_no_time() -> None:
+    for start in BEGINNINGS:
+        for part in REPEATED_IN_A_LOG:
+            text = start + part * (1_000_000 // len(part))
+            begin = time.thread_time()
+            for path in (KMSG, SYSLOG):
+                message = message_of(path, text)
+                if message is not None:
+                    assert len(message) <= LONGEST_LINE, (start, part)
+                    kind_of(message)
+            assert time.thread_time() - begin < 1, (start, part)
 
 
 def logged(message: object, *arguments: object, at: float = 0.0) -> logging.LogRecord:
@@ -814,22 +817,26 @@ def logged(message: object, *arguments: object, at: float = 0.0) -> logging.LogR
     return record
 
 
-@pytest.mark.parametrize(
-    ("said", "shown"),
-    [
-        ("x\n2026-11-22 ERROR gpunode: forged", "x\\n2026-11-22 ERROR gpunode: forged"),
-        ("a\rb\tc\0d", "a\\rb\\tc\\x00d"),
-        ("\x1b]0;title\x07\x1b[2J", "\\x1b]0;title\\x07\\x1b[2J"),
-        ("\x9b31m\x85", "\\x9b31m\\x85"),
-        ("\u202egnp.exe\u2066\u200f\ufeff", "\\u202egnp.exe\\u2066\\u200f\\ufeff"),
-        ("\u2028\u2029\x0b\x0c", "\\u2028\\u2029\\x0b\\x0c"),
-        ("\ud800", "\\ud800"),
-        ("작업 Größe 🙂 %s", "작업 Größe 🙂 %s"),
-    ],
-)
-def test_a_line_of_the_log_is_one_line_and_shows_what_is_in_it(said: str, shown: str) -> None:
-    assert OneLineFormatter().format(logged("%s", said)).endswith(f" WARNING gpunode.x: {shown}")
-    assert OneLineFormatter().format(logged(said)).endswith(f" WARNING gpunode.x: {shown}")
+SAID = [
+    ("x\n2026-11-22 ERROR gpunode: forged", "x\\n2026-11-22 ERROR gpunode: forged"),
+    ("a\rb\tc\0d", "a\\rb\\tc\\x00d"),
+    ("\x1b]0;title\x07\x1b[2J", "\\x1b]0;title\\x07\\x1b[2J"),
+    ("\x9b31m\x85", "\\x9b31m\\x85"),
+    ("\u202egnp.exe\u2066\u200f\ufeff", "\\u202egnp.exe\\u2066\\u200f\\ufeff"),
+    ("\u2028\u2029\x0b\x0c", "\\u2028\\u2029\\x0b\\x0c"),
+    ("\ud800", "\\ud800"),
+    ("작업 Größe 🙂 %s", "작업 Größe 🙂 %s"),
+]
+
+
+def test_a_line_of_the_log_is_one_line_and_shows_what_is_in_it() -> None:
+    for said, shown in SAID:
+        assert (
+            OneLineFormatter().format(logged("%s", said)).endswith(f" WARNING gpunode.x: {shown}")
+        ), shown
+        assert OneLineFormatter().format(logged(said)).endswith(f" WARNING gpunode.x: {shown}"), (
+            shown
+        )
 
 
 @given(st.text() | st.text().map(lambda text: text * 1000))

@@ -320,30 +320,30 @@ def test_what_may_be_of_the_network_and_is_not_known_is_told(
     assert (list(node.found()), node.unread()) == (["/"], [example])
 
 
-@pytest.mark.parametrize(
-    "mounted",
-    [
-        line("0:60", "/proc", "proc", "proc"),
-        line("0:60", "/x", "overlay", "overlay"),
-        line("0:60", "/x", "bpf", "bpf"),
-        line("0:60", "/x", "erofs", "none"),
-        line("0:60", "/snap/core/1", "fuse.snapfuse", "/dev/fuse"),
-        line("0:60", "/mnt/x", "fuse.squashfuse_ll", "/images/a.sif"),
-        line("0:60", "/mnt/x", "fuse.new", "/images/a.new"),
-        line("0:60", "/x", "fuse", "portal"),
-        line("0:60", "/var/lib/lxcfs", "fuse.lxcfs", "lxcfs"),
-        line("0:60", "/run/user/1000/gvfs", "fuse.gvfsd-fuse", "gvfsd-fuse"),
-        line("0:60", "/run/user/1000/new", "fuse.new", "new:"),
-        line("0:60", "/var/lib/containerd/x/fs", "fuse.newsnapshotter", "new"),
-        line("0:60", "/cvmfs/a.cern.ch", "fuse", "cvmfs2"),
-        line("8:1", "/x", "newfs", "newfs"),
-        line("0:60", "/x", "fuseblk", "/dev/sda1"),
-        line("0:60", "/x", "vxfs", "/dev/vx/dsk/a"),
-    ],
+NONE_OF_THE_NETWORK = (
+    line("0:60", "/proc", "proc", "proc"),
+    line("0:60", "/x", "overlay", "overlay"),
+    line("0:60", "/x", "bpf", "bpf"),
+    line("0:60", "/x", "erofs", "none"),
+    line("0:60", "/snap/core/1", "fuse.snapfuse", "/dev/fuse"),
+    line("0:60", "/mnt/x", "fuse.squashfuse_ll", "/images/a.sif"),
+    line("0:60", "/mnt/x", "fuse.new", "/images/a.new"),
+    line("0:60", "/x", "fuse", "portal"),
+    line("0:60", "/var/lib/lxcfs", "fuse.lxcfs", "lxcfs"),
+    line("0:60", "/run/user/1000/gvfs", "fuse.gvfsd-fuse", "gvfsd-fuse"),
+    line("0:60", "/run/user/1000/new", "fuse.new", "new:"),
+    line("0:60", "/var/lib/containerd/x/fs", "fuse.newsnapshotter", "new"),
+    line("0:60", "/cvmfs/a.cern.ch", "fuse", "cvmfs2"),
+    line("8:1", "/x", "newfs", "newfs"),
+    line("0:60", "/x", "fuseblk", "/dev/sda1"),
+    line("0:60", "/x", "vxfs", "/dev/vx/dsk/a"),
 )
-def test_what_is_none_of_the_network_is_passed_over(mounted: str, tmp_path: Path) -> None:
-    node = Mounted(tmp_path, mounted)
-    assert (list(node.found()), node.unread()) == (["/"], [])
+
+
+def test_what_is_none_of_the_network_is_passed_over(tmp_path: Path) -> None:
+    for number, mounted in enumerate(NONE_OF_THE_NETWORK):
+        node = Mounted(tmp_path / str(number), mounted)
+        assert (list(node.found()), node.unread()) == (["/"], []), mounted
 
 
 def test_a_volume_of_juicefs_is_called_by_its_own_name(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import math
 import os
 import resource
@@ -161,19 +162,17 @@ REQUESTS: dict[str, tuple[bytes, set[int | None]]] = {
 }
 
 
-@pytest.mark.parametrize("name", REQUESTS)
-def test_no_request_troubles_the_daemon(
-    victim: Daemon, capfd: pytest.CaptureFixture[str], name: str
-) -> None:
-    request, expected = REQUESTS[name]
-    before = victim.process.memory_info().rss
-    for _ in range(5):
-        said = asked(victim, request)
-        assert status(said) in expected, said[:200]
-        assert b"root:" not in said
-    assert victim.process.memory_info().rss - before < 4 * MIB
-    assert capfd.readouterr().err == ""
-    assert victim.get("/healthz") == b"ok\n"
+def test_no_request_troubles_the_daemon(victim: Daemon, capfd: pytest.CaptureFixture[str]) -> None:
+    for name in REQUESTS:
+        request, expected = REQUESTS[name]
+        before = victim.process.memory_info().rss
+        for _ in range(5):
+            said = asked(victim, request)
+            assert status(said) in expected, said[:200]
+            assert b"root:" not in said, name
+        assert victim.process.memory_info().rss - before < 4 * MIB, name
+        assert capfd.readouterr().err == "", name
+        assert victim.get("/healthz") == b"ok\n", name
 
 
 ACCEPTS = {
@@ -194,11 +193,11 @@ ACCEPTS = {
 }
 
 
-@pytest.mark.parametrize("accept", ACCEPTS)
-def test_any_accept_header_gets_one_of_two_formats(victim: Daemon, accept: str) -> None:
-    said = asked(victim, get(b"/metrics", b"Accept: " + accept.encode("latin-1")))
-    assert status(said) == 200
-    assert f"content-type: {ACCEPTS[accept]}; charset=utf-8\r\n".encode() in said
+def test_any_accept_header_gets_one_of_two_formats(victim: Daemon) -> None:
+    for accept in ACCEPTS:
+        said = asked(victim, get(b"/metrics", b"Accept: " + accept.encode("latin-1")))
+        assert status(said) == 200, accept
+        assert f"content-type: {ACCEPTS[accept]}; charset=utf-8\r\n".encode() in said, accept
 
 
 def test_formats_that_nobody_serves_take_no_memory(victim: Daemon) -> None:
@@ -368,12 +367,22 @@ INTERVALS = [
 ]
 
 
-@pytest.mark.parametrize("setting", INTERVALS)
-@pytest.mark.parametrize("value", ["inf", "nan", "0", "-1", "1e308", "1e-308", "9" * 6000])
-def test_no_interval_stops_a_source(setting: str, value: str) -> None:
-    with pytest.raises(UsageError) as told:
-        load(RunSettings, "gpunode run", [f"--{setting.replace('_', '-')}={value}"])
-    assert str(told.value).startswith(f"{setting}: ")
+ABSURD = ["inf", "nan", "0", "-1", "1e308", "1e-308", "9" * 6000]
+
+
+def refused(option: str) -> str:
+    """What an option is refused with; empty if it is taken."""
+    try:
+        load(RunSettings, "gpunode run", [option])
+    except UsageError as told:
+        return str(told)
+    return ""
+
+
+def test_no_interval_stops_a_source() -> None:
+    for setting, value in itertools.product(INTERVALS, ABSURD):
+        told = refused(f"--{setting.replace('_', '-')}={value}")
+        assert told.startswith(f"{setting}: "), (setting, value[:80])
 
 
 @pytest.mark.parametrize(
@@ -419,9 +428,8 @@ def test_the_variables_of_a_service_are_not_settings(
     assert load(RunSettings, "gpunode run", []) == RunSettings()
 
 
-@pytest.mark.parametrize(
-    "option",
-    [
+def test_an_absurd_option_is_told() -> None:
+    for option in (
         "--gpu=" + "[" * 60_000,
         "--gpu=" + '{"interval":' * 9_000,
         "--config=" + "[" * 60_000,
@@ -432,12 +440,8 @@ def test_the_variables_of_a_service_are_not_settings(
         "--path.rootfs=/" + "x" * 9000,
         "--config.file=/" + "x" * 9000,
         "--config.file=/dev/zero",
-    ],
-)
-def test_an_absurd_option_is_told(option: str) -> None:
-    with pytest.raises(UsageError) as told:
-        load(RunSettings, "gpunode run", [option])
-    assert "\n" not in str(told.value)
+    ):
+        assert len(refused(option).splitlines()) == 1, option[:80]
 
 
 PIECES = (

@@ -18,17 +18,13 @@ from gpunode.node.tape import TapeNode
 from gpunode.recorded import INCIDENTS
 from gpunode.sources import watch
 
-TAPES = sorted(path.name.partition(".")[0] for path in INCIDENTS.glob("*.jsonl.gz"))
 
-
-@pytest.mark.parametrize("name", TAPES)
-def test_no_warning_about_a_source_that_a_tape_lacks(
-    name: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    loop = played(INCIDENTS / f"{name}.jsonl.gz")
-    assert [one.source for one in loop.silent()] == []
-    assert down(loop) == []
-    assert [record.getMessage() for record in caplog.records] == []
+def test_no_warning_about_a_source_that_a_tape_lacks(caplog: pytest.LogCaptureFixture) -> None:
+    for tape in sorted(INCIDENTS.glob("*.jsonl.gz")):
+        loop = played(tape)
+        assert [one.source for one in loop.silent()] == [], tape
+        assert down(loop) == [], tape
+        assert [record.getMessage() for record in caplog.records] == [], tape
 
 
 def test_a_failure_that_is_on_the_tape_is_told(
