@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpunode.cli.commands import COMMANDS, main
-from gpunode.config import is_shared, leaves, option
+from gpunode.config import INCIDENTS, is_shared, leaves, option
 from gpunode.incidents.folder import Folder
 from tests.incidents.test_folder import brief, packed
 
@@ -23,7 +23,7 @@ USES: dict[str, list[list[str]]] = {
     "run": [[HERE, "--client.socket="]],
     "record": [["{folder}/tape.jsonl.gz", "--duration=0.1", "--client.socket="]],
     "replay": [["h200_hang", "--speed=1000", HERE]],
-    "demo": [["hang", "--once", "--speed=1000", HERE]],
+    "demo": [["{folder}/tapes", "--once", "--speed=1000", HERE]],
     "top": [
         [f"--web.listen-address={NOBODY}"],
         [f"--url=https://{NOBODY}", "--username=ann", "--password-file={folder}/password"],
@@ -100,6 +100,8 @@ def of_others(command: str) -> set[str]:
 
 
 def test_a_command_reads_each_setting_that_it_has(tmp_path: Path) -> None:
+    (tmp_path / "tapes").mkdir()
+    (tmp_path / "tapes/healthy.jsonl.gz").symlink_to(INCIDENTS / "healthy.jsonl.gz")
     (tmp_path / "password").write_text("secret\n")
     (tmp_path / "changes.yaml").touch()
     (tmp_path / "metrics").write_text("gpunode_gpu_info 1\n")

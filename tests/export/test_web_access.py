@@ -189,6 +189,17 @@ def test_a_password_opens_every_page_and_nobody_needs_one_for_health(
         assert ask(running, path, tls)[0] == 401
 
 
+def test_with_passwords_whoever_has_one_reads_incidents_from_anywhere(
+    locked: tuple[Papers, Daemon],
+) -> None:
+    papers, running = locked
+    url = f"https://127.0.0.1:{running.port}/api/v1/incidents"
+    headers = {"Host": "gpu-17.example:9816", "Authorization": BASIC}
+    request = urllib.request.Request(url, headers=headers)
+    with urllib.request.urlopen(request, context=papers.client(None)) as answer:
+        assert json.load(answer) == []
+
+
 def basic(text: bytes) -> str:
     return f"Basic {base64.b64encode(text).decode()}"
 
