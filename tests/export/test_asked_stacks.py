@@ -101,6 +101,7 @@ def holding(fake: FakeDriver, job: int, *options: str, known: bool = True) -> It
         yield running
 
 
+@pytest.mark.integration
 def test_who_gives_a_password_is_told_by_the_command_where_a_process_stands(
     fake: FakeDriver, job: int, passwords: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -163,6 +164,7 @@ def test_without_the_setting_for_code_no_name_of_the_program_s_own_is_told(
         assert own not in printed + json.dumps(told)
 
 
+@pytest.mark.integration
 def test_nothing_is_looked_at_where_that_is_off(fake: FakeDriver, job: int, passwords: str) -> None:
     with holding(fake, job, passwords, "--no-stacks.look") as running:
         status, said, _ = ask(running, "/api/v1/stacks?gpu=0")
@@ -179,6 +181,7 @@ def test_nobody_is_told_where_nobody_says_who_he_is(fake: FakeDriver, job: int) 
     assert "turn on passwords or client certificates (--web.config.file)" in said["detail"]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("kind", "says"),
     [
@@ -251,6 +254,7 @@ def status_of(running: Daemon) -> int:
 
 
 @as_root
+@pytest.mark.integration
 def test_a_daemon_without_rights_has_its_helper_look(
     fake: FakeDriver, job: int, passwords: str
 ) -> None:
@@ -283,6 +287,7 @@ main(sys.argv[1:])
 """
 
 
+@pytest.mark.integration
 def test_a_look_that_hangs_keeps_neither_pages_nor_the_end_of_the_daemon(
     fake: FakeDriver, job: int, passwords: str, tmp_path: Path
 ) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import GaugeMetricFamily
@@ -105,6 +105,7 @@ class Fixed(Collector):
         yield family
 
 
+@settings(max_examples=30)
 @given(st.lists(series, min_size=1, max_size=4))
 def test_lines_are_those_of_prometheus_client(scrapes: list[dict[tuple[str, str], float]]) -> None:
     now: dict[tuple[str, str], float] = {}

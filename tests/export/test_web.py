@@ -199,6 +199,12 @@ def watched(name: str) -> Loop:
     return loop
 
 
+def test_the_names_of_dcgm_are_not_there_unless_asked_for() -> None:
+    names = {sample.metric.name for sample in watched("h200_hang").samples()}
+    assert "gpunode_gpu_info" in names
+    assert not [name for name in names if "DCGM" in name]
+
+
 def test_an_idle_gpu_beside_a_hang_is_not_told_to_be_well() -> None:
     hang, idle = node(watched("hang")).findings  # a tape without the jobs of processes
     assert (hang.urgency, hang.gpus) == ("now", ("0",))
