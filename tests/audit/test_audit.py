@@ -7,8 +7,6 @@ import io
 import json
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +17,7 @@ from rich.console import Console
 
 from gpunode.audit.source import CHECKS, OK, Audit, Audited, Result, audit
 from gpunode.cli.auditing import audit_table
+from gpunode.cli.main import main
 from gpunode.config.daemon import Settings
 from gpunode.driver.driver import (
     Fabric,
@@ -307,11 +306,11 @@ def test_on_a_good_node_every_check_is_ok(tmp_path: Path) -> None:
     assert [r for r in results if r.status != "ok"] == []
 
 
-@pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_fails_its_check_and_no_other(tmp_path: Path, name: str) -> None:
-    results = {r.check: r for r in audit(node(tmp_path, FAULTS[name]))}
-    assert [check for check, result in results.items() if result.status == "failed"] == [name]
-    assert results[name].found
+def test_a_fault_fails_its_check_and_no_other(tmp_path: Path) -> None:
+    for name, fault in FAULTS.items():
+        failed = [r for r in audit(node(tmp_path / name, fault)) if r.status == "failed"]
+        assert [result.check for result in failed] == [name]
+        assert failed[0].found, name
 
 
 def test_on_an_empty_node_nothing_fails(tmp_path: Path) -> None:
@@ -335,25 +334,24 @@ def test_what_cannot_be_told_has_no_series(tmp_path: Path) -> None:
     assert {sample.metric for sample in reading.samples} <= {OK}
 
 
-def test_the_command_prints_json_and_ends_with_1_where_something_failed(tmp_path: Path) -> None:
+def test_the_command_prints_json_and_ends_with_1_where_something_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def audited(*options: str) -> tuple[object, str]:
+        with pytest.raises(SystemExit) as ended:
+            main(["audit", f"--path.rootfs={tmp_path}", *options])
+        return ended.value.code, capfd.readouterr().out
+
+    monkeypatch.setenv("COLUMNS", "160")
     node(tmp_path, FAULTS["swappiness"])
-    command = [sys.executable, "-m", "gpunode", "audit", f"--path.rootfs={tmp_path}"]
-    found = subprocess.run([*command, "--json"], capture_output=True, text=True, check=False)
-    assert found.returncode == 1
-    assert [c["check"] for c in json.loads(found.stdout) if c["status"] == "failed"] == [
-        "swappiness"
-    ]
-    table = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "COLUMNS": "160"},
-    )
-    assert table.returncode == 1
-    assert "sysctl -w vm.swappiness=10" in table.stdout
+    code, told = audited("--json")
+    failed = [one["check"] for one in json.loads(told) if one["status"] == "failed"]
+    assert (code, failed) == (1, ["swappiness"])
+    code, table = audited()
+    assert code == 1
+    assert "sysctl -w vm.swappiness=10" in table
     node(tmp_path, {})
-    assert subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode == 0
+    main(["audit", f"--path.rootfs={tmp_path}"])
 
 
 def test_the_table_says_once_why_checks_cannot_tell(tmp_path: Path) -> None:
@@ -405,17 +403,13 @@ def test_without_workers_their_number_cannot_be_judged(tmp_path: Path) -> None:
     assert found(audit(node(tmp_path, alone)), "loader_workers")[0] == "unknown"
 
 
-@pytest.mark.parametrize(
-    ("nice", "policy", "words"),
-    [(0, 0, ""), (-5, 0, ""), (0, 2, ""), (1, 0, "nice 1"), (0, 5, "SCHED_IDLE")],
-)
-def test_only_what_gives_way_to_others_fails(
-    tmp_path: Path, nice: int, policy: int, words: str
-) -> None:
-    changes = {f"/proc/{PID}/stat": stat(PID, "a (b) c", nice, policy)}
-    status, said = found(audit(node(tmp_path, changes)), "cpu_priority")
-    assert status == ("failed" if words else "ok")
-    assert words in said
+def test_only_what_gives_way_to_others_fails(tmp_path: Path) -> None:
+    gives_way = {(0, 0): "", (-5, 0): "", (0, 2): "", (1, 0): "nice 1", (0, 5): "SCHED_IDLE"}
+    for (nice, policy), words in gives_way.items():
+        changes = {f"/proc/{PID}/stat": stat(PID, "a (b) c", nice, policy)}
+        status, said = found(audit(node(tmp_path, changes)), "cpu_priority")
+        assert status == ("failed" if words else "ok"), (nice, policy)
+        assert words in said
 
 
 def test_one_isolated_core_for_a_process_is_a_binding(tmp_path: Path) -> None:

@@ -1,14 +1,20 @@
-"""Runs a command and writes down each setting that it reads, once.
+"""Runs commands and tells each setting that they read.
 
-python -m tests.cli.reads FILE COMMAND [OPTION …]
+python -m tests.cli.reads FILE, which has the arguments of each command as JSON
 """
 
 from __future__ import annotations
 
+import json
+import os
+import signal
 import sys
+import time
+import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 from gpunode.cli import explaining, gathering, main, measuring, reporting, this_node
 from gpunode.cli.loader import settings_of
@@ -17,6 +23,9 @@ from gpunode.config.fields import SettingName, leaves
 from gpunode.config.kinds import Section
 from gpunode.report.claims import JobIncident
 from tests.machine import MachineDriver, MachineGpu
+
+PATIENCE = 120.0
+"""Seconds for what takes a few, on a machine that is busy with other tests."""
 
 
 def places(kind: type[CommandSettings]) -> dict[tuple[type, str], SettingName]:
@@ -101,8 +110,47 @@ def stage() -> None:
             setattr(module, name, value)
 
 
+def read_by(command: str, uses: Sequence[Sequence[str]], folder: Path) -> set[str]:
+    """The settings that a command reads, in a process for each of its uses.
+
+    One that goes on, as a daemon does, is ended once it has read everything.
+    """
+    expected = {".".join(path) for path in places(settings_of(command)).values()}
+    written = folder / f"{command}.read"
+    written.touch()
+    found: set[str] = set()
+    for given in uses:
+        child = os.fork()
+        if not child:
+            _run(command, given, written)
+        deadline = time.monotonic() + PATIENCE
+        while not os.waitpid(child, os.WNOHANG)[0]:
+            found = set(written.read_text().splitlines())
+            if expected <= found or time.monotonic() > deadline:
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+                break
+            time.sleep(0.05)
+    return set(written.read_text().splitlines())
+
+
+def _run(command: str, given: Sequence[str], written: Path) -> NoReturn:
+    """Be the command; what it says is told as errors are."""
+    os.dup2(2, 1)
+    record(settings_of(command), written)
+    try:
+        main.main([command, *given])
+    finally:
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(0)
+
+
 if __name__ == "__main__":
-    written, command, *_ = sys.argv[1:]
+    file = Path(sys.argv[1])
     stage()
-    record(settings_of(command), Path(written))
-    main.main(sys.argv[2:])
+    told = {
+        command: sorted(read_by(command, uses, file.parent))
+        for command, uses in json.loads(file.read_text()).items()
+    }
+    print(json.dumps(told))

@@ -208,6 +208,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield found
 
 
+@pytest.mark.integration
 def test_an_operator_asks_about_a_fleet(advise: Advise, url: str) -> None:
     fleet = ("--fleet", f"--prometheus.url={url}", f"--at={NOW}", "--cluster=c")
     ended = advise(*fleet)
@@ -222,6 +223,7 @@ def test_an_operator_asks_about_a_fleet(advise: Advise, url: str) -> None:
     )
 
 
+@pytest.mark.integration
 def test_an_operator_asks_about_some_nodes(advise: Advise, url: str) -> None:
     fleet = ["--fleet", f"--prometheus.url={url}", f"--at={NOW}", "--cluster=c"]
     fleet.append("--format=slurm-reason")
@@ -229,6 +231,7 @@ def test_an_operator_asks_about_some_nodes(advise: Advise, url: str) -> None:
     assert advise(*fleet, "--nodes=n-[12]").code == 1
 
 
+@pytest.mark.integration
 def test_no_node_is_taken_for_that_of_another_cluster(advise: Advise, url: str) -> None:
     fleet = ("--fleet", f"--prometheus.url={url}", f"--at={NOW}", "--nodes=n-1")
     found = json.loads(advise(*fleet).out)
@@ -238,6 +241,7 @@ def test_no_node_is_taken_for_that_of_another_cluster(advise: Advise, url: str) 
     assert "c and w: choose one with --cluster" in ended.err
 
 
+@pytest.mark.integration
 def test_a_prometheus_without_the_rules_is_told(advise: Advise, url: str) -> None:
     ended = advise("--fleet", f"--prometheus.url={url}", f"--at={NOW - 86400}")
     assert ended.code == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import os
 import re
 import subprocess
@@ -99,10 +100,11 @@ def test_the_command_of_the_readme_tells_a_pipe_what_happens() -> None:
     ]
 
 
-@pytest.mark.parametrize("name", STORY)
+@pytest.mark.parametrize("name", STORY.keys() - {"hang"})
 def test_each_story_begins_well_and_ends_in_its_cause(name: str) -> None:
+    """That of a hang is told by the command of the README."""
     settings = load(DemoSettings, "gpunode demo", [name])
-    before = 600.0 if name == "hang" else 120.0
+    before = 120.0
     scene = Scene.of(STORIES / f"{name}.jsonl.gz", settings, "", before)
     scene.prepare()
     hour = history(scene.loop)
@@ -111,7 +113,7 @@ def test_each_story_begins_well_and_ends_in_its_cause(name: str) -> None:
     assert scene.says() == "GPUs 0–7 are at work."  # noqa: RUF001
     watts = 0.0
     captions, told = Captions(), []
-    for moment in scene.moments:
+    for moment in itertools.islice(scene.moments, 0, None, 5):
         ends = moment - scene.tape.lead
         told += [found[2] for line in captions.new(scene) if (found := CAPTION.fullmatch(line))]
         watts = node(scene.loop).gpus[0].power_watts or watts
@@ -128,6 +130,7 @@ def test_each_story_begins_well_and_ends_in_its_cause(name: str) -> None:
     assert name in ("storage", "shm") or 100 < watts < 400, "not that of the hour before"
 
 
+@pytest.mark.nightly
 def test_the_stories_are_what_their_program_makes(tmp_path: Path) -> None:
     make_stories(tmp_path)
     made = {path.name: gzip.decompress(path.read_bytes()) for path in tmp_path.iterdir()}
@@ -141,37 +144,21 @@ def test_the_demo_tells_all_five_in_their_order() -> None:
     assert [path.name.split(".")[0] for path in in_order(STORIES.iterdir())] == list(ORDER)
 
 
-@pytest.mark.parametrize(
-    ("incident", "finding"),
-    [
-        (
-            "h200_hang",
-            "GPU 0 hangs: it waits for GPU 1, whose process is stopped by a signal or a debugger.",
-        ),
-        (
-            "h200_shm",
-            "GPU 0 is starved: the job's /dev/shm is full.",
-        ),
-        ("healthy", "GPUs 0 and 1 are at work."),
-        ("membound", "GPUs 0 and 1 are at work, limited by memory bandwidth."),
-    ],
-)
-def test_a_finding_says_which_gpus_why_and_who_is_waited_for(
-    tmp_path: Path, incident: str, finding: str
-) -> None:
-    (tmp_path / f"{incident}.jsonl.gz").symlink_to(INCIDENTS / f"{incident}.jsonl.gz")
-    options = (str(tmp_path), "--once", "--speed=400", "--log.level=error")
-    # with which rich would colour a pipe
-    with piped("gpunode", "demo", *options, FORCE_COLOR="1") as (child, _):
-        out, err = child.communicate(timeout=PATIENCE)
-    assert (child.returncode, err) == (0, "")
-    *_, said = until_finding(iter(out.splitlines(keepends=True)))
-    assert said == f"{incident}: {finding}"
+FINDINGS = {
+    "h200_hang": "GPU 0 hangs: it waits for GPU 1, whose process is stopped by a signal or a "
+    "debugger.",
+    "h200_shm": "GPU 0 is starved: the job's /dev/shm is full.",
+    "healthy": "GPUs 0 and 1 are at work.",
+    "membound": "GPUs 0 and 1 are at work, limited by memory bandwidth.",
+}
 
 
 def test_every_incident_comes_once_and_its_table_is_what_happened() -> None:
-    with piped("gpunode", "demo", str(INCIDENTS), "--once", "--speed=400") as (child, _):
+    demo = ("gpunode", "demo", str(INCIDENTS), "--once", "--speed=400")
+    # with which rich would colour a pipe
+    with piped(*demo, FORCE_COLOR="1") as (child, _):
         out, err = child.communicate(timeout=PATIENCE)
+    assert all(character.isprintable() for line in out.splitlines() for character in line)
     assert (child.returncode, "Traceback" in err) == (0, False), err
     (port,) = ADDRESS.findall(out)
     assert int(port), "the port that was free, not the one that was asked for"
@@ -183,6 +170,8 @@ def test_every_incident_comes_once_and_its_table_is_what_happened() -> None:
     )
     for incident, state in (("hang", "idle"), ("comm", "communication"), ("h2d", "copy")):
         assert state in told[incident]
+    for incident, finding in FINDINGS.items():
+        assert told[incident].splitlines()[-1] == f"{incident}: {finding}"
 
 
 def test_a_reader_that_leaves_ends_it_quietly() -> None:
@@ -194,9 +183,9 @@ def test_a_reader_that_leaves_ends_it_quietly() -> None:
         assert child.wait(PATIENCE) == 128 + 13
 
 
-def test_a_dumb_terminal_gets_lines_that_move_no_cursor() -> None:
-    tapes = str(INCIDENTS)
-    demo = ("-m", "gpunode", "demo", tapes, "--once", "--speed=400", SOMEWHERE)
+def test_a_dumb_terminal_gets_lines_that_move_no_cursor(tmp_path: Path) -> None:
+    (tmp_path / "comm.jsonl.gz").symlink_to(INCIDENTS / "comm.jsonl.gz")
+    demo = ("-m", "gpunode", "demo", str(tmp_path), "--once", "--speed=400", SOMEWHERE)
     terminal = Terminal(sys.executable, *demo, kind="dumb", size=(24, 80))
     terminal.scrolled_off(PATIENCE)
     os.close(terminal.side)

@@ -17,12 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pynvml
 import pytest
 from rich.console import Console
 
 from gpunode.cli import doctor
 from gpunode.cli.doctor import SourceHealth, examine
 from gpunode.cli.doctor_table import doctor_table, unread_table
+from gpunode.cli.main import main
 from gpunode.cli.settings.doctor import DoctorSettings
 from gpunode.config.daemon import KubeletSettings, Settings
 from gpunode.config.web import ListenSettings
@@ -100,19 +102,23 @@ def test_every_finder_of_the_daemon_has_its_sources() -> None:
     assert {kind.name for kind in KINDS} == names - {OwnProcess.name}
 
 
-def test_without_a_gpu_that_is_said_once(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [*COMMAND, f"--web.listen-address=127.0.0.1:{free_port()}"],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "COLUMNS": "200", "LD_LIBRARY_PATH": str(tmp_path)},
-        check=True,
-    )
-    assert done.stdout.count("nvmlInit") == 1
-    assert done.stdout.count("gpu_activity") == 1
-    assert "\ngpu_" not in done.stdout
-    assert "no daemon answers at http://127.0.0.1:" in done.stdout
-    assert "NVIDIA_VISIBLE_DEVICES=all" in done.stdout
+@pytest.mark.usefixtures("quick")
+def test_without_a_gpu_that_is_said_once(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def nothing(name: str) -> None:
+        raise OSError(f"{name}: cannot open shared object file")
+
+    monkeypatch.setattr(pynvml, "CDLL", nothing)
+    monkeypatch.setattr(pynvml, "nvmlLib", None)
+    monkeypatch.setenv("COLUMNS", "200")
+    main(["doctor", f"--web.listen-address=127.0.0.1:{free_port()}"])
+    said = capfd.readouterr().out
+    assert said.count("nvmlInit") == 1
+    assert said.count("gpu_activity") == 1
+    assert "\ngpu_" not in said
+    assert "no daemon answers at http://127.0.0.1:" in said
+    assert "NVIDIA_VISIBLE_DEVICES=all" in said
 
 
 @pytest.mark.usefixtures("quick")
@@ -229,12 +235,17 @@ def test_what_never_answers_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -
     assert sources["memory"].status == "data"
 
 
-def test_a_daemon_that_runs_is_told_and_keeps_its_socket(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("quick")
+def test_a_daemon_that_runs_is_told_and_keeps_its_socket(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     client = tmp_path / "folder/client.sock"
     client.parent.mkdir(mode=0o755)
     with daemon(f"--client.socket={client}") as running:
         address = f"--web.listen-address=0.0.0.0:{running.port}"
-        answer = run(address, environment={"GPUNODE_CLIENT__SOCKET": str(client)})
+        monkeypatch.setenv("GPUNODE_CLIENT__SOCKET", str(client))
+        main(["doctor", "--json", address])
+        answer = json.loads(capfd.readouterr().out)
         assert answer["daemon"] == f"a daemon answers at http://127.0.0.1:{running.port}"
         assert rows(answer)["training_steps"]["status"] == "untried"
         assert 'up{gpu="",mountpoint="",source="training_steps",uuid=""} 1.0' in (
@@ -379,18 +390,26 @@ def test_a_container_that_shows_itself_as_the_node_is_told() -> None:
     assert "mount the node's root and set path.rootfs" in inside.stdout
 
 
+NEEDS = "The Helm chart needs these values on this node:\n\n"
+
+
 def chart_needs(node: Path, *before: str) -> str:
     """What the command prints of the Helm chart for a node."""
     command = [*before, *COMMAND, f"--path.rootfs={node}", "--web.listen-address=127.0.0.1:1"]
     printed = subprocess.run(
         command, capture_output=True, text=True, timeout=PATIENCE, check=True
     ).stdout
-    return printed.partition("The Helm chart needs these values on this node:\n\n")[2]
+    return printed.partition(NEEDS)[2]
 
 
-def test_the_values_of_the_chart_are_printed_with_what_it_cannot_do(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("quick")
+def test_the_values_of_the_chart_are_printed_with_what_it_cannot_do(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     node = laid_out({**NODES["gke"], "proc/mounts": ""}, tmp_path)
-    values, _, limits = chart_needs(Path(node.rootfs)).partition("\n\n")
+    main(["doctor", f"--path.rootfs={node.rootfs}", "--web.listen-address=127.0.0.1:1"])
+    needs = capfd.readouterr().out.partition(NEEDS)[2]
+    values, _, limits = needs.partition("\n\n")
     assert values == f"    platform: gke\n    driver.library: {SETS['gke']['driver.library']}"
     assert limits.startswith("On gke, the container gets the devices by being privileged")
 

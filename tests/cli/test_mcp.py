@@ -8,18 +8,17 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
-import anyio
 import psutil
 import pytest
+from anyio.from_thread import BlockingPortal, start_blocking_portal
 from mcp import Client, StdioServerParameters
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
@@ -43,38 +42,56 @@ from tests.verdict.test_verdict import CAUSE, ENDED, REAL, SETTINGS
 
 pytestmark = pytest.mark.integration
 
-T = TypeVar("T")
-
 TRUTH = {**CAUSE, **ENDED}
 HUNG = ["h200_hang", "stopped", "killed", "scalar", "looping"]
 AGENT = ("holds_up", "waited_for", "incidents", "changed")
 
 
-def asked(
-    stage: Stage, calls: list[tuple[str, dict[str, str]]], *options: str
-) -> list[dict[str, Any]]:
-    """What the tools answer to an agent, one after the other; an error as ``{"error": …}``."""
-    command = ["-m", "gpunode", "mcp", f"--prometheus.url={stage.url}", *options]
-    parameters = StdioServerParameters(command=sys.executable, args=command, env={**os.environ})
+Calls = list[tuple[str, dict[str, str]]]
+"""Tools, each with its arguments."""
 
-    async def ask() -> list[dict[str, Any]]:
+Asked = Callable[[Calls], list[dict[str, Any]]]
+"""What the tools answer, one after the other; an error as ``{"error": …}``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """A client that has started ``gpunode mcp``, and the thread in which it lives."""
+
+    portal: BlockingPortal
+    client: Client
+
+    def asks(self, calls: Calls) -> list[dict[str, Any]]:
         found = []
-        async with Client(parameters) as client:
-            for name, arguments in calls:
-                result = await client.call_tool(name, arguments)
-                if result.is_error:
-                    found.append({"error": str(result.content)})
-                else:
-                    found.append(dict(result.structured_content or {}))
+        for name, arguments in calls:
+            result = self.portal.call(self.client.call_tool, name, arguments)
+            if result.is_error:
+                found.append({"error": str(result.content)})
+            else:
+                found.append(dict(result.structured_content or {}))
         return found
 
-    return in_a_thread(ask)
+
+@contextmanager
+def started(stage: Stage, *options: str) -> Iterator[Agent]:
+    command = ["-m", "gpunode", "mcp", f"--prometheus.url={stage.url}", *options]
+    parameters = StdioServerParameters(command=sys.executable, args=command, env={**os.environ})
+    with (
+        start_blocking_portal() as portal,
+        portal.wrap_async_context_manager(Client(parameters)) as client,
+    ):
+        yield Agent(portal, client)
 
 
-def in_a_thread(task: Callable[[], Awaitable[T]]) -> T:
-    """What a task gives: in this thread, a browser of other tests may have a loop that runs."""
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(anyio.run, task).result()
+@pytest.fixture(scope="module")
+def agent(stage: Stage) -> Iterator[Agent]:
+    with started(stage) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def asked(agent: Agent) -> Asked:
+    return agent.asks
 
 
 def proven(server: Prometheus, claim: Mapping[str, Any]) -> bool:
@@ -86,8 +103,8 @@ def proven(server: Prometheus, claim: Mapping[str, Any]) -> bool:
     )
 
 
-def test_the_cause_of_nine_in_ten_recorded_incidents_is_told(stage: Stage) -> None:
-    answers = asked(stage, [("holds_up", {"job": name}) for name in TRUTH])
+def test_the_cause_of_nine_in_ten_recorded_incidents_is_told(asked: Asked) -> None:
+    answers = asked([("holds_up", {"job": name}) for name in TRUTH])
     wrong = {}
     for (name, causes), answer in zip(TRUTH.items(), answers, strict=True):
         told = {one["labels"]["cause"] for one in answer["claims"] if "cause" in one["labels"]}
@@ -96,48 +113,47 @@ def test_the_cause_of_nine_in_ten_recorded_incidents_is_told(stage: Stage) -> No
     assert len(wrong) <= 0.1 * len(TRUTH), wrong
 
 
-def test_no_claim_is_without_a_series(stage: Stage) -> None:
+def test_no_claim_is_without_a_series(stage: Stage, asked: Asked) -> None:
     calls = [(tool, {"job": name}) for name in (*HUNG, "pair") for tool in AGENT]
-    claims = [one for answer in asked(stage, calls) for one in answer["claims"]]
+    claims = [one for answer in asked(calls) for one in answer["claims"]]
     assert len(claims) > 20
     with closing(Prometheus(PrometheusSettings(url=stage.url), Secrets())) as server:
         assert [one for one in claims if not proven(server, one)] == []
 
 
-def test_who_is_waited_for_is_told_with_the_reason(stage: Stage) -> None:
-    (answer,) = asked(stage, [("waited_for", {"job": "h200_hang"})])
+def test_who_is_waited_for_is_told_with_the_reason(asked: Asked) -> None:
+    (answer,) = asked([("waited_for", {"job": "h200_hang"})])
     (claim,) = answer["claims"]
     assert claim["says"].startswith("the others wait for GPU 1 of h200_hang: its process is stop")
     assert claim["labels"]["reason"] == "stopped"
 
 
-def test_of_each_gpu_that_is_waited_for_the_latest_reason_is_told(stage: Stage) -> None:
+def test_of_each_gpu_that_is_waited_for_the_latest_reason_is_told(asked: Asked) -> None:
     """What was thought of it a minute before is in Prometheus, too."""
     wanted = {"killed": "gone", "looping": "cpu_bound", "serve_stopped": "stopped"}
-    answers = asked(stage, [("waited_for", {"job": name}) for name in wanted])
+    answers = asked([("waited_for", {"job": name}) for name in wanted])
     told = [[one["labels"]["reason"] for one in answer["claims"]] for answer in answers]
     assert told == [[reason] for reason in wanted.values()]
 
 
-def test_since_when_a_job_hangs_is_told(stage: Stage) -> None:
-    (answer,) = asked(stage, [("holds_up", {"job": "h200_hang"})])
+def test_since_when_a_job_hangs_is_told(stage: Stage, asked: Asked) -> None:
+    (answer,) = asked([("holds_up", {"job": "h200_hang"})])
     (since,) = said(answer, "stalled_collective: since")
     assert "stall-0 tells" in since
     began = calendar.timegm(time.strptime(since.split("since ")[1][:19], "%Y-%m-%d %H:%M:%S"))
     assert 10 < stage.moment - began < 30
 
 
-def test_which_incidents_there_were_and_which_node_began(stage: Stage) -> None:
-    (answer,) = asked(stage, [("incidents", {"job": "pair"})])
+def test_which_incidents_there_were_and_which_node_began(asked: Asked) -> None:
+    (answer,) = asked([("incidents", {"job": "pair"})])
     first, second, began = [one["says"] for one in answer["claims"]]
     assert first.startswith(f"{FIRST}: GPUs wait for another")
     assert second.startswith(f"{NEXT}: GPUs wait for another")
     assert began.startswith(f"{FIRST} began")
 
 
-def test_what_is_not_recorded_is_not_known(stage: Stage) -> None:
+def test_what_is_not_recorded_is_not_known(asked: Asked) -> None:
     changed, without, waited, missing = asked(
-        stage,
         [
             ("changed", {"job": "h200_hang"}),
             ("changed", {"job": "starved"}),
@@ -153,13 +169,13 @@ def test_what_is_not_recorded_is_not_known(stage: Stage) -> None:
     assert "held no GPU" in missing["error"]
 
 
-def test_the_jobs_that_hold_gpus_are_listed(stage: Stage) -> None:
-    (answer,) = asked(stage, [("jobs", {})])
+def test_the_jobs_that_hold_gpus_are_listed(asked: Asked) -> None:
+    (answer,) = asked([("jobs", {})])
     assert {"pair holds 4 GPUs", "h200_held holds 1 GPU"} <= {*said(answer)}
 
 
-def test_how_many_gpus_a_cause_holds_up_is_not_taken_for_the_time_it_costs(stage: Stage) -> None:
-    mild, full = asked(stage, [("holds_up", {"job": name}) for name in ("starved_mild", "memfull")])
+def test_how_many_gpus_a_cause_holds_up_is_not_taken_for_the_time_it_costs(asked: Asked) -> None:
+    mild, full = asked([("holds_up", {"job": name}) for name in ("starved_mild", "memfull")])
     (cause,) = [one for one in mild["claims"] if one["labels"].get("cause") == "unexplained"][:1]
     assert cause["says"].startswith("2 of its 2 GPUs: what costs them most is: held with")
     assert cause["value"] == 2
@@ -171,8 +187,8 @@ def test_how_many_gpus_a_cause_holds_up_is_not_taken_for_the_time_it_costs(stage
     )
 
 
-def test_what_could_not_be_read_is_not_taken_for_nothing(stage: Stage) -> None:
-    (answer,) = asked(stage, [("holds_up", {"job": "loader_cpu"})])
+def test_what_could_not_be_read_is_not_taken_for_nothing(asked: Asked) -> None:
+    (answer,) = asked([("holds_up", {"job": "loader_cpu"})])
     assert not any("nothing on this node explains it" in text for text in said(answer))
     assert said(answer, "of 2 of its processes, `stat` cannot be read")
     assert answer["not_known"] == [
@@ -180,9 +196,9 @@ def test_what_could_not_be_read_is_not_taken_for_nothing(stage: Stage) -> None:
     ]
 
 
-def test_a_job_that_runs_nothing_is_not_told_to_lose_nothing(stage: Stage) -> None:
+def test_a_job_that_runs_nothing_is_not_told_to_lose_nothing(asked: Asked) -> None:
     held, healthy, unknown = asked(
-        stage, [("holds_up", {"job": name}) for name in ("h200_held", "healthy", "uncounted")]
+        [("holds_up", {"job": name}) for name in ("h200_held", "healthy", "uncounted")]
     )
     assert said(held) == [
         "100 % of the time of its GPUs within 2m: a job holds the GPU and has run nothing for a "
@@ -195,8 +211,8 @@ def test_a_job_that_runs_nothing_is_not_told_to_lose_nothing(stage: Stage) -> No
     assert share in said(unknown)
 
 
-def test_a_hang_comes_before_what_another_gpu_does_meanwhile(stage: Stage) -> None:
-    (answer,) = asked(stage, [("holds_up", {"job": "looping"})])
+def test_a_hang_comes_before_what_another_gpu_does_meanwhile(asked: Asked) -> None:
+    (answer,) = asked([("holds_up", {"job": "looping"})])
     causes = [one["labels"]["cause"] for one in answer["claims"] if "cause" in one["labels"]]
     assert causes[:2] == ["stalled_collective", "host_compute"]
     since = [text for text in said(answer) if ": since 20" in text]
@@ -204,72 +220,58 @@ def test_a_hang_comes_before_what_another_gpu_does_meanwhile(stage: Stage) -> No
     assert since[1].endswith("UTC or up to 30 s before")
 
 
-def test_a_wait_for_a_gpu_that_nobody_names_is_told_with_who_has_no_work(stage: Stage) -> None:
-    (answer,) = asked(stage, [("waited_for", {"job": "straggler"})])
+def test_a_wait_for_a_gpu_that_nobody_names_is_told_with_who_has_no_work(asked: Asked) -> None:
+    (answer,) = asked([("waited_for", {"job": "straggler"})])
     assert said(answer)[0] == "GPU 0 of straggler waits in a collective (straggler)"
     assert re.match(r"GPU 1 of straggler, .* had no work for \d\d % of 2m", said(answer)[1])
     assert answer["not_known"] == ["for which GPU waits: GPU 0 of straggler"]
 
 
-def test_of_the_incidents_of_one_node_it_is_told_what_is_not_known(stage: Stage) -> None:
-    (answer,) = asked(stage, [("incidents", {"job": "h200_hang"})])
+def test_of_the_incidents_of_one_node_it_is_told_what_is_not_known(asked: Asked) -> None:
+    (answer,) = asked([("incidents", {"job": "h200_hang"})])
     assert said(answer)[1] == "h200_hang alone has incidents"
     (where,) = answer["not_known"]
     assert where.startswith("where in the code: not in Prometheus")
 
 
-def test_copies_are_not_told_to_be_of_memory_that_nobody_saw(stage: Stage) -> None:
-    (answer,) = asked(stage, [("holds_up", {"job": "h2d"})])
+def test_copies_are_not_told_to_be_of_memory_that_nobody_saw(asked: Asked) -> None:
+    (answer,) = asked([("holds_up", {"job": "h2d"})])
     assert "whether their memory is pinned is not known" in said(answer)[0]
 
 
-def test_agents_are_told_what_now_is_and_over_what_a_rate_was_taken(stage: Stage) -> None:
-    command = ["-m", "gpunode", "mcp", f"--prometheus.url={stage.url}"]
-    parameters = StdioServerParameters(command=sys.executable, args=command, env={**os.environ})
-
-    async def told() -> str:
-        async with Client(parameters) as client:
-            return str(client.instructions)
-
-    instructions = in_a_thread(told)
+def test_agents_are_told_what_now_is_and_over_what_a_rate_was_taken(agent: Agent) -> None:
+    instructions = str(agent.client.instructions)
     assert "`holds_up`, then `waited_for`, then `incidents`" in instructions
     assert "within the last 2 minutes; times are UTC" in instructions
     assert "rates of a node are of its last 1 to 30 s" in instructions
 
 
-def test_tools_only_read(stage: Stage) -> None:
-    parameters = StdioServerParameters(
-        command=sys.executable,
-        args=["-m", "gpunode", "mcp", f"--prometheus.url={stage.url}"],
-        env={**os.environ},
-    )
-
-    async def listed() -> list[Any]:
-        async with Client(parameters) as client:
-            return list((await client.list_tools()).tools)
-
-    tools = in_a_thread(listed)
+def test_tools_only_read(agent: Agent) -> None:
+    tools = agent.portal.call(agent.client.list_tools).tools
     assert {*AGENT, "jobs"} == {tool.name for tool in tools}
-    assert all(tool.annotations.read_only_hint for tool in tools)
+    assert all(tool.annotations and tool.annotations.read_only_hint for tool in tools)
     assert all(tool.output_schema for tool in tools)
 
 
-def test_a_node_is_asked_as_well(stage: Stage) -> None:
-    with daemon("--log.level=error") as running:
-        now, kept, latest = asked(
-            stage,
-            [("node_now", {}), ("node_incidents", {}), ("node_incident", {"incident": "latest"})],
-            f"--node=http://127.0.0.1:{running.port}",
-        )
+OF_A_NODE: Calls = [
+    ("node_now", {}),
+    ("node_incidents", {}),
+    ("node_incident", {"incident": "latest"}),
+]
+
+
+def test_a_node_is_asked_as_well_and_named_where_it_does_not_answer(stage: Stage) -> None:
+    with ExitStack() as stack:
+        running = stack.enter_context(daemon("--log.level=error"))
+        address = f"http://127.0.0.1:{running.port}"
+        with started(stage, f"--node={address}") as agent:
+            now, kept, latest = agent.asks(OF_A_NODE)
+            stack.close()
+            gone = agent.asks(OF_A_NODE[:2])
     assert now["claims"] == []
     assert now["not_known"] == ["what holds a GPU up: no GPU is seen on this node"]
     assert kept["not_known"] == latest["not_known"] == ["no incident is kept"]
-
-
-def test_a_node_that_does_not_answer_is_named(stage: Stage) -> None:
-    address = f"http://127.0.0.1:{free_port()}"
-    tools = ("node_now", "node_incidents")
-    for answer in asked(stage, [(tool, {}) for tool in tools], f"--node={address}"):
+    for answer in gone:
         assert f"--node {address}: no daemon answers" in answer["error"]
 
 
@@ -288,26 +290,13 @@ class Told:
 
 
 @pytest.fixture(scope="module")
-def told_by(stage: Stage) -> Callable[[str], Told]:
-    return cache(partial(node_at_the_end, stage))
-
-
-def node_at_the_end(stage: Stage, name: str) -> Told:
-    """Play a tape to its end in no time, and ask the node of it."""
-    real = REAL / f"{name}.jsonl.gz"
-    tape = TapeNode(real if real.exists() else INCIDENTS / real.name)
-    settings = Settings() if real.exists() else SETTINGS
-    box = BlackBox(cast(Node, tape), IncidentSettings(), code=False)
-    loop = watch(box.node, settings, box)
-    for _ in loop.replay(tape.clock, tape.end):
-        pass
-    client = TestClient(
-        create_app(lambda: loop), base_url="http://localhost:9816", client=("127.0.0.1", 1)
-    )
+def told_by(stage: Stage) -> Iterator[Callable[[str], Told]]:
+    """What a node tells at the end of a tape."""
+    nodes: list[TestClient] = []
 
     class Answers(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            answer = client.get(self.path)
+            answer = nodes[-1].get(self.path)
             self.send_response(answer.status_code)
             self.send_header("Content-Length", str(len(answer.content)))
             self.end_headers()
@@ -318,13 +307,29 @@ def node_at_the_end(stage: Stage, name: str) -> Told:
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        answers = asked(
-            stage,
-            [("node_now", {}), ("node_incidents", {}), ("node_incident", {"incident": "latest"})],
-            f"--node=http://127.0.0.1:{server.server_port}",
-        )
+        with started(stage, f"--node=http://127.0.0.1:{server.server_port}") as agent:
+
+            @cache
+            def told(name: str) -> Told:
+                nodes.append(at_the_end(name))
+                return Told(series(nodes[-1].get("/metrics").text), *agent.asks(OF_A_NODE))
+
+            yield told
         server.shutdown()
-    return Told(series(client.get("/metrics").text), *answers)
+
+
+def at_the_end(name: str) -> TestClient:
+    """A node that has played a tape to its end."""
+    real = REAL / f"{name}.jsonl.gz"
+    tape = TapeNode(real if real.exists() else INCIDENTS / real.name)
+    settings = Settings() if real.exists() else SETTINGS
+    box = BlackBox(cast(Node, tape), IncidentSettings(), code=False)
+    loop = watch(box.node, settings, box)
+    for _ in loop.replay(tape.clock, tape.end):
+        pass
+    return TestClient(
+        create_app(lambda: loop), base_url="http://localhost:9816", client=("127.0.0.1", 1)
+    )
 
 
 def test_a_share_of_a_node_is_asked_for_as_a_share(told_by: Callable[[str], Told]) -> None:
@@ -429,16 +434,9 @@ def test_a_node_on_which_a_job_hangs_is_asked(stage: Stage, tmp_path: Path) -> N
         node = Daemon(psutil.Process(child.pid), port)
         node.wait_for("/readyz", child)
         page = until(lambda: hangs(node.get("/metrics").decode()))
-        now, kept, one, none = asked(
-            stage,
-            [
-                ("node_now", {}),
-                ("node_incidents", {}),
-                ("node_incident", {"incident": "latest"}),
-                ("node_incident", {"incident": "20260101T000000Z-stall-0"}),
-            ],
-            f"--node=http://127.0.0.1:{port}",
-        )
+        with started(stage, f"--node=http://127.0.0.1:{port}") as agent:
+            unknown = {"incident": "20260101T000000Z-stall-0"}
+            now, kept, one, none = agent.asks([*OF_A_NODE, ("node_incident", unknown)])
     assert "stalled_collective" in {claim["cause"] for claim in now["claims"]}
     assert "waits for GPU 1, whose process is stopped" in kept["claims"][0]["says"]
     assert said(one, "GPU 1 is waited for: its process is stopped by")

@@ -88,18 +88,20 @@ def ask(running: Daemon, path: str, password: str = PASSWORD) -> tuple[int, Any,
 
 @contextmanager
 def holding(fake: FakeDriver, job: int, *options: str, known: bool = True) -> Iterator[Daemon]:
-    """A daemon, once it has seen that a process holds a GPU."""
-    fake.write(f"gpu 0 process {job} 1000000000 compute\n")
+    """A daemon, once it has seen that a process holds two GPUs."""
+    held = (f"gpu {gpu} process {job} 1000000000 compute\n" for gpu in (0, 1))
+    fake.write("".join(("gpus 2\n", *held)))
     with watching(fake, *OFTEN, *options) as running:
 
         def seen() -> bool:
             said = ask(running, "/metrics")[1] if known else running.get("/metrics").decode()
-            return f'pid="{job}"' in said
+            return said.count(f'pid="{job}"') >= 2
 
         until(seen)
         yield running
 
 
+@pytest.mark.integration
 def test_who_gives_a_password_is_told_by_the_command_where_a_process_stands(
     fake: FakeDriver, job: int, passwords: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -121,43 +123,53 @@ def test_who_gives_a_password_is_told_by_the_command_where_a_process_stands(
         assert "GPU 0 was looked at less than 10 s ago: ask again in " in capfd.readouterr().err
 
 
-def test_who_asks_again_too_soon_is_told_when_to_ask_and_counts(
-    fake: FakeDriver, job: int, passwords: str
+UNKNOWN = {
+    "?gpu=7": (404, "of GPU 7 it is not known"),
+    "?gpu=../0": (422, "pattern"),
+    "": (422, "gpu"),
+}
+
+
+def test_without_the_setting_for_code_no_name_of_the_program_s_own_is_told(
+    fake: FakeDriver, job: int, passwords: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    """Who asks again too soon is told when to ask, and counts."""
     with holding(fake, job, passwords) as running:
         assert ask(running, "/api/v1/stacks?gpu=0", "wrong")[0] == 401
-        status, found, headers = ask(running, "/api/v1/stacks?gpu=0")
+        for path, (status, says) in UNKNOWN.items():
+            found, said, _ = ask(running, f"/api/v1/stacks{path}")
+            assert found == status, path
+            assert says in json.dumps(said)
+        status, told, headers = ask(running, "/api/v1/stacks?gpu=0")
         assert (status, headers["cache-control"]) == (200, "no-store")
-        assert found["processes"][0]["reason"] == "lock"
+        assert told["processes"][0]["reason"] == "lock"
         status, said, headers = ask(running, "/api/v1/stacks?gpu=0")
         assert status == 429
         assert 1 <= int(headers["retry-after"]) <= 10
         assert said["detail"].endswith(f"ask again in {headers['retry-after']} s")
         counts = 'gpunode_refused_total{source="asked",what="asked_stacks"} 1'
         until(lambda: counts in ask(running, "/metrics")[1])
-
-
-def test_without_the_setting_for_code_no_name_of_the_program_s_own_is_told(
-    fake: FakeDriver,
-    job: int,
-    passwords: str,
-    tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    with holding(fake, job, passwords) as running:
         main(
             [
-                *("stacks", "--gpu=0", f"--url=http://127.0.0.1:{running.port}"),
+                *("stacks", "--gpu=1", f"--url=http://127.0.0.1:{running.port}"),
                 *("--username=ann", f"--password-file={tmp_path / 'password'}", "--json"),
             ]
         )
-    said = capfd.readouterr().out
-    (found,) = json.loads(said)
-    assert found["reason"] == "lock"
-    assert found["sentence"].startswith("main thread, waiting in the kernel for another thread")
-    assert found["stacks"]["threads"][0]["state"] == "S"
+    printed = capfd.readouterr().out
+    (shown,) = json.loads(printed)
+    assert shown["reason"] == "lock"
+    assert shown["sentence"].startswith("main thread, waiting in the kernel for another thread")
+    assert shown["stacks"]["threads"][0]["state"] == "S"
     for own in ("take", "train.py", "shard-reader"):
-        assert own not in said
+        assert own not in printed + json.dumps(told)
+
+
+@pytest.mark.integration
+def test_nothing_is_looked_at_where_that_is_off(fake: FakeDriver, job: int, passwords: str) -> None:
+    with holding(fake, job, passwords, "--no-stacks.look") as running:
+        status, said, _ = ask(running, "/api/v1/stacks?gpu=0")
+    assert status == 403
+    assert "stacks.look is off" in said["detail"]
 
 
 def test_nobody_is_told_where_nobody_says_who_he_is(fake: FakeDriver, job: int) -> None:
@@ -169,6 +181,7 @@ def test_nobody_is_told_where_nobody_says_who_he_is(fake: FakeDriver, job: int) 
     assert "turn on passwords or client certificates (--web.config.file)" in said["detail"]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("kind", "says"),
     [
@@ -216,30 +229,6 @@ def test_a_certificate_counts_if_nobody_comes_in_without(
 PAPERS = {"ca-file": "ca.crt", "cert-file": "client.crt", "key-file": "client.key"}
 
 
-@pytest.mark.parametrize(
-    ("options", "path", "status", "says"),
-    [
-        ((), "?gpu=7", 404, "of GPU 7 it is not known"),
-        (("--no-stacks.look",), "?gpu=0", 403, "stacks.look is off"),
-        ((), "?gpu=../0", 422, "pattern"),
-        ((), "", 422, "gpu"),
-    ],
-)
-def test_what_is_not_looked_at_is_told(
-    options: tuple[str, ...],
-    path: str,
-    status: int,
-    says: str,
-    fake: FakeDriver,
-    job: int,
-    passwords: str,
-) -> None:
-    with holding(fake, job, passwords, *options) as running:
-        found, said, _ = ask(running, f"/api/v1/stacks{path}")
-    assert found == status
-    assert says in json.dumps(said)
-
-
 @contextmanager
 def by_hand(
     fake: FakeDriver, passwords: str, *command: str, options: tuple[str, ...] = ()
@@ -265,6 +254,7 @@ def status_of(running: Daemon) -> int:
 
 
 @as_root
+@pytest.mark.integration
 def test_a_daemon_without_rights_has_its_helper_look(
     fake: FakeDriver, job: int, passwords: str
 ) -> None:
@@ -297,6 +287,7 @@ main(sys.argv[1:])
 """
 
 
+@pytest.mark.integration
 def test_a_look_that_hangs_keeps_neither_pages_nor_the_end_of_the_daemon(
     fake: FakeDriver, job: int, passwords: str, tmp_path: Path
 ) -> None:
@@ -344,19 +335,17 @@ def test_nothing_that_a_daemon_says_is_obeyed_by_a_terminal(
     assert all(c == "\n" or c.isprintable() for c in said)
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ([], "say which with --gpu"),
-        (["--pid=1"], "say which with --gpu"),
-        (["--gpu=0", "--native"], "--native: no daemon tells functions of C"),
-        (["--gpu=0"], "no daemon answers"),
-    ],
-)
-def test_what_a_daemon_cannot_be_asked_is_told_at_once(
-    options: list[str], says: str, capfd: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["stacks", "--url=http://127.0.0.1:1", *options])
-    assert ended.value.code == 2
-    assert says in capfd.readouterr().err
+NOT_ASKED: dict[tuple[str, ...], str] = {
+    (): "say which with --gpu",
+    ("--pid=1",): "say which with --gpu",
+    ("--gpu=0", "--native"): "--native: no daemon tells functions of C",
+    ("--gpu=0",): "no daemon answers",
+}
+
+
+def test_what_a_daemon_cannot_be_asked_is_told_at_once(capfd: pytest.CaptureFixture[str]) -> None:
+    for options, says in NOT_ASKED.items():
+        with pytest.raises(SystemExit) as ended:
+            main(["stacks", "--url=http://127.0.0.1:1", *options])
+        assert ended.value.code == 2
+        assert says in capfd.readouterr().err

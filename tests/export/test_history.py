@@ -87,7 +87,7 @@ def test_an_hour_of_eight_gpus_takes_less_than_two_mebibytes() -> None:
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
     history = History()
-    for _ in range(3 * POINTS):
+    for _ in range(POINTS + 20):
         told.say(8, compute=0.5, starved=0.25, idle=0.25)
         history.read(told)
     grown = tracemalloc.get_traced_memory()[0] - before
@@ -179,6 +179,6 @@ def test_the_api_tells_the_hour_and_then_what_is_new(client: TestClient) -> None
     assert client.get("/api/v1/history", params={"since": whole["times"][-1]}).json()["times"] == []
 
 
-@pytest.mark.parametrize("since", ["x", "-1", "nan", ""])
-def test_a_time_that_is_none_is_refused(client: TestClient, since: str) -> None:
-    assert client.get("/api/v1/history", params={"since": since}).status_code == 422
+def test_a_time_that_is_none_is_refused(client: TestClient) -> None:
+    for since in ("x", "-1", "nan", ""):
+        assert client.get("/api/v1/history", params={"since": since}).status_code == 422

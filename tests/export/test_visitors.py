@@ -86,21 +86,19 @@ def test_no_crowd_of_readers_makes_another_be_forgotten() -> None:
     assert len(of_one._read) == READERS_OF_ORIGIN
 
 
-@pytest.mark.parametrize(
-    ("addresses", "origin"),
-    [
-        (("10.1.2.3", "::ffff:10.1.2.3"), "10.1.2.3"),
-        (("2001:db8::1", "2001:db8:0:0:ffff::9"), "2001:db8::/64"),
-        (("fe80::1%eth0", "fe80::2"), "fe80::/64"),
-        (("127.0.0.1", "127.255.3.9", "::1", "::ffff:127.8.8.8"), "this machine"),
-        (("none",), "none"),
-    ],
-)
-def test_an_origin_is_a_user_an_address_or_a_network(
-    addresses: tuple[str, ...], origin: str
-) -> None:
-    for address in addresses:
-        assert origin_of((address, 1), ("10.9.9.9", 9816)) == origin
+ORIGINS = {
+    "10.1.2.3": ("10.1.2.3", "::ffff:10.1.2.3"),
+    "2001:db8::/64": ("2001:db8::1", "2001:db8:0:0:ffff::9"),
+    "fe80::/64": ("fe80::1%eth0", "fe80::2"),
+    "this machine": ("127.0.0.1", "127.255.3.9", "::1", "::ffff:127.8.8.8"),
+    "none": ("none",),
+}
+
+
+def test_an_origin_is_a_user_an_address_or_a_network() -> None:
+    for origin, addresses in ORIGINS.items():
+        for address in addresses:
+            assert origin_of((address, 1), ("10.9.9.9", 9816)) == origin
 
 
 @contextmanager
@@ -156,10 +154,9 @@ def test_a_user_who_guesses_from_many_addresses_waits_behind_all_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(guard, "SHARE", 1.0)  # without rests
-    guesses = [Reader("user 1000", f"127.1.{n >> 8}.{n & 255}") for n in range(200)]
+    guesses = [Reader("user 1000", f"127.1.0.{n}") for n in range(50)]
     for scraper in (Reader("10.0.0.1", "10.0.0.1"), SCRAPER):
-        counts = [asyncio.run(first_right(guesses, scraper)) for _ in range(3)]
-        assert max(counts) <= 1, counts
+        assert asyncio.run(first_right(guesses, scraper)) <= 1
 
 
 def test_the_first_guess_of_each_costs_no_rest_until_the_credit_is_spent() -> None:
@@ -208,9 +205,8 @@ ACCEPTED = {
 }
 
 
-@pytest.mark.parametrize(("header", "takes"), ACCEPTED.items())
-def test_only_who_takes_gzip_gets_it(header: str, takes: bool) -> None:
-    assert takes_gzip(header) is takes
+def test_only_who_takes_gzip_gets_it() -> None:
+    assert {header: takes_gzip(header) for header in ACCEPTED} == ACCEPTED
 
 
 @pytest.fixture(scope="module")
@@ -251,27 +247,23 @@ def asked(app: Any, target: bytes) -> int:
     return status[0]
 
 
-@pytest.mark.parametrize(
-    ("target", "status"),
-    [
-        (b"/metrics", 200),
-        (b"http://node:9816/metrics", 200),
-        (b"HTTPS://other.example/metrics", 200),
-        (b"http://node:9816", 200),
-        (b"http://node:9816/nothing", 404),
-        (b"ftp://node/metrics", 404),
-        (b"http:/metrics", 404),
-        (b"//node/metrics", 404),
-    ],
-)
-def test_a_target_may_have_the_address_of_the_server(
-    client: TestClient, target: bytes, status: int
-) -> None:
-    assert asked(client.app, target) == status
+TARGETS = {
+    b"/metrics": 200,
+    b"http://node:9816/metrics": 200,
+    b"HTTPS://other.example/metrics": 200,
+    b"http://node:9816": 200,
+    b"http://node:9816/nothing": 404,
+    b"ftp://node/metrics": 404,
+    b"http:/metrics": 404,
+    b"//node/metrics": 404,
+}
 
 
-@pytest.mark.parametrize("page", [b"/metrics", b"http://node/metrics", b"http://node/healthz/x"])
-def test_no_form_of_a_target_opens_a_page_without_a_password(page: bytes) -> None:
+def test_a_target_may_have_the_address_of_the_server(client: TestClient) -> None:
+    assert {target: asked(client.app, target) for target in TARGETS} == TARGETS
+
+
+def test_no_form_of_a_target_opens_a_page_without_a_password() -> None:
     app = FastAPI()
 
     @app.get("/{anything:path}")
@@ -279,5 +271,6 @@ def test_no_form_of_a_target_opens_a_page_without_a_password(page: bytes) -> Non
         return "secret"
 
     locked = Guard(app, lambda: Access(users={"a": HASHED}), Visitors())
-    assert asked(locked, page) == 401
+    for page in (b"/metrics", b"http://node/metrics", b"http://node/healthz/x"):
+        assert asked(locked, page) == 401
     assert asked(locked, b"http://node/healthz") == 200

@@ -10,11 +10,10 @@ import os
 import socket
 import ssl
 import subprocess
-import sys
 import threading
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from http.client import HTTPException
@@ -28,6 +27,7 @@ import trustme
 from cryptography import x509
 
 from gpunode.cli.daemon import DaemonAddress, NoDaemon
+from gpunode.cli.main import main
 from gpunode.config.yaml_file import LARGEST_FILE
 from gpunode.export.web import access
 from gpunode.export.web.access import CIPHERS, AccessFile
@@ -75,14 +75,18 @@ class Papers:
         return context
 
 
-@pytest.fixture
-def papers(tmp_path: Path) -> Papers:
+def issued(folder: Path) -> Papers:
     authority = trustme.CA()
-    authority.cert_pem.write_to_path(str(tmp_path / "ca.crt"))
-    papers = Papers(tmp_path, authority)
+    authority.cert_pem.write_to_path(str(folder / "ca.crt"))
+    papers = Papers(folder, authority)
     papers.issue("server", "127.0.0.1", "localhost")
     papers.issue("client", "prometheus.monitoring")
     return papers
+
+
+@pytest.fixture
+def papers(tmp_path: Path) -> Papers:
+    return issued(tmp_path)
 
 
 NOTHING = Loop(SteppedClock(0.0), (), find_every=math.inf)
@@ -117,14 +121,24 @@ def behind(path: Path) -> Iterator[Daemon]:
         yield running
 
 
-def test_with_tls_plain_http_gets_nothing_and_https_everything(papers: Papers) -> None:
-    with behind(papers.write(SERVER + HEADERS)) as running:
-        status, headers = ask(running, tls=papers.client(None))
-        assert (status, headers["x-frame-options"]) == (200, "deny")
-        with pytest.raises((OSError, HTTPException)):
-            ask(running)
-        with pytest.raises(OSError, match="CERTIFICATE_VERIFY_FAILED"):  # an unknown authority
-            urllib.request.urlopen(f"https://127.0.0.1:{running.port}/metrics", timeout=PATIENCE)
+@pytest.fixture(scope="module")
+def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Papers, Daemon]]:
+    """A daemon with TLS, passwords and a header."""
+    papers = issued(tmp_path_factory.mktemp("locked"))
+    with behind(papers.write(SERVER + USERS + HEADERS)) as running:
+        yield papers, running
+
+
+def test_with_tls_plain_http_gets_nothing_and_https_everything(
+    locked: tuple[Papers, Daemon],
+) -> None:
+    papers, running = locked
+    status, headers = ask(running, tls=papers.client(None), authorization=BASIC)
+    assert (status, headers["x-frame-options"]) == (200, "deny")
+    with pytest.raises((OSError, HTTPException)):
+        ask(running)
+    with pytest.raises(OSError, match="CERTIFICATE_VERIFY_FAILED"):  # an unknown authority
+        urllib.request.urlopen(f"https://127.0.0.1:{running.port}/metrics", timeout=PATIENCE)
 
 
 @pytest.mark.parametrize(
@@ -132,51 +146,59 @@ def test_with_tls_plain_http_gets_nothing_and_https_everything(papers: Papers) -
     [("http", "or it has TLS: https://"), ("https", "--ca-file names the authority")],
 )
 def test_a_command_says_what_it_takes_to_ask_a_daemon_with_tls(
-    scheme: str, why: str, papers: Papers
+    scheme: str, why: str, locked: tuple[Papers, Daemon]
 ) -> None:
-    with behind(papers.write(SERVER)) as running:
-        url = f"{scheme}://127.0.0.1:{running.port}"
-        address = DaemonAddress(url, None, ssl.create_default_context())
-        with pytest.raises(NoDaemon, match=why):
-            address.get("/api/v1/node", PATIENCE)
+    url = f"{scheme}://127.0.0.1:{locked[1].port}"
+    address = DaemonAddress(url, None, ssl.create_default_context())
+    with pytest.raises(NoDaemon, match=why):
+        address.get("/api/v1/node", PATIENCE)
 
 
 def test_who_has_to_show_a_certificate_gets_nothing_without(papers: Papers) -> None:
+    """Nor with one of another authority, or with another name."""
     stranger = Papers(papers.folder / "stranger", trustme.CA())
     stranger.folder.mkdir()
     stranger.issue("client", "prometheus.monitoring")
     (stranger.folder / "ca.crt").write_bytes((papers.folder / "ca.crt").read_bytes())
-    with behind(papers.write(MUTUAL)) as running:
-        assert ask(running, tls=papers.client())[0] == 200
-        for refused in (papers.client(None), stranger.client()):
-            for path in ("/metrics", "/healthz"):
-                with pytest.raises(OSError, match=r"(?i)certificate|reset|closed|eof"):
-                    ask(running, path, tls=refused)
-
-
-def test_a_certificate_must_have_one_of_the_names(papers: Papers) -> None:
     papers.issue("other", "grafana.monitoring")
     papers.issue("address", "2001:db8::1")
     names = "  client_allowed_sans: [prometheus.monitoring, '2001:0DB8:0:0::1']\n"
     with behind(papers.write(MUTUAL + names)) as running:
         assert ask(running, tls=papers.client())[0] == 200
         assert ask(running, tls=papers.client("address"))[0] == 200
+        for refused in (papers.client(None), stranger.client()):
+            for path in ("/metrics", "/healthz"):
+                with pytest.raises(OSError, match=r"(?i)certificate|reset|closed|eof"):
+                    ask(running, path, tls=refused)
         with pytest.raises(OSError):  # noqa: PT011 a client sees this in more than one way
             ask(running, tls=papers.client("other"))
 
 
-def test_a_password_opens_every_page_and_nobody_needs_one_for_health(papers: Papers) -> None:
-    with behind(papers.write(SERVER + USERS + HEADERS)) as running:
-        tls = papers.client(None)
-        for path in ("/metrics", "/", "/api/v1/gpus", "/openapi.json"):
-            status, headers = ask(running, path, tls)
-            assert (status, headers["www-authenticate"][:5]) == (401, "Basic")
-            assert headers["x-frame-options"] == "deny"
-            assert ask(running, path, tls, BASIC)[0] == 200
-        until(lambda: ask(running, "/readyz", tls)[0] == 200)
-        assert ask(running, "/healthz", tls)[0] == 200
-        for path in ("//healthz", "/healthz/../metrics", "/healthz/", "/metrics?/healthz"):
-            assert ask(running, path, tls)[0] == 401
+def test_a_password_opens_every_page_and_nobody_needs_one_for_health(
+    locked: tuple[Papers, Daemon],
+) -> None:
+    papers, running = locked
+    tls = papers.client(None)
+    for path in ("/metrics", "/", "/api/v1/gpus", "/openapi.json"):
+        status, headers = ask(running, path, tls)
+        assert (status, headers["www-authenticate"][:5]) == (401, "Basic")
+        assert headers["x-frame-options"] == "deny"
+        assert ask(running, path, tls, BASIC)[0] == 200
+    until(lambda: ask(running, "/readyz", tls)[0] == 200)
+    assert ask(running, "/healthz", tls)[0] == 200
+    for path in ("//healthz", "/healthz/../metrics", "/healthz/", "/metrics?/healthz"):
+        assert ask(running, path, tls)[0] == 401
+
+
+def test_with_passwords_whoever_has_one_reads_incidents_from_anywhere(
+    locked: tuple[Papers, Daemon],
+) -> None:
+    papers, running = locked
+    url = f"https://127.0.0.1:{running.port}/api/v1/incidents"
+    headers = {"Host": "gpu-17.example:9816", "Authorization": BASIC}
+    request = urllib.request.Request(url, headers=headers)
+    with urllib.request.urlopen(request, context=papers.client(None)) as answer:
+        assert json.load(answer) == []
 
 
 def basic(text: bytes) -> str:
@@ -198,12 +220,15 @@ WRONG = {
 }
 
 
-def test_what_is_not_the_password_is_refused_also_after_the_right_one(papers: Papers) -> None:
-    with behind(papers.write(USERS)) as running:
-        for _ in range(2):
-            for name, authorization in WRONG.items():
-                assert ask(running, authorization=authorization)[0] == 401, name
-            assert ask(running, authorization=BASIC)[0] == 200
+def test_what_is_not_the_password_is_refused_also_after_the_right_one(
+    locked: tuple[Papers, Daemon],
+) -> None:
+    papers, running = locked
+    tls = papers.client(None)
+    for _ in range(2):
+        for name, authorization in WRONG.items():
+            assert ask(running, "/metrics", tls, authorization)[0] == 401, name
+        assert ask(running, "/metrics", tls, BASIC)[0] == 200
 
 
 def swap(papers: Papers, target: str) -> None:
@@ -482,22 +507,20 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("name", GOOD)
-def test_a_file_of_another_exporter_is_read(papers: Papers, name: str) -> None:
-    text = GOOD[name].replace("{folder}", str(papers.folder))
-    AccessFile(papers.write(text))
+def test_a_file_of_another_exporter_is_read(papers: Papers) -> None:
+    for text in GOOD.values():
+        AccessFile(papers.write(text.replace("{folder}", str(papers.folder))))
 
 
-@pytest.mark.parametrize("name", BAD)
-def test_a_mistake_is_told_with_its_place_and_no_secret(papers: Papers, name: str) -> None:
-    text, told = BAD[name]
-    with pytest.raises(UsageError) as caught:
-        AccessFile(papers.write(text))
-    line = str(caught.value)
-    assert told in line
-    assert "\n" not in line
-    assert HASHED[8:] not in line
-    assert "PRIVATE KEY" not in line
+def test_a_mistake_is_told_with_its_place_and_no_secret(papers: Papers) -> None:
+    for name, (text, told) in BAD.items():
+        with pytest.raises(UsageError) as caught:
+            AccessFile(papers.write(text))
+        line = str(caught.value)
+        assert told in line, name
+        assert "\n" not in line, name
+        assert HASHED[8:] not in line, name
+        assert "PRIVATE KEY" not in line, name
 
 
 def test_keys_may_be_in_the_file_itself(papers: Papers) -> None:
@@ -508,8 +531,23 @@ def test_keys_may_be_in_the_file_itself(papers: Papers) -> None:
     }
     inline = {part: (papers.folder / name).read_text() for part, name in parts.items()}
     inline["client_auth_type"] = "RequireAndVerifyClientCert"
-    with behind(papers.write(json.dumps({"tls_server_config": inline}))) as running:
-        assert ask(running, tls=papers.client())[0] == 200
+    file = AccessFile(papers.write(json.dumps({"tls_server_config": inline})))
+    assert spoken(file, papers.client())[0] == "TLSv1.3"
+    with pytest.raises(ssl.SSLError, match=r"(?i)certificate"):
+        spoken(file, papers.client(None))
+
+
+def spoken(file: AccessFile, client: ssl.SSLContext) -> tuple[str | None, str]:
+    """The version and the cipher on which a client and the file's TLS agree."""
+    assert file.access.tls is not None
+    outward, inward = ssl.MemoryBIO(), ssl.MemoryBIO()
+    theirs = client.wrap_bio(outward, inward, server_hostname="127.0.0.1")
+    ours = file.access.tls.wrap_bio(inward, outward, server_side=True)
+    for _ in range(4):
+        for side in (theirs, ours):
+            with suppress(ssl.SSLWantReadError):
+                side.do_handshake()
+    return theirs.version(), (theirs.cipher() or ("",))[0]
 
 
 def test_an_encrypted_key_asks_nobody_for_its_password(papers: Papers) -> None:
@@ -520,13 +558,15 @@ def test_an_encrypted_key_asks_nobody_for_its_password(papers: Papers) -> None:
         AccessFile(papers.write(SERVER))
 
 
-def test_a_wrong_file_ends_the_program_with_one_line(papers: Papers) -> None:
+def test_a_wrong_file_ends_the_program_with_one_line(
+    papers: Papers, capfd: pytest.CaptureFixture[str]
+) -> None:
     path = papers.write("basic_auth_users:\n  john: doe\n")
-    command = [sys.executable, "-m", "gpunode", f"--web.config.file={path}"]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
-    assert ended.returncode == 2
-    assert ended.stderr.count("\n") == 1
-    assert ended.stderr.startswith(f"gpunode: {path}: basic_auth_users: ")
+    with pytest.raises(SystemExit) as ended:
+        main([f"--web.config.file={path}"])
+    assert ended.value.code == 2
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith(f"gpunode: {path}: basic_auth_users: ")
 
 
 @pytest.mark.parametrize(("version", "cipher"), [("TLSv1.2", "ECDHE-ECDSA"), ("TLSv1.3", None)])
@@ -535,21 +575,17 @@ def test_only_the_versions_and_ciphers_of_the_file_are_spoken(
 ) -> None:
     """The certificate has an elliptic key: of RSA's ciphers none fits."""
     limits = {"TLSv1.2": "max_version: TLS12", "TLSv1.3": "min_version: TLS13"}[version]
-    with behind(papers.write(f"{SERVER}  {limits}\n")) as running:
-        client = papers.client(None)
-        with (
-            socket.create_connection(("127.0.0.1", running.port), 5) as plain,
-            client.wrap_socket(plain, server_hostname="127.0.0.1") as encrypted,
-        ):
-            assert encrypted.version() == version
-            assert cipher is None or (encrypted.cipher() or "")[0].startswith(cipher)
-        client = papers.client(None)
-        if version == "TLSv1.2":
-            client.minimum_version = ssl.TLSVersion.TLSv1_3
-        else:
-            client.maximum_version = ssl.TLSVersion.TLSv1_2
-        with pytest.raises(OSError, match=r"(?i)version|protocol|handshake|reset|eof"):
-            ask(running, tls=client)
+    file = AccessFile(papers.write(f"{SERVER}  {limits}\n"))
+    found = spoken(file, papers.client(None))
+    assert found[0] == version
+    assert cipher is None or found[1].startswith(cipher)
+    other = papers.client(None)
+    if version == "TLSv1.2":
+        other.minimum_version = ssl.TLSVersion.TLSv1_3
+    else:
+        other.maximum_version = ssl.TLSVersion.TLSv1_2
+    with pytest.raises(ssl.SSLError, match=r"(?i)version|protocol"):
+        spoken(file, other)
 
 
 JOB = """
@@ -567,6 +603,7 @@ JOBS = {
 }
 
 
+@pytest.mark.integration
 def test_prometheus_scrapes_with_its_certificate_and_password(papers: Papers) -> None:
     prometheus = needs.need("prometheus")
     Papers(papers.folder, trustme.CA()).issue("stranger", "prometheus.monitoring")
@@ -614,12 +651,17 @@ def seen(url: str) -> list[dict[str, Any]]:
 CERTIFICATE = (("cert", "crt"), ("key", "key"))
 
 
-def top(*options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "gpunode", "top", *options]
-    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+def test_top_shows_a_certificate_and_a_password(
+    papers: Papers, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def top(*options: str) -> tuple[object, str, str]:
+        code: object = 0
+        try:
+            main(["top", *options])
+        except SystemExit as end:
+            code = end.code
+        return code, *capfd.readouterr()
 
-
-def test_top_shows_a_certificate_and_a_password(papers: Papers) -> None:
     secret = papers.folder / "password"
     secret.write_text(f"{PASSWORD}\n")
     certificate = [f"--{part}-file={papers.folder}/client.{end}" for part, end in CERTIFICATE]
@@ -627,10 +669,10 @@ def test_top_shows_a_certificate_and_a_password(papers: Papers) -> None:
     known = ["--username=alice", f"--password-file={secret}"]
     with behind(papers.write(MUTUAL + USERS)) as running:
         url = f"--url=https://127.0.0.1:{running.port}"
-        until(lambda: top(url, trusted, *certificate, *known).returncode == 0)
-        shown = top(url, trusted, *certificate, *known)
-        assert "GPU now" in shown.stdout, shown
-        assert PASSWORD not in shown.stdout
+        until(lambda: top(url, trusted, *certificate, *known)[0] == 0)
+        _, shown, _ = top(url, trusted, *certificate, *known)
+        assert "GPU now" in shown
+        assert PASSWORD not in shown
         refusals = {
             "wants another --username": top(url, trusted, *certificate),
             "certificate verify failed": top(url, *certificate, *known),
@@ -638,7 +680,7 @@ def test_top_shows_a_certificate_and_a_password(papers: Papers) -> None:
             "nothing.crt: No such file": top(url, f"--ca-file={papers.folder}/nothing.crt"),
             "no certificate, or not of this key": top(url, f"--ca-file={secret}"),
         }
-    for why, refused in refusals.items():
-        assert refused.returncode == 2, refused
-        assert why in refused.stderr, refused
-        assert refused.stderr.count("\n") == 1, refused
+    for why, (code, _, said) in refusals.items():
+        assert code == 2, why
+        assert why in said
+        assert said.count("\n") == 1, said

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import bcrypt
 import pytest
 
 from gpunode.cli.main import main
@@ -100,22 +96,3 @@ def test_the_incident_of_a_killed_process_is_read_from_the_next_daemon(
         main(["incident", f"--url=http://127.0.0.1:{daemon.port}", f"--tape={path}"])
     tape = TapeNode(path)
     assert any(of == str(job.pid) or f"/proc/{job.pid}/" in of for of, _ in tape.tracks)
-
-
-def test_with_passwords_whoever_has_one_reads_incidents_from_anywhere(
-    fake: FakeDriver, tmp_path: Path
-) -> None:
-    hashed = bcrypt.hashpw(b"s3cret", bcrypt.gensalt(4)).decode()
-    access = tmp_path / "web.yaml"
-    access.write_text(f"basic_auth_users:\n  ann: {hashed}\n")
-    with watching(fake, f"--web.config.file={access}", "--discovery.interval=1") as daemon:
-        url = f"http://127.0.0.1:{daemon.port}/api/v1/incidents"
-        request = urllib.request.Request(url, headers={"Host": "gpu-17.example:9816"})
-        with pytest.raises(urllib.error.HTTPError) as refused:
-            urllib.request.urlopen(request)
-        refused.value.close()
-        assert refused.value.code == 401
-        known = base64.b64encode(b"ann:s3cret").decode()
-        request.add_header("Authorization", f"Basic {known}")
-        with urllib.request.urlopen(request) as answer:
-            assert json.load(answer) == []

@@ -124,7 +124,7 @@ def test_figures_are_not_torn_between_two_sheets(written: Path, browser: Browser
     page.goto(written.as_uri())
     others = "section:not(#idle, #training)"
     page.evaluate(f"document.querySelectorAll('{others}').forEach(one => one.remove())")
-    for above in range(500, 900, 20):
+    for above in range(500, 900, 40):
         page.evaluate(f"document.querySelector('#training').style.marginTop = '{above}px'")
         words = on_paper(page)
         texts = [word.text for word in words]

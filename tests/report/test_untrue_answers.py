@@ -27,8 +27,8 @@ from tests.report.test_why import NOW, served
 
 pytestmark = pytest.mark.integration
 
-CAMPAIGNS = 20
-"""Each with answers of its own, of which a commit plays some."""
+CAMPAIGNS = (*range(3), *(pytest.param(n, marks=pytest.mark.nightly) for n in range(3, 20)))
+"""Each with answers of its own."""
 
 TEXTS = (
     "",
@@ -87,7 +87,7 @@ class Liar:
         return str(self.chance.choice(FIGURES)) if untrue else value
 
 
-@pytest.fixture(params=range(CAMPAIGNS))
+@pytest.fixture(params=CAMPAIGNS)
 def lied_to(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever asks Prometheus hears untrue answers."""
     monkeypatch.setattr("gpunode.report.prometheus.fetched", Liar(request.param))
@@ -100,7 +100,6 @@ def only_text(told: str) -> bool:
     return not odd
 
 
-@pytest.mark.sweep(4)
 @pytest.mark.usefixtures("lied_to")
 @pytest.mark.parametrize("asked", ASKED)
 def test_what_is_untrue_is_told_or_refused_as_text(
@@ -125,7 +124,6 @@ def test_what_is_untrue_is_told_or_refused_as_text(
     assert "page" not in asked or "<script" not in told
 
 
-@pytest.mark.sweep(4)
 @pytest.mark.usefixtures("lied_to")
 def test_no_untrue_answer_ends_the_tools_of_agents(url: str) -> None:
     with closing(Prometheus(PrometheusSettings(url=url), Secrets())) as server:
