@@ -22,6 +22,9 @@ from alerts.thresholds.table import THRESHOLDS
 from gpunode.rules.document import Document, Group, Rule
 from gpunode.rules.render import rendered, with_values
 
+VALUES = {name: setting.value for name, setting in SETTINGS.items()}
+"""The settings as they are by default."""
+
 ITS_CLUSTER = "{{ with $labels.cluster }}&var-cluster={{ . }}{{ end }}"
 ITS_NAMESPACE = (
     "&var-namespace={{ with $labels.owner_namespace }}{{ . }}{{ else }}"
@@ -474,7 +477,7 @@ def document(rows: Sequence[Threshold] = THRESHOLDS) -> Document:
     others = [record for record in OF_CLUSTERS if record not in (*at_once, *looking_back)]
     by_file = {"cluster_at_once": [], **groups(rows)}
     return {
-        "settings": {name: setting.value for name, setting in SETTINGS.items()},
+        "settings": VALUES,
         "alerts": {
             row.alert: [
                 {"severity": tier.severity, "threshold": tier.threshold, "for": tier.after}
@@ -534,4 +537,4 @@ def handed_on() -> list[str]:
 
 def substituted(text: str) -> str:
     """A text with the default values of the settings that it names."""
-    return with_values(text, {name: setting.value for name, setting in SETTINGS.items()})
+    return with_values(text, VALUES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -77,9 +78,12 @@ def _in_promql(expression: str, values: Mapping[str, str | float]) -> str:
 
 def with_values(text: str, values: Mapping[str, str | float]) -> str:
     """A text with values in place of their names in braces."""
-    for name, value in values.items():
-        text = text.replace(f"${{{name}}}", value if isinstance(value, str) else number(value))
-    return text
+
+    def value(name: re.Match[str]) -> str:
+        found = values.get(name[1], name[0])
+        return found if isinstance(found, str) else number(found)
+
+    return re.sub(r"\$\{(\w+)\}", value, text)
 
 
 def number(value: float) -> str:
