@@ -14,6 +14,7 @@ import pytest
 
 from gpunode.driver.driver import DriverError
 from gpunode.driver.nvidia.gpm import MOST_ALIKE, GpmCounters, GpmSnapshots
+from tests.cases import with_each
 
 WINDOW = 2.0
 
@@ -130,7 +131,7 @@ def test_short_windows_are_all_asked_for() -> None:
     assert gpu.asked == 8
 
 
-@pytest.mark.parametrize("seed", range(20))
+@with_each(range(20))
 def test_what_is_told_adds_up_to_what_the_driver_counts(seed: int) -> None:
     chance, gpu = random.Random(seed), Gpu()
     of = counters(gpu)
@@ -146,7 +147,7 @@ def test_what_is_told_adds_up_to_what_the_driver_counts(seed: int) -> None:
     assert booked == pytest.approx(gpu.worked[0] - begin, rel=0.002)
 
 
-@pytest.mark.parametrize("at", range(MOST_ALIKE))
+@with_each(range(MOST_ALIKE))
 def test_after_a_failure_nothing_before_it_counts(at: int) -> None:
     gpu = Gpu()
     of = counters(gpu)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import product
 
 import pytest
 from hypothesis import given
@@ -17,6 +18,7 @@ from gpunode.driver.nvidia.xids import (
     recovery_action,
     those_that,
 )
+from tests.cases import with_each
 from tests.corpus.families import load
 from tests.corpus.xid_table import TABLE, code, sheet, table
 from tests.corpus.xid_workbook import workbook
@@ -46,8 +48,7 @@ def test_each_action_of_the_catalogue_has_words() -> None:
     assert ACTIONS.keys() - {""} == listed
 
 
-@pytest.mark.parametrize(
-    ("xid", "action", "notify"),
+@with_each(
     [
         *((xid, "RESET_GPU", "page") for xid in (46, 62, 64, 95, 109, 110, 119, 120, 136, 140)),
         *((xid, "RESET_GPU", "page") for xid in (143, 155, 156, 158)),
@@ -55,7 +56,7 @@ def test_each_action_of_the_catalogue_has_words() -> None:
         *((xid, "RESTART_APP", "info") for xid in (8, 13, 31, 69, 70, 71, 72, 75, 76, 77, 80, 94)),
         *((xid, "IGNORE", "none") for xid in (43, 63, 92, 108, 121, 137, 141, 157)),
         *((xid, "WORKFLOW_NVLINK5_ERR", "ticket") for xid in range(144, 151)),
-    ],
+    ]
 )
 def test_an_xid_asks_for_what_the_catalogue_says(xid: int, action: str, notify: str) -> None:
     assert (CODES[xid].action, CODES[xid].notify) == (action, notify)
@@ -72,8 +73,7 @@ def line_of(rule: dict[str, object], bits: str) -> str:
     return f"{unit:15} {severity:8} XC0 i0 Link 03 ({first:#010x} {second:#010x} 0x00000000)"
 
 
-@pytest.mark.parametrize("layout", ["before_r575", "from_r575"])
-@pytest.mark.parametrize("rule", json.loads(TABLE.read_text())["nvlink5"])
+@with_each(product(json.loads(TABLE.read_text())["nvlink5"], ["before_r575", "from_r575"]))
 def test_each_rule_is_found_by_its_registers(rule: dict[str, object], layout: str) -> None:
     xid, bits = rule["xid"], str(rule[layout])
     assert isinstance(xid, int)
@@ -83,15 +83,14 @@ def test_each_rule_is_found_by_its_registers(rule: dict[str, object], layout: st
     assert found.action == str(rule["action"]).lower()
 
 
-@pytest.mark.parametrize(
-    ("registers", "severity", "action"),
+@with_each(
     [
         ("0x00000082 0x00000041", "Fatal", "reset_gpu"),  # two errors at once: the worst
         ("0x00000082 0x00000101", "Nonfatal", "xid_154_eval"),
         ("0x00000082 0x00000001", "Fatal", "unknown"),  # no rule of that unit is fatal by bit 0
         ("0x00000082 0x00001000", "Nonfatal", "unknown"),
         ("0x000004c2 0x00000001", "Fatal", "reset_gpu"),  # promoted to fatal by bit 10
-    ],
+    ]
 )
 def test_a_line_asks_for_the_worst_of_its_errors(
     registers: str, severity: str, action: str
@@ -101,8 +100,7 @@ def test_a_line_asks_for_the_worst_of_its_errors(
     assert (found.link, found.action) == (-1, action)
 
 
-@pytest.mark.parametrize(
-    ("text", "link"),
+@with_each(
     [
         ("NETIR_LINK_EVT, Fatal, XC0 i0 Link 02 (0x000001c6 0x00000000)", 2),
         ("pid=1, name=a, NETIR Fatal, NETIR_LINK_EVT Fatal XC0 i0 Link 17 (0x000001c6 0x0)", 17),
@@ -110,7 +108,7 @@ def test_a_line_asks_for_the_worst_of_its_errors(
         ("NETIR_LINK_EVT Fatal XC0 i0 Link 05", 5),
         ("pid=1, name=train, Ch 00000008", None),
         ("", None),
-    ],
+    ]
 )
 def test_the_link_is_read_around_names_of_programs(text: str, link: int | None) -> None:
     found = nvlink_error(149, text)
@@ -124,15 +122,14 @@ def test_any_text_is_read_or_refused(text: str, xid: int) -> None:
     assert recovery_action(text) is None or recovery_action(text) in xids.RECOVERY_ACTIONS.values()
 
 
-@pytest.mark.parametrize(
-    ("text", "advised"),
+@with_each(
     [
         ("GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)", "reboot"),
         ("GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)", "none"),
         ("GPU recovery action changed from 0x0 (None) to 0x5 (Anything)", "recover_imex_domain"),
         ("GPU recovery action changed from 0x0 (None) to 0x9 (Anything)", None),
         ("GPU recovery action changed", None),
-    ],
+    ]
 )
 def test_xid_154_says_what_the_driver_advises(text: str, advised: str | None) -> None:
     assert recovery_action(text) == advised

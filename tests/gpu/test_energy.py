@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from typing import cast
 
 import pytest
@@ -11,6 +12,7 @@ from gpunode.driver.driver import Buffered, DriverError, Gpu, Unsupported
 from gpunode.gpu.buffers import PowerBuffer
 from gpunode.gpu.energy import StateEnergy, divided
 from gpunode.gpu.ledger import STATES
+from tests.cases import with_each
 
 START = 1_795_000_000.0
 REST = 122.0
@@ -76,8 +78,7 @@ def square(time: float) -> float:
     return 690.0 if time % 0.5 < 0.3 else 130.0
 
 
-@pytest.mark.parametrize("told", [0.93, 1.0, 1.06])
-@pytest.mark.parametrize("seconds", [20, 130, 600])
+@with_each(product([0.93, 1.0, 1.06], [20, 130, 600]))
 def test_the_states_sum_to_the_energy_counter(told: float, seconds: float) -> None:
     gpu = Metered(square, told)
     follower = Follower(gpu)
@@ -174,7 +175,7 @@ def test_a_state_that_draws_little_gets_little() -> None:
     assert found["compute"] == pytest.approx(650.0, rel=0.02)
 
 
-@pytest.mark.parametrize("state", STATES)
+@with_each(STATES)
 def test_a_state_that_fills_a_window_gets_all_of_it(state: str) -> None:
     for mean in (75.0, 125.0, 690.0):
         assert divided(mean, {state: 1.0}, mean, REST) == {state: pytest.approx(mean)}

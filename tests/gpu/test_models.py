@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from gpunode.driver.driver import Identity, Limits
 from gpunode.gpu.models import (
     CAPABILITIES,
@@ -15,6 +13,7 @@ from gpunode.gpu.models import (
     limits_of,
     model_of,
 )
+from tests.cases import with_each
 
 NAMES = {
     "NVIDIA L4": "L4",
@@ -70,24 +69,24 @@ OTHERS = (
 )
 
 
-@pytest.mark.parametrize(("name", "model"), NAMES.items())
+@with_each(NAMES.items())
 def test_a_name_is_of_one_model(name: str, model: str) -> None:
     found = model_of(name)
     assert found is not None
     assert found.name == model
 
 
-@pytest.mark.parametrize("name", OTHERS)
+@with_each(OTHERS)
 def test_a_name_with_another_word_is_of_no_model(name: str) -> None:
     assert model_of(name) is None
 
 
-@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
+@with_each(MODELS)
 def test_each_model_is_found_by_its_own_name(model: Model) -> None:
     assert model_of(f"NVIDIA {model.name}") is model
 
 
-@pytest.mark.parametrize("capability", CAPABILITIES)
+@with_each(CAPABILITIES)
 def test_one_of_its_compute_capability_stands_in_for_an_unlisted_model(capability: str) -> None:
     stands_in = model_of(CAPABILITIES[capability])
     assert stands_in is not None
@@ -102,7 +101,7 @@ def test_the_driver_is_believed_before_the_table() -> None:
     assert limits_of(spark, Limits(1e9)) == Limits(1e9)
 
 
-@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
+@with_each(MODELS)
 def test_only_a_measured_model_is_calibrated(model: Model) -> None:
     who = Identity(0, "GPU-0", f"NVIDIA {model.name}")
     assert calibration_of(who).own == (model.name in MEASURED_MODELS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from itertools import product
 from typing import cast
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from gpunode.driver.driver import Buffered, Gpu
 from gpunode.gpu.buffers import PowerBuffer
 from gpunode.gpu.rhythm import Rhythm
+from tests.cases import with_each
 
 START = 1_795_000_000.0
 
@@ -48,14 +50,13 @@ def square(high: float, low: float, period: float, duty: float) -> Callable[[flo
     return lambda time: high if (time + 0.003) % period < duty * period else low
 
 
-@pytest.mark.parametrize("duty", [0.3, 0.5, 0.8])
-@pytest.mark.parametrize("period", [0.1, 0.2, 0.5, 1.0, 3.0])
+@with_each(product([0.1, 0.2, 0.5, 1.0, 3.0], [0.3, 0.5, 0.8]))
 def test_swings_of_a_square_wave_are_counted(period: float, duty: float) -> None:
     buffer, _ = drained(PowerSamples(square(860, 125, period, duty)), 120)
     assert buffer.swings == pytest.approx(120 / period, rel=0.02, abs=1)
 
 
-@pytest.mark.parametrize(("mean", "noise"), [(690, 60), (300, 40), (125, 5)])
+@with_each([(690, 60), (300, 40), (125, 5)])
 def test_noise_is_not_a_swing(mean: float, noise: float) -> None:
     chance = random.Random(7)
     buffer, rhythm = drained(PowerSamples(lambda _: chance.gauss(mean, noise / 3)), 60)
@@ -63,7 +64,7 @@ def test_noise_is_not_a_swing(mean: float, noise: float) -> None:
     assert rhythm.period() is None
 
 
-@pytest.mark.parametrize("period", [0.16, 0.5, 1.3])
+@with_each([0.16, 0.5, 1.3])
 def test_the_period_of_a_wave_is_found(period: float) -> None:
     _, rhythm = drained(PowerSamples(square(700, 300, period, 0.7)), 30)
     assert rhythm.period() == pytest.approx(period, rel=0.03)

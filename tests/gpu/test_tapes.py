@@ -16,6 +16,7 @@ from gpunode.node.node import Node
 from gpunode.node.tape import TapeNode
 from gpunode.recorded import INCIDENTS
 from gpunode.sources import watch
+from tests.cases import with_each
 from tests.replay import activities, replayed, shares
 from tests.tapes.truth import TRUTH, errors
 from tests.verdict.test_verdict import REAL
@@ -48,7 +49,7 @@ def test_counters_of_sms_that_cannot_be_true_are_no_reading() -> None:
     assert cast(float, unread["gpu_activity", "sm_counters"]) >= 8
 
 
-@pytest.mark.parametrize("incident", ["starved", "straggler", "hang", "h2d", "launch", "comm"])
+@with_each(["starved", "straggler", "hang", "h2d", "launch", "comm"])
 def test_shorter_windows_tell_the_same(incident: str) -> None:
     loop, _ = replayed(incident, interval=1.5)
     for truth, activity in zip(TRUTH[incident], activities(loop), strict=True):
@@ -79,7 +80,7 @@ def test_a_gpu_without_work_is_free_or_idle(tape: str, state: str) -> None:
     assert shares(activity)[state] == pytest.approx(1, abs=0.001)
 
 
-@pytest.mark.parametrize("incident", ["compute", "healthy", "hang", "membound", "launch"])
+@with_each(["compute", "healthy", "hang", "membound", "launch"])
 def test_a_steady_draw_has_no_period_and_no_swings(incident: str) -> None:
     loop, _ = replayed(incident, times=4)
     found = [(each.step_period_seconds, each.power_swings) for each in activities(loop)]

@@ -6,6 +6,7 @@ import random
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 
 import pytest
 from hypothesis import given
@@ -15,6 +16,7 @@ from gpunode.driver.driver import Activity, Limits, Process
 from gpunode.gpu.buffers import PowerWindow
 from gpunode.gpu.ledger import STATES, split, stands_still
 from gpunode.gpu.window import Window
+from tests.cases import with_each
 from tests.windows.programs import recorded
 
 H200 = Limits(
@@ -202,8 +204,7 @@ def test_what_pcie_moves_may_be_all_that_a_slower_network_takes() -> None:
     assert shares[10] > 0.95
 
 
-@pytest.mark.parametrize("watts", [126.0, 151.0])
-@pytest.mark.parametrize("sms", [1, 4, 24, 32, 64])
+@with_each(product([1, 4, 24, 32, 64], [126.0, 151.0]))
 def test_a_hang_is_one_whatever_the_number_of_channels(sms: int, watts: float) -> None:
     """Of GPUs of one model, one draws a quarter more at rest than another."""
     values = {"graphics": 1.0, "sm": sms / 132, "tensor": 0.0, "dram": 0.0}
@@ -212,16 +213,15 @@ def test_a_hang_is_one_whatever_the_number_of_channels(sms: int, watts: float) -
     assert stands_still(seen, split(seen).shares)
 
 
-@pytest.mark.parametrize(
-    ("change", "watts"),
+@with_each(
     [
-        pytest.param({"pcie_receive": 2e9, "pcie_transmit": 2e9}, 140.0, id="a slow network"),
-        pytest.param({"nvlink_receive": 3e7, "nvlink_transmit": 3e7}, 126.0, id="small messages"),
-        pytest.param({"pcie_receive": 60e6, "pcie_transmit": 15e6}, 126.0, id="launches"),
-        pytest.param({}, 300.0, id="a kernel that draws"),
-        pytest.param({"dram": 0.3}, 126.0, id="a kernel that reads memory"),
-        pytest.param({"integer": 0.3}, 151.0, id="a kernel that counts"),
-    ],
+        ({"pcie_receive": 2e9, "pcie_transmit": 2e9}, 140.0),  # a slow network
+        ({"nvlink_receive": 3e7, "nvlink_transmit": 3e7}, 126.0),  # small messages
+        ({"pcie_receive": 60e6, "pcie_transmit": 15e6}, 126.0),  # launches
+        ({}, 300.0),  # a kernel that draws
+        ({"dram": 0.3}, 126.0),  # a kernel that reads memory
+        ({"integer": 0.3}, 151.0),  # a kernel that counts
+    ]
 )
 def test_what_goes_on_slowly_is_no_hang(change: dict[str, float], watts: float) -> None:
     values = {"graphics": 1.0, "sm": 0.05, "tensor": 0.0, "dram": 0.0}

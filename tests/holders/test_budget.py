@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from gpunode.node.cgroup import budget
+from tests.cases import with_each
 
 POD = "/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod{}.slice".format(
     "aaaaaaaa_bbbb_cccc_dddd_eeeeeeeeeeee"
@@ -13,8 +12,7 @@ ID = "0123456789abcdef" * 4
 SLURM = "/system.slice/slurmstepd.scope/job_17"
 
 
-@pytest.mark.parametrize(
-    ("paths", "owner"),
+@with_each(
     [
         ((f"{POD}/cri-containerd-{ID}.scope", f"{POD}/crio-{ID[::-1]}.scope/mine/{{n}}"), "aaaa"),
         ((f"{SLURM}/step_0/user/task_0", f"{SLURM}/step_1", f"{SLURM}/step_0/user/{{n}}"), "17"),
@@ -24,7 +22,7 @@ SLURM = "/system.slice/slurmstepd.scope/job_17"
         (("/../../user.slice/user-1000.slice/user@1000.service/{n}",), "user 1000"),
         (("/", "/anything/{n}", "/system.slice/a-{n}.service", "nothing"), "user 7"),
         (("/x/user.slice/user-1000.slice/{n}",), "user 7"),
-    ],
+    ]
 )
 def test_however_many_cgroups_an_owner_has_he_has_one_budget(
     paths: tuple[str, ...], owner: str

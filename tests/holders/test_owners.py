@@ -23,6 +23,7 @@ from gpunode.holders.pods import Pods
 from gpunode.jobs.owners import ALLOCATIONS, GpuOwners, OwnersDetail
 from gpunode.node.local import LocalNode
 from gpunode.source import Absent
+from tests.cases import with_each
 from tests.fakes.kubelet import FakeKubelet, kubelet
 from tests.holders.proc import Card, Proc
 from tests.machine import MACHINES, MachineGpu, exported, stat, told
@@ -128,7 +129,7 @@ UNATTRIBUTED = (
 """Who names devices, an ID, and why it is nobody's here."""
 
 
-@pytest.mark.parametrize(("of", "device", "gpu", "instance"), DEVICES)
+@with_each(DEVICES)
 def test_every_form_of_a_device_id_names_its_gpu(
     of: str,  # noqa: ARG001
     device: str,

@@ -22,6 +22,7 @@ from gpunode.jobs.owners import GpuOwners
 from gpunode.metric import Distribution
 from gpunode.source import Absent, Finder, Place, Source
 from gpunode.sources import finders
+from tests.cases import with_each
 from tests.holders.proc import Card
 from tests.holders.slurm import OTHER, SCOPE, SLUID, SlurmNode, jobs_by_gpu
 from tests.machine import MACHINES, Machine, exported, told
@@ -401,8 +402,7 @@ def test_a_process_of_another_on_a_job_s_gpu_is_a_second_owner(node: SlurmNode) 
     assert owner(0, "", "4242", "process") in found
 
 
-@pytest.mark.parametrize(
-    ("title", "job"),
+@with_each(
     [
         ("slurmstepd: [3385.0]", "3385"),
         ("slurmstepd: [3385.extern stepmgr]\0\0", "3385"),
@@ -415,7 +415,7 @@ def test_a_process_of_another_on_a_job_s_gpu_is_a_second_owner(node: SlurmNode) 
         ("slurmstepd", None),
         ("slurmstepd\0infinity", None),
         ("python3\0slurmstepd: [3385.0]", None),
-    ],
+    ]
 )
 def test_a_title_has_the_number_of_a_job_or_none(title: str, job: str | None) -> None:
     if job is None:

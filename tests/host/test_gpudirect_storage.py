@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpunode.host.gpudirect_storage import DirectIo, parse
+from tests.cases import with_each
 from tests.machine import MACHINES
 
 COUNTED = (MACHINES / "dgx/first/proc/driver/nvidia-fs/stats").read_text()
@@ -36,7 +37,7 @@ def test_bytes_that_are_not_counted_are_not_zero() -> None:
     assert parse(NOT_COUNTED) == {"read": DirectIo(0.0, None), "write": DirectIo(237.0, None)}
 
 
-@pytest.mark.parametrize("text", ["", "Reads : err=1\n", COUNTED.replace("Reads", "Lesen")])
+@with_each(["", "Reads : err=1\n", COUNTED.replace("Reads", "Lesen")])
 def test_another_form_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="missing"):
         parse(text)

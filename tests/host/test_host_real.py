@@ -40,6 +40,7 @@ from gpunode.node.node import MAX_FILE, Filesystem
 from gpunode.source import Reading
 from gpunode.sources import NodeSources
 from tests import machine
+from tests.cases import with_each
 from tests.daemon import PATIENCE, free_port
 
 ROOT = os.geteuid() == 0
@@ -235,7 +236,7 @@ def test_a_network_namespace_of_its_own_is_read() -> None:
     assert "peer_ifindex" in found["statistics"]
 
 
-@pytest.mark.parametrize("name", ["no-such-device", "a-name-longer-than-interfaces-have", ""])
+@with_each(["no-such-device", "a-name-longer-than-interfaces-have", ""])
 def test_an_unknown_interface_is_an_os_error(name: str) -> None:
     with pytest.raises(OSError, match=r"."):
         ethtool.statistics(name)
@@ -400,8 +401,7 @@ def tell(child: subprocess.Popen[str]) -> None:
 WAITS = "\nprint('ready', flush=True); input()"
 
 
-@pytest.mark.parametrize(
-    ("opens", "listens"),
+@with_each(
     [
         ("socket.create_server(('127.0.0.1', FREE))", True),
         ("socket.create_server(('::1', FREE), family=socket.AF_INET6)", True),
@@ -409,7 +409,7 @@ WAITS = "\nprint('ready', flush=True); input()"
         ("socket.create_connection(('127.0.0.1', PORT))", False),
         ("socket.socket(type=socket.SOCK_DGRAM).bind(('127.0.0.1', 0))", False),
         ("None", False),
-    ],
+    ]
 )
 def test_a_process_that_waits_for_connections_is_told_from_others(
     opens: str, listens: bool
@@ -427,14 +427,13 @@ def test_a_process_that_waits_for_connections_is_told_from_others(
         HERE.listens(child.pid)
 
 
-@pytest.mark.parametrize(
-    ("binds", "communicates"),
+@with_each(
     [
         ("\\0tmp/nccl-socket-0-1f00dcafe", True),
         ("\\0tmp/nccl-socket-0-1f00dcafe" + "\\0" * 80, True),
         ("\\0tmp/other-socket-0-1f00dcafe", False),
         ("\\0home/tmp/nccl-socket-0-1f00dcafe", False),
-    ],
+    ]
 )
 def test_a_communicators_socket_is_its_process_s(binds: str, communicates: bool) -> None:
     opens = f"kept = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM); kept.bind('{binds}')"
@@ -445,9 +444,7 @@ def test_a_communicators_socket_is_its_process_s(binds: str, communicates: bool)
         HERE.communicates(child.pid)
 
 
-@pytest.mark.parametrize(
-    ("name", "shares"), [("nccl-", True), ("ucx_shm_posix_", True), ("torch_", False)]
-)
+@with_each([("nccl-", True), ("ucx_shm_posix_", True), ("torch_", False)])
 def test_memory_of_a_communicator_is_seen_after_its_file_is_gone(name: str, shares: bool) -> None:
     maps = (
         "import mmap, tempfile\n"

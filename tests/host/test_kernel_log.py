@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-
-import pytest
+from itertools import product
 
 from gpunode.config.daemon import Settings
 from gpunode.host.kernel_log import KMSG, XID, KernelLog, kind_of, level_of, message_of
 from gpunode.host.kernel_trouble import WARNING, troubled
+from tests.cases import with_each
 from tests.machine import MACHINES, Machine
 
 MLX5 = "mlx5_core 0000:5e:00.0"
@@ -294,28 +294,27 @@ UNKNOWN = [
 """Lines that tell of trouble, in forms that no kind has."""
 
 
-@pytest.mark.parametrize(("kind", "line"), [(kind, line) for kind in LINES for line in LINES[kind]])
+@with_each([(kind, line) for kind in LINES for line in LINES[kind]])
 def test_a_line_is_of_its_kind(kind: str, line: str) -> None:
     assert kind_of(line) == kind
 
 
-@pytest.mark.parametrize("line", AGAIN)
+@with_each(AGAIN)
 def test_an_event_counts_once(line: str) -> None:
     assert kind_of(line) is None
 
 
-@pytest.mark.parametrize("line", NORMAL)
+@with_each(NORMAL)
 def test_what_is_no_event_is_not_counted(line: str) -> None:
     assert kind_of(line) is None
 
 
-@pytest.mark.parametrize("level", [None, 3, WARNING, 6])
-@pytest.mark.parametrize("line", [*AGAIN, *NORMAL])
+@with_each(product([*AGAIN, *NORMAL], [None, 3, WARNING, 6]))
 def test_what_is_ordinary_or_was_told_is_not_unread(line: str, level: int | None) -> None:
     assert not troubled(line, level)
 
 
-@pytest.mark.parametrize("line", UNKNOWN)
+@with_each(UNKNOWN)
 def test_trouble_of_an_unknown_form_is_unread(line: str) -> None:
     assert kind_of(line) is None
     assert [troubled(line, level) for level in (None, 3, WARNING, 6)] == [True, True, True, False]
@@ -370,9 +369,7 @@ STRANGE = {"nasty": ["NVRM: Xid (PCI:0:0:0): 0, x"]}
 """What a test machine's kernel really says in no form that is known, by the machine's name."""
 
 
-@pytest.mark.parametrize(
-    "machine", sorted(path.parent.name for path in MACHINES.glob("*/answers.json"))
-)
+@with_each(sorted(path.parent.name for path in MACHINES.glob("*/answers.json")))
 def test_no_ordinary_line_of_a_test_machine_is_unread(machine: str) -> None:
     node = Machine(MACHINES / machine)
     source = KernelLog(node, Settings())
@@ -395,21 +392,20 @@ def test_the_daemon_of_gpfs_is_believed_of_its_own_errors_alone() -> None:
     assert kind_of("mmfs: NVRM: Xid (PCI:0000:1b:00): 79, x") is None
 
 
-@pytest.mark.parametrize(
-    "start",
+@with_each(
     [
         "Nov  1 12:00:00 node-1 kernel: ",
         "Nov 22 12:00:00 node-1 kernel: [  123.456789] ",
         "Nov 22 12:00:00 node-1 kernel: [123456.789012][T4242] ",
         "2026-11-22T12:00:00.123456+00:00 node-1 kernel: [  123.456789][    C7] ",
         "2026-11-22T12:00:00Z node-1 kernel: ",
-    ],
+    ]
 )
 def test_a_line_of_syslog_begins_in_many_ways(start: str) -> None:
     assert message_of("/var/log/syslog", f"{start}{LINES['xid'][0]}") == LINES["xid"][0]
 
 
-@pytest.mark.parametrize(("line", "xid"), list(zip(LINES["xid"], ("94", "79", "14"), strict=True)))
+@with_each(list(zip(LINES["xid"], ("94", "79", "14"), strict=True)))
 def test_an_xid_tells_its_gpu(line: str, xid: str) -> None:
     match = XID.match(line)
     assert match is not None

@@ -15,6 +15,7 @@ from gpunode.node import patience
 from gpunode.node.local import LocalNode
 from gpunode.node.node import MAX_FILE, Filesystem
 from gpunode.source import WHOLE_NODE, Source
+from tests.cases import with_each
 from tests.conftest import until
 
 ROOT = "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n"
@@ -137,8 +138,7 @@ def test_a_table_is_parsed_once_for_all_who_ask(monkeypatch: pytest.MonkeyPatch)
     assert parsed == [len(ROOT), len(ROOT + SCRATCH)]
 
 
-@pytest.mark.parametrize(
-    ("options", "of_root"),
+@with_each(
     [
         ("rw", True),
         ("rw,user_id=0,group_id=0", True),
@@ -146,7 +146,7 @@ def test_a_table_is_parsed_once_for_all_who_ask(monkeypatch: pytest.MonkeyPatch)
         ("user_id=", False),
         ("rw,user_id=00", False),
         ("rw,xuser_id=1000", True),
-    ],
+    ]
 )
 def test_who_has_mounted_a_fuse_is_what_fusermount_says(options: str, of_root: bool) -> None:
     (mount,) = parse(f"2 1 0:2 / /x rw - fuse.sshfs me {options}\n")

@@ -25,6 +25,7 @@ from gpunode.nccl import inspector
 from gpunode.node import kernel, sockets
 from gpunode.node.local import LocalNode
 from gpunode.node.node import LONGEST_PROGRAM, program_of
+from tests.cases import with_each
 from tests.fuzz.seeds import UNIX_SOCKETS
 from tests.machine import MACHINES
 
@@ -146,13 +147,13 @@ def spoiled(draw: st.DrawFn, files: Sequence[str]) -> str:
     return text[: draw(st.integers(0, len(text)))] if draw(st.booleans()) else text
 
 
-@pytest.mark.parametrize("name", PARSERS)
+@with_each(PARSERS)
 def test_a_parser_of_a_spoiled_file_returns_or_raises_value_error(name: str) -> None:
     parse, files = PARSERS[name], readable(PARSERS[name])
     assert files, "no real file that it can read"
 
     @given(spoiled(files))
-    @settings(max_examples=60)
+    @settings(max_examples=20)
     def holds(text: str) -> None:
         with contextlib.suppress(ValueError):
             parse(text)
@@ -161,7 +162,7 @@ def test_a_parser_of_a_spoiled_file_returns_or_raises_value_error(name: str) -> 
 
 
 @given(ANYTHING)
-@settings(max_examples=100)
+@settings(max_examples=30)
 def test_a_parser_of_anything_returns_or_raises_value_error(text: str) -> None:
     for parse in PARSERS.values():
         with contextlib.suppress(ValueError):
@@ -172,7 +173,7 @@ LONG = ("[", '{"a":', "(", " ", "1 ", "a", "\n", "a: 1 kB\n", "cpu0 1 2 3 4 5 6\
 
 
 @pytest.mark.attack
-@pytest.mark.parametrize("name", PARSERS)
+@with_each(PARSERS)
 def test_a_parser_of_a_long_text_takes_no_time(name: str) -> None:
     for part in LONG:
         begin = time.process_time()
@@ -230,14 +231,13 @@ def test_any_mount_point_is_read_back(point: str) -> None:
     assert [mount.point for mount in found] == [point]
 
 
-@pytest.mark.parametrize(
-    ("mounted", "filesystem", "read_only"),
+@with_each(
     [
         ("rw", "rw,errors=remount-ro", False),
         ("ro,noatime", "rw", True),
         ("rw,noatime", "ro,errors=remount-ro", True),
         ("rw,noatime", "rw,errors=remount-ro,emergency_ro", True),
-    ],
+    ]
 )
 def test_a_filesystem_is_read_only_by_its_mount_or_after_an_error(
     mounted: str, filesystem: str, read_only: bool
@@ -247,9 +247,7 @@ def test_a_filesystem_is_read_only_by_its_mount_or_after_an_error(
 
 
 @pytest.mark.attack
-@pytest.mark.parametrize(
-    "start", ["", "task ", "NVRM: Xid (PCI:", "AER: ", "LustreError: ", "mlx5_core "]
-)
+@with_each(["", "task ", "NVRM: Xid (PCI:", "AER: ", "LustreError: ", "mlx5_core "])
 def test_a_long_line_of_the_kernel_log_takes_no_time(start: str) -> None:
     line = start + "a blocked Error was Link " * 3000
     begin = time.process_time()
@@ -292,8 +290,7 @@ def test_a_communicators_socket_is_told_by_its_name() -> None:
 COMPILE_WORKER = "/opt/lib/python3.12/site-packages/torch/_inductor/compile_worker/__main__.py"
 
 
-@pytest.mark.parametrize(
-    ("command_line", "program"),
+@with_each(
     [
         # torchrun, its workers, and other ways to start a training
         ("/usr/bin/python3\0/usr/local/bin/torchrun\0--nproc_per_node=8\0train.py\0", "torchrun"),
@@ -335,7 +332,7 @@ COMPILE_WORKER = "/opt/lib/python3.12/site-packages/torch/_inductor/compile_work
         ("python\0-m\0", ""),
         ("", ""),
         (" \0", ""),
-    ],
+    ]
 )
 def test_the_program_is_told_from_its_command_line(command_line: str, program: str) -> None:
     assert program_of(command_line.split("\0")) == program

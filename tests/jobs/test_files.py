@@ -9,6 +9,7 @@ import pytest
 
 from gpunode.jobs.files import open_files_ratio, parse_open_files_limit
 from gpunode.node.local import LocalNode
+from tests.cases import with_each
 
 LIMITS = """Limit                     Soft Limit           Hard Limit           Units
 Max processes             515506               515506               processes
@@ -63,7 +64,7 @@ def test_a_real_process_has_as_many_as_it_opens() -> None:
             os.close(file)
 
 
-@pytest.mark.parametrize("text", ["", "Max open files", "Max open files   many  files"])
+@with_each(["", "Max open files", "Max open files   many  files"])
 def test_what_is_no_limit_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r".+"):
         parse_open_files_limit(text)

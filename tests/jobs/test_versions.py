@@ -23,6 +23,7 @@ from gpunode.node import containers, patience
 from gpunode.node.local import LocalNode
 from gpunode.node.node import Image
 from gpunode.node.tape import RecordingNode, TapeNode, TapeWriter
+from tests.cases import with_each
 from tests.daemon import PATIENCE
 from tests.machine import MACHINES, Machine, MachineGpu, OneGpu, exported, told
 from tests.needs import as_root
@@ -83,8 +84,7 @@ def test_nothing_known_is_no_series() -> None:
     assert told(source) == ()
 
 
-@pytest.mark.parametrize(
-    ("kept", "image"),
+@with_each(
     [
         (
             {"io.kubernetes.cri.image-name": "nvcr.io/nvidia/pytorch:25.10-py3"},
@@ -111,7 +111,7 @@ def test_nothing_known_is_no_series() -> None:
         ({"io.kubernetes.cri.image-name": "a name\nwith lines"}, Image()),
         ({"io.kubernetes.cri.image-name": ["a"]}, Image()),
         (None, Image()),
-    ],
+    ]
 )
 def test_each_runtime_names_the_image_in_its_own_way(kept: object, image: Image) -> None:
     assert containers.parse_bundle(json.dumps({"annotations": kept})) == image

@@ -22,6 +22,7 @@ from gpunode.nccl.bench import NcclBench
 from gpunode.nccl.fabric import FabricRun, parse, problems
 from gpunode.nccl.launch import expand
 from gpunode.node.local import LocalNode
+from tests.cases import with_each
 
 GB = 1e9
 FULL = 48 * GB
@@ -56,8 +57,7 @@ def slow_where(wanted: Callable[[int, int, int], bool]) -> Slows:
     return lambda a, b, gpu: 0.25 if wanted(a, b, gpu) else 1.0
 
 
-@pytest.mark.parametrize(
-    ("slows", "wanted"),
+@with_each(
     [
         (slow_where(lambda *_: False), []),
         (slow_where(lambda a, b, _: 2 in (a, b)), ["node-2 exchanges"]),
@@ -87,24 +87,19 @@ def slow_where(wanted: Callable[[int, int, int], bool]) -> Slows:
             slow_where(lambda a, b, _: (a < 3) != (b < 3) and {a, b} != {0, 5}),
             ["node-3, node-4, node-5 are fast among themselves, and with the other nodes exchange"],
         ),
-    ],
-    ids=[
-        *("sound", "a node", "sends", "receives", "two nodes", "a rail", "an adapter"),
-        *("an adapter sends", "an uplink", "two halves", "a pair", "most rails"),
-        "two halves and a fast pair",
-    ],
+    ]
 )
 def test_the_fault_is_told_by_who_is_slow_with_whom(slows: Slows, wanted: list[str]) -> None:
     assert told(measured(slows)) == wanted
 
 
-@pytest.mark.parametrize("hosts", [3, 4, 8])
+@with_each([3, 4, 8])
 def test_a_bad_adapter_is_no_bad_rail_however_few_nodes_there_are(hosts: int) -> None:
     fabric = measured(slow_where(lambda a, b, gpu: gpu == 1 and 2 in (a, b)), hosts, 8)
     assert told(fabric) == ["GPU 1 of node-2 exchanges"]
 
 
-@pytest.mark.parametrize(("hosts", "bad"), [(4, 2), (5, 3), (8, 5)])
+@with_each([(4, 2), (5, 3), (8, 5)])
 def test_most_nodes_may_be_bad(hosts: int, bad: int) -> None:
     fabric = measured(slow_where(lambda a, b, _: min(a, b) < bad), hosts)
     assert told(fabric) == [f"node-{host} exchanges" for host in range(bad)]
@@ -187,14 +182,13 @@ def test_each_host_meets_each_other_once_or_as_many_as_the_bound_allows(hosts: i
         assert len(met) == hosts * (hosts - 1) // 2
 
 
-@pytest.mark.parametrize(
-    ("text", "hosts"),
+@with_each(
     [
         ("node-1", ["node-1"]),
         ("a,b,a", ["a", "b"]),
         ("node-[08-11],login", ["node-08", "node-09", "node-10", "node-11", "login"]),
         ("rack[1,3]-gpu,10.0.0.[1-2]", ["rack1-gpu", "rack3-gpu", "10.0.0.1", "10.0.0.2"]),
-    ],
+    ]
 )
 def test_lists_of_hosts_are_read_as_slurm_writes_them(text: str, hosts: list[str]) -> None:
     assert expand(text) == hosts
@@ -251,8 +245,7 @@ def test_hostile_names_neither_reach_the_terminal_nor_the_picture(tmp_path: Path
     assert "<script>" not in picture.read_text()
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
+@with_each(
     [
         (["--hosts=a"], "name two hosts at least"),
         (["--hosts=a,b"], "--gpus"),
@@ -264,7 +257,7 @@ def test_hostile_names_neither_reach_the_terminal_nor_the_picture(tmp_path: Path
         (["--largest=0G"], "largest"),
         (["--result=/nowhere/x"], "/nowhere/x: No such file"),
         (["--result=-"], "no result of nccl-bench"),
-    ],
+    ]
 )
 def test_a_misuse_ends_with_a_line(options: list[str], said: str) -> None:
     ran = command(*options)
@@ -272,15 +265,14 @@ def test_a_misuse_ends_with_a_line(options: list[str], said: str) -> None:
     assert said in ran.stderr
 
 
-@pytest.mark.parametrize(
-    "text",
+@with_each(
     [
         '{"fabric": {}}',
         '{"fabric": {"hosts": ["a"]}}',
         printed(measured(lambda *_: 1.0)).replace("[0, 1, 0,", "[9, 1, 0,"),
         printed(measured(lambda *_: 1.0)).replace("[0, 1, 0, 4", "[0, 1, 0, -4"),
         printed(measured(lambda *_: 1.0)).replace("[0, 1, 0, 4", "[0, 1, 0, 1e400, 4"),
-    ],
+    ]
 )
 def test_what_is_no_result_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
@@ -337,14 +329,13 @@ def test_without_adapters_other_pairs_say_what_to_expect_but_of_two_nodes_nothin
     assert expected not in names(kept(without_adapters(2), 1, tmp_path / "2"))
 
 
-@pytest.mark.parametrize(
-    ("speeds", "each"),
+@with_each(
     [
         ([50 * GB] * 10, 50 * GB),  # eight adapters for GPUs, two for storage
         ([50 * GB] * 4 + [12.5 * GB], 25 * GB),
         ([25 * GB] * 8 + [50 * GB], 25 * GB),  # one is of a DPU
         ([12.5 * GB] * 32, 50 * GB),  # EFA
-    ],
+    ]
 )
 def test_adapters_say_what_to_expect(speeds: list[float], each: float) -> None:
     expected = run_torch.expectations([(speeds, 8), (speeds, 8)])
@@ -359,15 +350,14 @@ def test_what_most_nodes_have_is_expected_of_one_whose_ports_are_down_and_none_w
     assert run_torch.expectations([whole, ([], 8)]) == {}
 
 
-@pytest.mark.parametrize(
-    ("chosen", "used"),
+@with_each(
     [
         ("", ["mlx5_0", "mlx5_1", "mlx5_10"]),
         ("mlx5_1", ["mlx5_1", "mlx5_10"]),
         ("=mlx5_1:1", ["mlx5_1"]),
         ("^mlx5_1", ["mlx5_0"]),
         ("^=mlx5_1,mlx5_0", ["mlx5_10"]),
-    ],
+    ]
 )
 def test_adapters_that_nccl_does_not_use_do_not_count(chosen: str, used: list[str]) -> None:
     names = ["mlx5_0", "mlx5_1", "mlx5_10"]
@@ -414,14 +404,13 @@ def test_a_damaged_result_is_counted_and_costs_no_other(
     assert {sample.labels[0] for sample in read.samples} == {"sendrecv"}
 
 
-@pytest.mark.parametrize(
-    "around",
+@with_each(
     [
         "{}",
         "\x1b[32m{}\x1b[0m",
         "0: {} done",
         "{}\n+ python -c 'print(json.dumps({{\"fabric\": result}}))'",
-    ],
+    ]
 )
 def test_what_a_launcher_prints_around_the_result_is_passed_over(around: str) -> None:
     wanted = measured(lambda *_: 1.0)

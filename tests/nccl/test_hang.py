@@ -23,6 +23,7 @@ from gpunode.source import WHOLE_NODE, Place, Reading, Source
 from gpunode.sources import finders, watch
 from gpunode.verdict.overdue import STALLS, TRAINING_STALLED
 from gpunode.verdict.source import Judged, Verdicts
+from tests.cases import with_each
 from tests.nccl.ras import RasNode, rank, ras_server, status, told
 from tests.replay import activities, play, shares, tape
 
@@ -121,14 +122,13 @@ class Steps:
         )
 
 
-@pytest.mark.parametrize(
-    ("incident", "since", "causes"),
+@with_each(
     [
         ("hang", 40.0, ("collective", "input")),
         ("starved", 40.0, ("input", "input")),
         ("compute", 40.0, ("unknown", "unknown")),
         ("hang", 20.0, (None, None)),
-    ],
+    ]
 )
 def test_a_training_whose_step_is_overdue_is_stalled_by_what_the_ledger_says(
     incident: str, since: float, causes: tuple[str | None, ...]

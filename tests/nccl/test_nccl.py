@@ -8,6 +8,7 @@ import re
 import socket
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from gpunode.nccl.ras import NcclRas
 from gpunode.nccl.ras_answer import Rank
 from gpunode.node.local import LocalNode
 from gpunode.node.node import lines_of
+from tests.cases import with_each
 from tests.machine import MachineGpu, begin
 from tests.nccl.ras import RasNode, rank, ras_server, status, told
 from tests.needs import as_root
@@ -139,8 +141,7 @@ INCOMPLETE
 LOST = "#0-0 (cafe) INCOMPLETE\n  Missing communicator data from"
 
 
-@pytest.mark.parametrize(
-    ("text", "missing"),
+@with_each(
     [
         (
             f"{DEAD}{LOST} 1 rank\n  The missing rank: 21\n",
@@ -165,8 +166,7 @@ LOST = "#0-0 (cafe) INCOMPLETE\n  Missing communicator data from"
                 (Rank(22), "unresponsive"),
             ],
         ),
-    ],
-    ids=["2.24, dead", "2.24, mute", "2.24, one of each", "2.26 and later"],
+    ]
 )
 def test_the_text_of_any_version_names_who_is_gone(
     text: str, missing: list[tuple[Rank, str]]
@@ -180,8 +180,7 @@ def test_a_rank_of_too_many_digits_is_none() -> None:
     assert answer.missing == []
 
 
-@pytest.mark.parametrize(
-    ("text", "errors"),
+@with_each(
     [
         (
             "  Asynchronous error on 1 rank\n"
@@ -196,7 +195,7 @@ def test_a_rank_of_too_many_digits_is_none() -> None:
         ),
         ("  Initialization errors on 31 ranks\n  31 ranks reported Internal error\n", 31),
         ("  Initialization error on 1 rank\n  Rank 3 reported Unexpected error -- [process ", 0),
-    ],
+    ]
 )
 def test_ranks_with_an_error_are_counted_in_a_text(text: str, errors: int) -> None:
     answer = ras.parse(f"{GROUPS}#0-0 (cafe) ERROR\n{text}\nWarnings\n========\n")
@@ -231,7 +230,7 @@ def test_a_namespace_that_may_not_be_entered_is_counted_and_fails_nothing() -> N
     assert 'gpunode_nccl_ras_unanswered{reason="no_permission"} 1.0' in found
 
 
-@pytest.mark.parametrize("address", ["nonsense", "127.0.0.1:http", "127.0.0.1:99999999"])
+@with_each(["nonsense", "127.0.0.1:http", "127.0.0.1:99999999"])
 def test_an_address_without_sense_is_a_failed_read(address: str) -> None:
     with pytest.raises(OSError, match=address):
         NcclRas(Census(RasNode(0, {"NCCL_RAS_ADDR": address})), Settings()).read()
@@ -241,9 +240,7 @@ NO_UNICODE = '{"communicators": [{"hash": "\\ud800", "size": 1}]}'
 """A name that no exposition can hold, as it would not be UTF-8."""
 
 
-@pytest.mark.parametrize(
-    "answer", ["", "garbage", "{", '{"a": 1}', '{"communicators": 3}', '{"a":' * 9999, NO_UNICODE]
-)
+@with_each(["", "garbage", "{", '{"a": 1}', '{"communicators": 3}', '{"a":' * 9999, NO_UNICODE])
 def test_garbage_is_a_failed_read(answer: str) -> None:
     with ras_server() as server:
         server.answer = "SERVER PROTOCOL 2\n" + answer
@@ -428,8 +425,7 @@ def informed(*lines: str, gpu: int = 1, time: str = "") -> list[str]:
     return [f"{time}node-1:{OWN_PID}:{81 + gpu} [{gpu}] NCCL INFO {line}" for line in lines]
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("time", ["", "[2026-11-22 09:00:00] ", "[09:00:00.123]", "Sun 09:00:00 "])
+@with_each(product(FORMS, ["", "[2026-11-22 09:00:00] ", "[09:00:00.123]", "Sun 09:00:00 "]))
 def test_every_version_tells_its_communicators(form: str, time: str) -> None:
     lines = ["NCCL version 2.18.6+cuda12.2", "Using network AWS Libfabric", *FORMS[form]]
     log = logged(*informed(*lines, time=time))
@@ -442,7 +438,7 @@ def test_every_version_tells_its_communicators(form: str, time: str) -> None:
     assert (log.version, log.network) == ("2.18.6", "AWS Libfabric")
 
 
-@pytest.mark.parametrize("form", FORMS)
+@with_each(FORMS)
 def test_the_next_communicator_takes_nothing_from_the_one_before(form: str) -> None:
     """Also where its lines come before its name."""
     second = [
@@ -526,8 +522,7 @@ def test_a_process_on_the_gpu_of_another_rank_is_no_rank_there(
     assert "gpunode_nccl_communicator_info" not in found
 
 
-@pytest.mark.parametrize(
-    "before",
+@with_each(
     [
         ":77:81 [1] transport/net_socket.cc:412",
         "node-1:77:81 [1] ofi_init_connection:912",
@@ -537,7 +532,7 @@ def test_a_process_on_the_gpu_of_another_rank_is_no_rank_there(
         "[09:00:00.123]node-1:77:81 [0] /build/src/misc/socket.cc:9",
         "[2026-11-22 09:00:00] node-1:77:81 [3] transport/net_ib/p2p.cc:403 (ncclIbTest)",
         "[2026-11-22 09:00:00] node-1:77:81 [3] proxy.cc:9 (operator())",
-    ],
+    ]
 )
 def test_a_warning_is_counted_however_it_begins(before: str) -> None:
     assert (
@@ -545,15 +540,14 @@ def test_a_warning_is_counted_however_it_begins(before: str) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "line",
+@with_each(
     [
         "NCCL WARN",
         "node-1: NCCL WARN",
         "[1] a.cc:1 NCCL WARN",
         "node-1:77:81 [1] NCCL INFO said a.cc:1 NCCL WARN",
         "node-1:78:81 [1] a.cc:1 NCCL WARN of another process",
-    ],
+    ]
 )
 def test_no_line_but_its_own_nccls_is_a_warning(line: str) -> None:
     assert logged(line).warnings == 0
@@ -601,13 +595,12 @@ def test_a_split_communicator_has_a_name_in_every_version(child: str, name: str)
     assert [one.id for one in log.communicators] == ["abc", name]
 
 
-@pytest.mark.parametrize(
-    ("parent", "count", "color", "child"),
+@with_each(
     [
         (0xABC, 1, 2, "dcd4a20bd41b54dd"),
         (0x7C38BB8CFFD3FB51, 3, 1234567890, "6898bc2de2ea48b0"),
         (2**64 - 1, 1, -1, "8d9e006306975d6f"),
-    ],
+    ]
 )
 def test_a_child_is_called_as_ras_calls_it(parent: int, count: int, color: int, child: str) -> None:
     """As NCCL's own code in C answers."""
@@ -635,8 +628,7 @@ def test_the_name_of_a_split_communicator_stays_short() -> None:
     assert max(len(one.id) for one in log.communicators) <= 64
 
 
-@pytest.mark.parametrize(
-    ("via", "label"),
+@with_each(
     [
         ("P2P/CUMEM/read", "P2P/CUMEM"),
         ("P2P/MNNVL", "P2P/MNNVL"),
@@ -652,7 +644,7 @@ def test_the_name_of_a_split_communicator_stays_short() -> None:
         ("COLLNET/SHARP/0", "COLLNET"),
         ("direct shared memory", "SHM"),
         ("a pigeon", "other"),
-    ],
+    ]
 )
 def test_a_transport_is_a_label_of_few_values(via: str, label: str) -> None:
     assert transport(via) == label

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from gpunode.config.daemon import Settings
 from gpunode.export.exposition import Exposition
 from gpunode.nccl.bench import NcclBench, parse_text
 from gpunode.node.local import LocalNode
+from tests.cases import with_each
 from tests.fakes.nvml import FakeDriver
 
 # Columns as in https://github.com/NVIDIA/nccl-tests, version 2.17
@@ -124,25 +126,20 @@ OLD_BROADCAST = """\
 """
 
 
-@pytest.mark.parametrize(
-    ("text", "gigabytes"),
-    [
-        (TEXT, {8388608: 183.96, 8589934592: 472.87}),
-        (OLD_ALL_REDUCE, {8388608: 183.96, 8589934592: 472.87}),
-        (OLD_ALL_GATHER, {8388608: 91.98}),
-        (OLD_BROADCAST, {8388608: 105.12}),
-    ],
-    ids=["2.17", "2.10 all_reduce", "2.10 all_gather", "2.10 broadcast"],
+VERSIONS = {
+    "2.17": (TEXT, {8388608: 183.96, 8589934592: 472.87}),
+    "2.10 all_reduce": (OLD_ALL_REDUCE, {8388608: 183.96, 8589934592: 472.87}),
+    "2.10 all_gather": (OLD_ALL_GATHER, {8388608: 91.98}),
+    "2.10 broadcast": (OLD_BROADCAST, {8388608: 105.12}),
+}
+TAGS = (
+    *("", "[1,0]<stdout>:", "[1,12]<stdout>: ", "[prterun-node-1-77@1,0]<stdout>: "),
+    *("0: ", " 0: ", "12: ", "[0] "),
 )
-@pytest.mark.parametrize(
-    "tag",
-    [
-        *("", "[1,0]<stdout>:", "[1,12]<stdout>: ", "[prterun-node-1-77@1,0]<stdout>: "),
-        *("0: ", " 0: ", "12: ", "[0] "),
-    ],
-)
-def test_the_output_of_any_version_is_read(
-    text: str, gigabytes: dict[int, float], tag: str
-) -> None:
+
+
+@with_each(product(VERSIONS, TAGS))
+def test_the_output_of_any_version_is_read(version: str, tag: str) -> None:
+    text, gigabytes = VERSIONS[version]
     tagged = "\n".join(tag + line for line in text.splitlines())
     assert parse_text(tagged) == {size: speed * 1e9 for size, speed in gigabytes.items()}

@@ -18,6 +18,7 @@ from gpunode.metric import Metric
 from gpunode.serving import requests as serving
 from gpunode.verdict.causes import CAUSES
 from gpunode.verdict.source import Judgement
+from tests.cases import with_each
 from tests.verdict.stage import Actor, Labelled, Stage
 
 GAPS = {"compute": 0.6, "starved": 0.4}
@@ -90,8 +91,7 @@ def told(actor: Actor) -> Judgement:
     return verdict
 
 
-@pytest.mark.parametrize(
-    ("actor", "cause"),
+@with_each(
     [
         # Nothing explains it.
         (Actor(0, GAPS), "unexplained"),
@@ -142,7 +142,7 @@ def told(actor: Actor) -> Judgement:
         (Actor(0, {"compute": 0.5, "copy": 0.5}, RESTS, RESULTS), "data_loading_copy"),
         (Actor(0, {"compute": 0.3, "copy": 0.2, "starved": 0.5}, RESTS, RESULTS), "unexplained"),
         (Actor(0, {"compute": 0.95, "copy": 0.05}, rates=BATCHES), "none"),
-    ],
+    ]
 )
 def test_time_without_work_is_put_down_to_what_the_node_shows(actor: Actor, cause: str) -> None:
     verdict = told(actor)
@@ -162,8 +162,7 @@ def passes(tokens: float) -> dict[Labelled, float]:
     return {(serving.STEPS, ()): 20.0, (serving.ITEMS, ()): 20.0 * tokens}
 
 
-@pytest.mark.parametrize(
-    ("actor", "cause"),
+@with_each(
     [
         # The engine says whether anybody asks.
         (engine(GAPS, 0), "no_requests"),
@@ -212,7 +211,7 @@ def passes(tokens: float) -> dict[Labelled, float]:
         # It starts.
         (Actor(0, IDLE, {serving.STARTING: 90.0}, program="vllm"), "cold_start"),
         (Actor(0, NOTHING, {serving.STARTING: 90.0, **ONE_THREAD}, program="vllm"), "cold_start"),
-    ],
+    ]
 )
 def test_a_server_s_time_is_put_down_to_what_its_engine_says(actor: Actor, cause: str) -> None:
     verdict = told(actor)
@@ -247,8 +246,7 @@ def instance(
 TRANSFERS: dict[Labelled, float] = {(serving.PARTS, ("transfer",)): 0.6}
 
 
-@pytest.mark.parametrize(
-    ("actor", "cause"),
+@with_each(
     [
         (instance(0, "decode", GAPS, 0, 0, 3), "kv_transfer"),
         (instance(0, "decode", IDLE, 0, 0, 3), "kv_transfer"),
@@ -264,7 +262,7 @@ TRANSFERS: dict[Labelled, float] = {(serving.PARTS, ("transfer",)): 0.6}
         (engine(GAPS, 4, 3, rates=TRANSFERS), "queue"),
         (engine(GAPS, 0, 0, rates=TRANSFERS), "no_requests"),
         (engine(GAPS, 0, 3, rates={(serving.PARTS, ("transfer",)): 0.15}), "queue"),
-    ],
+    ]
 )
 def test_an_instance_that_only_prefills_or_decodes_waits_for_the_kv_cache(
     actor: Actor, cause: str
@@ -307,8 +305,7 @@ IN_PROGRAM = {job.HOST_THREAD: 1.0, job.HOST_CPUS: 1.0, job.HOST_SYSTEM: 0.01}
 IN_PAGE_FAULTS = {job.HOST_THREAD: 1.0, job.HOST_CPUS: 1.0, job.HOST_SYSTEM: 0.5}
 
 
-@pytest.mark.parametrize(
-    ("actor", "cause"),
+@with_each(
     [
         # empty_cache() in every step, as the driver's calls show in the gaps.
         (Actor(0, LAUNCHES, IN_DRIVER, memory=UP_AND_DOWN), "memory_allocation"),
@@ -333,7 +330,7 @@ IN_PAGE_FAULTS = {job.HOST_THREAD: 1.0, job.HOST_CPUS: 1.0, job.HOST_SYSTEM: 0.5
             "compile",
         ),
         (Actor(0, GAPS, IN_DRIVER, WRITES, memory=UP_AND_DOWN), "checkpoint"),
-    ],
+    ]
 )
 def test_memory_that_comes_and_goes_is_told_from_launches_and_data(
     actor: Actor, cause: str
@@ -349,7 +346,7 @@ def ranks(*states: dict[str, float]) -> Stage:
     return stage
 
 
-@pytest.mark.parametrize("launch", [0.149, 0.151, 0.2])
+@with_each([0.149, 0.151, 0.2])
 def test_gaps_of_all_ranks_do_not_hide_a_rank_of_another_node(launch: float) -> None:
     one = {"compute": 0.4 - launch, "launch": launch, "blocked": 0.6}
     assert {verdict.cause for verdict in map(ranks(one, one).verdict, range(2))} == {"straggler"}
@@ -370,8 +367,7 @@ def test_ranks_that_wait_no_longer_than_the_gaps_of_others_wait_by_turns() -> No
 WAITS_FOR_CPU: dict[Labelled, float] = {(job.PRESSURE_WAITING, ("cpu",)): 0.6}
 
 
-@pytest.mark.parametrize(
-    ("actor", "cause"),
+@with_each(
     [
         # It sleeps in every step, its loader does not keep up, or others have the CPUs.
         (Actor(0, LAUNCHES, RESTS), "unexplained"),
@@ -391,7 +387,7 @@ WAITS_FOR_CPU: dict[Labelled, float] = {(job.PRESSURE_WAITING, ("cpu",)): 0.6}
         (server(LAUNCHES, RESTS), "kernel_launch"),
         (Actor(0, LAUNCHES), "kernel_launch"),
         (Actor(0, LAUNCHES, RESTS, levels={(job.UNREADABLE, ("stat",)): 1.0}), "kernel_launch"),
-    ],
+    ]
 )
 def test_a_process_that_sleeps_between_kernels_does_not_launch_them(
     actor: Actor, cause: str
@@ -409,8 +405,7 @@ SAME_MEMORY: dict[Labelled, float] = {(job.HOST_FAULTS, ()): 34.0}
 HARDLY: dict[Labelled, float] = {(job.HOST_FAULTS, ()): 2600.0}
 
 
-@pytest.mark.parametrize(
-    ("actor", "cause"),
+@with_each(
     [
         # A compiler within the process takes pages all the time, and the GPU gets its kernels.
         (Actor(0, COMPILES, TWO_THREADS, SMALL_PIECES, memory=STEP_BY_STEP), "compile"),
@@ -441,7 +436,7 @@ HARDLY: dict[Labelled, float] = {(job.HOST_FAULTS, ()): 2600.0}
             Actor(0, COMPILES, TWO_THREADS, {**SMALL_PIECES, **phase("data")}, memory=STEP_BY_STEP),
             "data_loading_cpu",
         ),
-    ],
+    ]
 )
 def test_a_process_that_compiles_is_told_from_one_that_prepares_data(
     actor: Actor, cause: str
@@ -477,15 +472,14 @@ def test_processes_that_come_and_go_take_their_memory_with_them() -> None:
     assert stage.causes == ["memory_allocation"]
 
 
-@pytest.mark.parametrize(
-    ("reason", "share", "cause"),
+@with_each(
     [
         ("hw_thermal", 0.3, "thermal"),
         ("sw_thermal", 0.3, "thermal"),
         ("hw_power_brake", 0.3, "power"),
         ("hw_thermal", 0.02, "none"),
         ("sw_power_cap", 0.9, "none"),
-    ],
+    ]
 )
 def test_throttling_is_seen_though_it_is_read_rarely(reason: str, share: float, cause: str) -> None:
     stage = Stage(Actor(0, rates={(THROTTLED, (reason,)): share}))
@@ -504,7 +498,7 @@ def test_what_the_process_before_copied_is_not_held_against_the_next() -> None:
     assert stage.causes == ["host_compute"]
 
 
-@pytest.mark.parametrize("name", ["checkpoint", "compile", "data"])
+@with_each(["checkpoint", "compile", "data"])
 def test_a_phase_is_believed_within_ten_seconds_and_no_longer_than_it_lasts(name: str) -> None:
     cause = "data_loading" if name == "data" else name
     actor = Actor(0, rates={**phase("step"), **phase(name, 0.0)})

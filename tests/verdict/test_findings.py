@@ -19,6 +19,7 @@ from gpunode.node.node import Node
 from gpunode.node.tape import TapeNode
 from gpunode.recorded import INCIDENTS, STORIES
 from gpunode.sources import watch
+from tests.cases import with_each
 from tests.export.page import scenes
 from tests.verdict.stage import Actor, Stage
 from tests.verdict.test_causes import RESTS
@@ -93,14 +94,13 @@ def test_the_setting_that_keeps_data_off_nvlink_is_named_with_what_unsets_it() -
     assert any("gpunode_nccl_setting_info" in one.series for one in finding.evidence)
 
 
-@pytest.mark.parametrize(
-    ("gpus", "setting", "named"),
+@with_each(
     [
         (2, ("NCCL_P2P_DISABLE", "1"), True),
         (2, ("NCCL_P2P_DISABLE", "0"), False),
         (2, ("NCCL_DEBUG", "1"), False),
         (1, ("NCCL_P2P_DISABLE", "1"), False),  # its data goes to other nodes
-    ],
+    ]
 )
 def test_a_setting_is_named_where_it_tells_of_the_loss(
     gpus: int, setting: tuple[str, str], named: bool

@@ -16,6 +16,7 @@ from gpunode.gpu.units import ACTIVE, NVLINK_BYTES, PCIE_BYTES
 from gpunode.jobs import processes as job
 from gpunode.verdict.causes.cause import RESIDUE
 from gpunode.verdict.gain import GAIN, LEAST_LEFT, Gain
+from tests.cases import with_each
 from tests.verdict.stage import Actor, Labelled, Stage
 from tests.verdict.test_causes import ONE_THREAD, PREPARES, RESTS
 
@@ -38,8 +39,7 @@ OVER_NVLINK: dict[Labelled, float] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("actor", "cause", "expected"),
+@with_each(
     [
         # Gaps go, whatever their length, but for those that every job has.
         (
@@ -107,7 +107,7 @@ OVER_NVLINK: dict[Labelled, float] = {
             "thermal",
             1.0 / 0.94,
         ),
-    ],
+    ]
 )
 def test_what_mending_a_cause_would_give(actor: Actor, cause: str, expected: float) -> None:
     stage = Stage(actor)
@@ -139,8 +139,7 @@ def test_what_goes_around_nvlinks_is_told(rates: dict[Labelled, float], around: 
         assert all(series.startswith("gpunode_gpu_pcie_bytes_total{") for series in told)
 
 
-@pytest.mark.parametrize(
-    "actor",
+@with_each(
     [
         Actor(0, {"compute": 1.0}),
         Actor(0, {"memory": 1.0}, rates={(ACTIVE, ("dram",)): 0.9}),
@@ -148,8 +147,7 @@ def test_what_goes_around_nvlinks_is_told(rates: dict[Labelled, float], around: 
         Actor(0, {"starved": 1.0}, PREPARES),
         Actor(0, {"idle": 1.0}, ONE_THREAD),
         Actor(0, {"starved": 0.6, "compute": 0.4}, RESTS, program="VLLM::EngineCore"),
-    ],
-    ids=["works", "memory", "stopped", "nothing runs", "idle", "nobody asks"],
+    ]
 )
 def test_nothing_is_told_where_there_is_no_speed_to_compare(actor: Actor) -> None:
     stage = Stage(actor)
@@ -211,13 +209,12 @@ def test_whatever_the_time_goes_to_a_gain_is_within_its_bounds(
         assert told.estimate > 1.0
 
 
-@pytest.mark.parametrize(
-    ("gain", "words"),
+@with_each(
     [
         (Gain(1.24, 1.33, 1.46), "1.3 times as fast (1.2 to 1.5)"),
         (Gain(7.7, 19.99, 25.0), "20 times as fast (7.7 to 25)"),
         (Gain(1.0, 1.04, 1.2), ""),
-    ],
+    ]
 )
 def test_a_gain_in_words(gain: Gain, words: str) -> None:
     assert gain.words == words

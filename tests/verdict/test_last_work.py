@@ -11,6 +11,7 @@ from gpunode.node.node import Node
 from gpunode.node.tape import TapeNode
 from gpunode.sources import watch
 from gpunode.verdict.last_work import WORKLESS
+from tests.cases import with_each
 from tests.replay import tape
 from tests.verdict.stage import Actor, Stage
 from tests.verdict.test_verdict import REAL, STALLED
@@ -26,7 +27,7 @@ def played(node: TapeNode) -> list[tuple[float, dict[str, float]]]:
     return course
 
 
-@pytest.mark.parametrize("name", STALLED)
+@with_each(STALLED)
 def test_from_a_stall_on_it_grows_from_where_the_stall_began(name: str) -> None:
     since, _ = STALLED[name]
     course = played(TapeNode(REAL / f"{name}.jsonl.gz"))
@@ -37,14 +38,14 @@ def test_from_a_stall_on_it_grows_from_where_the_stall_began(name: str) -> None:
     assert workless > 10
 
 
-@pytest.mark.parametrize("name", ["healthy", "launch", "comm", "h2d", "membound"])
+@with_each(["healthy", "launch", "comm", "h2d", "membound"])
 def test_it_is_short_while_the_job_works(name: str) -> None:
     *_, (_, told) = played(tape(name))
     assert {"0", "1"} == told.keys()
     assert all(workless <= 2.1 for workless in told.values())
 
 
-@pytest.mark.parametrize("name", ["hang", "idle", "h200_held", "h200_free"])
+@with_each(["hang", "idle", "h200_held", "h200_free"])
 def test_a_job_that_was_never_seen_to_work_has_none(name: str) -> None:
     assert not any(told for _, told in played(tape(name)))
 
@@ -91,7 +92,7 @@ def test_a_gpu_that_is_handed_over_never_shows_what_its_former_tenant_did() -> N
     assert stage.workless() == pytest.approx(30, abs=3)
 
 
-@pytest.mark.parametrize("after", range(10))
+@with_each(range(10))
 def test_what_ran_before_the_first_look_at_a_tenant_is_not_his(after: int) -> None:
     """Whenever the GPU changes hands between the reads of the driver's list of processes."""
     actor = Actor(0, processes=((100, 1.0),))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from gpunode.export.web.node import NodeNow, node
 from gpunode.gpu.health import (
     FABRIC_HEALTHY,
@@ -20,6 +18,7 @@ from gpunode.host.kernel_log import LAST_XID
 from gpunode.host.nvlink_xids import LAST as NVLINK_XID
 from gpunode.nccl import ras
 from gpunode.verdict.causes import CAUSES
+from tests.cases import with_each
 from tests.export.page import scenes
 from tests.export.page.scenes import TB, Host
 from tests.verdict.stage import Labelled
@@ -78,7 +77,7 @@ SHORT: dict[str, tuple[dict[Labelled, float], dict[Labelled, float], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", SHORT)
+@with_each(SHORT)
 def test_what_is_past_its_limit_is_told_with_a_remedy(name: str) -> None:
     gauges, rates, words = SHORT[name]
     (finding,) = told(gauges, rates).findings
@@ -144,7 +143,7 @@ BROKEN: dict[str, tuple[dict[Labelled, float], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", BROKEN)
+@with_each(BROKEN)
 def test_a_broken_part_is_urgent(name: str) -> None:
     gauges, title = BROKEN[name]
     (finding,) = told(gauges, {}).findings
@@ -153,8 +152,7 @@ def test_a_broken_part_is_urgent(name: str) -> None:
     assert finding.gpus == (("3",) if "GPU 3" in title else ())
 
 
-@pytest.mark.parametrize(
-    "gauges",
+@with_each(
     [
         {(XID_TIME, (*AT, "79")): BEGIN - 1000.0},  # long ago
         {(XID_TIME, (*AT, "13")): BEGIN},  # of a program
@@ -163,7 +161,7 @@ def test_a_broken_part_is_urgent(name: str) -> None:
         {(NVLINK_XID, (BUS, "149", "8", "fatal", "reset_gpu")): BEGIN},  # of no GPU here
         {(RECOVERY_ACTION, (*AT, "none")): 1.0},
         {(FABRIC_READY, AT): 1.0, (REMAP_PENDING, AT): 0.0},
-    ],
+    ]
 )
 def test_what_is_no_fault_is_not_told(gauges: dict[Labelled, float]) -> None:
     assert told(gauges, {}).findings == []

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import cast
 
-import pytest
-
 from gpunode.config.daemon import GpuSettings, HostSettings, Settings
 from gpunode.export.exposition import Exposition
 from gpunode.loop import Loop
@@ -16,6 +14,7 @@ from gpunode.sources import watch
 from gpunode.verdict.causes import CAUSES
 from gpunode.verdict.reasons import WAITED_FOR
 from gpunode.verdict.source import Judged, Judgement
+from tests.cases import with_each
 from tests.replay import play, tape
 
 CAUSE: dict[str, tuple[str, ...]] = {
@@ -57,7 +56,7 @@ def judged(name: str) -> tuple[Loop, list[Judgement]]:
     return loop, sorted(told.detail.verdicts, key=lambda verdict: verdict.gpu)
 
 
-@pytest.mark.parametrize("incident", CAUSE)
+@with_each(CAUSE)
 def test_an_incident_is_put_down_to_its_cause(incident: str) -> None:
     _, verdicts = judged(incident)
     assert tuple(verdict.cause for verdict in verdicts) == CAUSE[incident]
@@ -127,7 +126,7 @@ def courses(name: str) -> tuple[Loop, dict[str, list[tuple[float, str]]], dict[s
     return loop, causes, reasons
 
 
-@pytest.mark.parametrize("name", ENDED)
+@with_each(ENDED)
 def test_real_workloads_end_with_the_right_verdict(name: str) -> None:
     loop, causes, _ = courses(name)
     assert tuple(course[-1][1] for course in causes.values()) == ENDED[name]
@@ -147,7 +146,7 @@ def test_ranks_that_wait_for_each_other_by_turns_have_no_straggler() -> None:
         assert {cause for at, cause in course[2:] if at < since} == {"host_bound"}
 
 
-@pytest.mark.parametrize("name", STALLED)
+@with_each(STALLED)
 def test_a_stall_is_called_one_and_the_gpu_that_is_waited_for_named(name: str) -> None:
     since, reason = STALLED[name]
     _, causes, reasons = courses(name)

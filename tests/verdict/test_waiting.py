@@ -9,6 +9,7 @@ import pytest
 from gpunode.client.protocol import PHASES
 from gpunode.jobs import processes as job
 from gpunode.jobs import steps
+from tests.cases import with_each
 from tests.verdict.stage import Actor, Stage
 
 
@@ -85,8 +86,7 @@ def report_steps(*actors: Actor) -> None:
         actor.rates = {(steps.SECONDS, (p,)): float(p == "step") for p in PHASES}
 
 
-@pytest.mark.parametrize(
-    ("happens", "reason", "cause"),
+@with_each(
     [
         (stop, "stopped", "stalled_collective"),
         (wait_for_a_device, "uninterruptible", "stalled_collective"),
@@ -102,14 +102,14 @@ def report_steps(*actors: Actor) -> None:
         (write, "checkpointing", "straggler"),
         (call(2e7), "checkpointing", "straggler"),  # uploads
         (call(1e5), "unknown", "stalled_collective"),  # logs
-    ],
+    ]
 )
 def test_the_rank_that_does_not_come_is_named_with_what_it_does(
     happens: Callable[[Actor], None], reason: str, cause: str
 ) -> None:
     actors = ranks(4)
     stage = Stage(*actors)
-    stage.play(60)
+    stage.play(30)
     assert stage.waited_for == []
     assert stage.causes == ["none"] * 4
     happens(actors[2])
@@ -119,7 +119,7 @@ def test_the_rank_that_does_not_come_is_named_with_what_it_does(
     assert stage.waited_for == [(2, reason)]
     assert [stage.causes[waiting] for waiting in (0, 1, 3)] == [cause] * 3
     assert any(f'reason="{reason}"' in each.series for each in stage.verdict(0).evidence)
-    stage.play(300)
+    stage.play(90)
     assert stage.waited_for == [(2, reason)]
     assert [stage.causes[waiting] for waiting in (0, 1, 3)] == [cause] * 3
 
@@ -290,13 +290,12 @@ def test_a_hang_soon_after_a_phase_of_its_own_is_a_stall_in_time(phase: str) -> 
     assert set(stage.causes[1:]) == {"stalled_collective"}
 
 
-@pytest.mark.parametrize(
-    ("sensors", "certain"),
+@with_each(
     [
         ({"gpm": 1.0, "dcgm": 0.0}, True),
         ({"gpm": 0.0, "dcgm": 1.0}, True),
         ({"gpm": 0.0, "dcgm": 0.0, "utilization": 1.0}, False),
-    ],
+    ]
 )
 def test_a_hang_that_no_counter_shows_is_told_as_less_certain(
     sensors: dict[str, float], certain: bool

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 import pytest
 
@@ -28,6 +29,7 @@ from gpunode.verdict.findings import status
 from gpunode.verdict.looking import AGAIN, LOOKED, LOOKS_AFTER, Looking
 from gpunode.verdict.reasons import REASONS
 from gpunode.verdict.where import main_thread, own_frame, reason_of, sentence
+from tests.cases import with_each
 from tests.verdict.stage import Actor, Stage
 
 LIBRARY = "/opt/venv/lib/python3.12/site-packages"
@@ -261,8 +263,7 @@ UNSEEN = replace(stacks(thread(waits_in="pipe_read")), without_python="Permissio
 SEEN = stacks(thread(("save", "/home/a/train.py", 9), waits_in="pipe_read"))
 
 
-@pytest.mark.parametrize(
-    ("found", "progress", "says"),
+@with_each(
     [
         (
             UNSEEN,
@@ -281,7 +282,7 @@ SEEN = stacks(thread(("save", "/home/a/train.py", 9), waits_in="pipe_read"))
             "main thread in a/train.py:9 save, phase `checkpoint`, its client silent for 14 s, "
             "waiting",
         ),
-    ],
+    ]
 )
 def test_the_word_of_the_client_is_told_with_the_place(
     found: ProcessStacks, progress: Progress, says: str
@@ -346,7 +347,7 @@ REASONED = {
 }
 
 
-@pytest.mark.parametrize(("reason", "frames"), REASONED.items())
+@with_each(REASONED.items())
 def test_frames_of_modules_that_all_use_tell_the_reason(
     reason: str, frames: tuple[tuple[str, str, int], ...]
 ) -> None:
@@ -464,7 +465,7 @@ RECORDED = (
 """What was seen of small programs."""
 
 
-@pytest.mark.parametrize(("reason", "frames"), RECORDED)
+@with_each(RECORDED)
 def test_what_a_thread_does_in_well_known_modules_is_recognised(
     reason: str, frames: tuple[tuple[str, str, int], ...]
 ) -> None:
@@ -472,8 +473,7 @@ def test_what_a_thread_does_in_well_known_modules_is_recognised(
     assert found is REASONS[reason]
 
 
-@pytest.mark.parametrize(
-    ("waits_in", "reason", "words"),
+@with_each(
     [
         ("rpc_wait_bit_killable", "storage", "an NFS server"),
         ("request_wait_answer", "storage", "a filesystem in user space (FUSE)"),
@@ -488,7 +488,7 @@ def test_what_a_thread_does_in_well_known_modules_is_recognised(
         ("ep_poll", "socket", "an event of a socket, a pipe or a timer"),
         ("futex_wait_queue_me", "lock", "another thread or a lock"),
         ("locks_lock_inode_wait", "another_process", "a lock on a file"),
-    ],
+    ]
 )
 def test_the_kernel_tells_what_a_thread_waits_for(waits_in: str, reason: str, words: str) -> None:
     found = stacks(thread(("read_shard", "/a/data.py", 7), waits_in=waits_in))
@@ -519,22 +519,21 @@ OF_A_POOL = (("worker", f"{STDLIB}/multiprocessing/pool.py", 125), *FORKED)
 OF_AN_EXECUTOR = (("_process_worker", f"{STDLIB}/concurrent/futures/process.py", 264), *SPAWNED)
 
 
-@pytest.mark.parametrize("begins", [SPAWNED, FORKED, OF_A_POOL, OF_AN_EXECUTOR])
-@pytest.mark.parametrize(
-    ("waits_in", "reason"),
-    [
-        ("futex_wait_queue", "lock"),
-        ("ep_poll", "socket"),
-        ("hrtimer_nanosleep", "sleeping"),
-        ("pipe_read", "another_process"),
-    ],
-)
+WAITS = {
+    "futex_wait_queue": "lock",
+    "ep_poll": "socket",
+    "hrtimer_nanosleep": "sleeping",
+    "pipe_read": "another_process",
+}
+
+
+@with_each(product([SPAWNED, FORKED, OF_A_POOL, OF_AN_EXECUTOR], WAITS))
 def test_how_a_process_was_started_does_not_tell_what_it_does(
-    begins: tuple[tuple[str, str, int], ...], waits_in: str, reason: str
+    begins: tuple[tuple[str, str, int], ...], waits_in: str
 ) -> None:
     """As each rank of ``torch.multiprocessing.spawn`` is."""
     found = stacks(thread(("train", "/a/train.py", 3), *begins, waits_in=waits_in))
-    assert reason_of(found) is REASONS[reason]
+    assert reason_of(found) is REASONS[WAITS[waits_in]]
     assert "main thread in a/train.py:3 train, waiting" in sentence(found, code=True)
 
 
@@ -590,7 +589,7 @@ def test_a_hostile_process_costs_a_bound_and_prints() -> None:
     assert max(len(one.name) for one in found.threads) <= 64
 
 
-@pytest.mark.parametrize("text", ["", "[", "{}", '[{"frames": 1}]', "Error: no Python"])
+@with_each(["", "[", "{}", '[{"frames": 1}]', "Error: no Python"])
 def test_what_is_no_answer_of_py_spy_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"ThreadSaid|JSON|list"):
         parse(text)

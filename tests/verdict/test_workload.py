@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
 from gpunode.jobs import steps
 from gpunode.verdict.workload import KINDS, WORKLOAD
+from tests.cases import with_each
 from tests.verdict.stage import Actor, Stage
 
 
@@ -21,8 +20,7 @@ def kind_of(actor: Actor) -> tuple[str, str]:
     return told.kind, told.evidence
 
 
-@pytest.mark.parametrize(
-    ("program", "parent"),
+@with_each(
     [
         ("vllm", "bash"),
         ("VLLM::EngineCore", "vllm"),
@@ -40,7 +38,7 @@ def kind_of(actor: Actor) -> tuple[str, str]:
         ("dynamo.trtllm", "bash"),
         ("ray::RayWorkerWrapper.execute_method", "raylet"),
         ("ray::RayWorkerProc", "raylet"),
-    ],
+    ]
 )
 def test_a_servers_program_or_its_parents_says_that_it_serves(program: str, parent: str) -> None:
     kind, evidence = kind_of(Actor(0, program=program, parent=parent, world_size="2", peers=True))
@@ -48,21 +46,19 @@ def test_a_servers_program_or_its_parents_says_that_it_serves(program: str, pare
     assert evidence in {f"process 7 belongs to {name}" for name in (program, parent)}
 
 
-@pytest.mark.parametrize(
-    ("program", "parent"),
+@with_each(
     [
         ("ipykernel_launcher", "jupyter-lab"),
         ("colab_kernel_launcher", "node"),
         ("IPython", "bash"),
         ("", "ipykernel_launcher"),
-    ],
+    ]
 )
 def test_a_notebooks_kernel_says_that_somebody_thinks(program: str, parent: str) -> None:
     assert kind_of(Actor(0, program=program, parent=parent))[0] == "interactive"
 
 
-@pytest.mark.parametrize(
-    ("actor", "evidence"),
+@with_each(
     [
         (Actor(0, world_size="8", peers=True), "WORLD_SIZE is 8"),
         (Actor(0, world_size="8", peers=None), "WORLD_SIZE is 8"),
@@ -72,14 +68,13 @@ def test_a_notebooks_kernel_says_that_somebody_thinks(program: str, parent: str)
         (Actor(0, gauges={steps.MEDIAN: 0.2}, parent="vllm"), "a client reports steps"),
         (Actor(0, trains=True, listens=True), "process 7 has run a backward pass"),
         (Actor(0, exchanges=True, listens=True), "process 7 has a process group of Gloo"),
-    ],
+    ]
 )
 def test_training_is_told_by_its_evidence(actor: Actor, evidence: str) -> None:
     assert kind_of(actor) == ("training", evidence)
 
 
-@pytest.mark.parametrize(
-    ("actor", "evidence"),
+@with_each(
     [
         (Actor(0, rates={(steps.REQUEST_ITEMS, ()): 3.0}), "a client reports requests"),
         (Actor(0, listens=True), "process 7 waits for TCP connections"),
@@ -89,13 +84,13 @@ def test_training_is_told_by_its_evidence(actor: Actor, evidence: str) -> None:
             "process 7 waits for TCP connections",
         ),
         (Actor(0, listens=True, exchanges=True, parent="vllm"), "process 7 belongs to vllm"),
-    ],
+    ]
 )
 def test_serving_is_told_by_its_evidence(actor: Actor, evidence: str) -> None:
     assert kind_of(actor) == ("serving", evidence)
 
 
-@pytest.mark.parametrize("program", ["train", "", "vllm_benchmark", "not-ollama", "python3"])
+@with_each(["train", "", "vllm_benchmark", "not-ollama", "python3"])
 def test_what_shows_nothing_is_unknown(program: str) -> None:
     assert kind_of(Actor(0, program=program)) == ("unknown", "nothing that tells")
 
