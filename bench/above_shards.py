@@ -38,7 +38,7 @@ from bench.report import DOCS, Report, Result, machine
 from tests.alerts.shards import OVER_ALL, PROMETHEUS, VICTORIA, example, options
 from tests.daemon import free_ports
 from tests.dashboards.fleet import NODES_OF_JOB, SCRAPE
-from tests.prometheus.incidents import RULES, Engine, prometheus_command
+from tests.prometheus.incidents import Engine, prometheus_command, rules_folder
 from tests.prometheus.programs import Command, ask, exporter, need, webhook
 
 OF_SHARD = 40 * NODES_OF_JOB
@@ -247,7 +247,7 @@ class Above:
         managers = [{"static_configs": [{"targets": [f"127.0.0.1:{self.hook}"]}]}]
         config = {
             **self._scrapes(),
-            "rule_files": [str(path) for path in RULES.glob("cluster_*.yaml")],
+            "rule_files": [str(path) for path in rules_folder().glob("cluster_*.yaml")],
             "alerting": {"alertmanagers": managers},
             "runtime": {"gogc": example(PROMETHEUS, "Prometheus", OVER_ALL)["runtime"]["goGC"]},
         }
@@ -270,7 +270,7 @@ class Above:
             ],
             [
                 need("vmalert"),
-                f"-rule={RULES}/cluster_*.yaml",
+                f"-rule={rules_folder()}/cluster_*.yaml",
                 f"-datasource.url={store}",
                 f"-remoteRead.url={store}",
                 f"-remoteWrite.url={store}",

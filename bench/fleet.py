@@ -40,7 +40,7 @@ from tests.dashboards.queries import (
     answers,
     asked_for,
 )
-from tests.prometheus.incidents import RULES, prometheus
+from tests.prometheus.incidents import prometheus, rules_folder
 from tests.prometheus.programs import ask, exporter, need
 
 NODES = 1250
@@ -79,7 +79,7 @@ def scraped(
         ]
         config = {
             "global": {"scrape_interval": f"{SCRAPE}s", "scrape_timeout": "20s"},
-            "rule_files": [str(path) for path in RULES.iterdir()],
+            "rule_files": [str(path) for path in rules_folder().iterdir()],
             "scrape_configs": [{"job_name": "gpunode", "static_configs": targets}],
         }
         (folder / "prometheus.yml").write_text(json.dumps(config))

@@ -24,7 +24,7 @@ import yaml
 
 from tests.alerts.scenarios.play import MINUTE, hurried
 from tests.daemon import free_port
-from tests.prometheus.incidents import ALERTMANAGER, RULES, prometheus_command, shortened
+from tests.prometheus.incidents import ALERTMANAGER, prometheus_command, rules_folder, shortened
 from tests.prometheus.programs import alertmanager, exporter, program
 
 RESEND = 30
@@ -119,7 +119,7 @@ def run() -> list[tuple[str, str]]:
         manager = stack.enter_context(alertmanager(folder, routes, heard.note))
         port = stack.enter_context(exporter(node.shows))
         (folder / "rules").mkdir()
-        for path in RULES.iterdir():
+        for path in rules_folder().iterdir():
             (folder / "rules" / path.name).write_text(shortened(path.read_text()))
         target = {
             "targets": [f"127.0.0.1:{port}"],

@@ -27,7 +27,13 @@ import yaml
 
 from helm.generate import EXAMPLES
 from tests.daemon import free_ports
-from tests.prometheus.incidents import ALERTMANAGER, RULES, Engine, prometheus_command, shortened
+from tests.prometheus.incidents import (
+    ALERTMANAGER,
+    Engine,
+    prometheus_command,
+    rules_folder,
+    shortened,
+)
 from tests.prometheus.programs import Command, alertmanager, exporter, need
 
 OF_THE_JOB = range(8)
@@ -91,7 +97,7 @@ def fleet() -> Iterator[int]:
 def _rules(folder: Path, of: Callable[[str], bool]) -> str:
     """Some of the shipped rules, shortened."""
     folder.mkdir()
-    for path in RULES.iterdir():
+    for path in rules_folder().iterdir():
         if of(path.name):
             text = shortened(path.read_text())
             for window in ("[2m]", "[4m]"):

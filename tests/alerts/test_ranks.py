@@ -10,7 +10,7 @@ from alerts.examples import STARTED, owner
 from alerts.recording.ranks import VERDICT, VERDICTS
 from tests.alerts.rule_tests import IN_ORDER, with_labels
 from tests.alerts.test_alerts import run
-from tests.prometheus.incidents import RULES
+from tests.prometheus.incidents import rules_folder
 
 RANKS = ({"instance": "n", "gpu": "0"}, {"instance": "n", "gpu": "1"}, {"instance": "m"})
 OWNER, PROCESS = (dict(of.labels) for of in (owner(slurm_job="7", user="kim"), STARTED))
@@ -60,7 +60,7 @@ AT: Mapping[int, list[dict[str, object]]] = {
 
 def test_a_rank_keeps_its_number_when_its_process_or_its_node_is_gone(tmp_path: Path) -> None:
     test = {
-        "rule_files": sorted(str(path) for path in RULES.iterdir()),
+        "rule_files": sorted(str(path) for path in rules_folder().iterdir()),
         "evaluation_interval": "30s",
         "group_eval_order": IN_ORDER,
         "tests": [

@@ -30,7 +30,7 @@ from alerts.model import Threshold
 from tests.alerts.fake_cluster import CLUSTER, Pod
 from tests.daemon import free_port
 from tests.needs import need
-from tests.prometheus.incidents import RULES, prometheus_command, shortened
+from tests.prometheus.incidents import prometheus_command, rules_folder, shortened
 from tests.prometheus.programs import exporter, program
 
 COMMANDS = re.compile(r"^ *```bash\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
@@ -83,7 +83,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a Prometheus that has recorded who holds which GPU."""
     need("prometheus")
     folder, port = tmp_path_factory.mktemp("prometheus"), free_port()
-    rules = (RULES / "recording.yaml").read_text()
+    rules = (rules_folder() / "recording.yaml").read_text()
     (folder / "recording.yaml").write_text(shortened(rules).replace("interval: 2s", "interval: 1s"))
     with exporter(_exposition) as nodes:
         targets = [

@@ -32,7 +32,7 @@ from gpunode.export import palette
 from tests.daemon import Daemon, free_port, free_ports
 from tests.dashboards.examples import served
 from tests.dashboards.past import live_through
-from tests.prometheus.incidents import RULES, prometheus_command, replay, shortened
+from tests.prometheus.incidents import prometheus_command, replay, rules_folder, shortened
 from tests.prometheus.programs import program
 
 TAPES = ("starved", "h200_shm", "h200_hang", "straggler", "comm_nop2p", "h200_storage", "healthy")
@@ -186,7 +186,7 @@ def scraped(tapes: Sequence[str], port: int) -> Iterator[str]:
         for at, child in started.items():
             Daemon(psutil.Process(child.pid), at).wait_for("/healthz", child)
         (folder / "rules").mkdir()
-        for path in RULES.iterdir():
+        for path in rules_folder().iterdir():
             (folder / "rules" / path.name).write_text(in_a_hurry(path.read_text()))
         nodes = [
             {"targets": [f"127.0.0.1:{at}"], "labels": {"instance": tape, "cluster": CLUSTER}}

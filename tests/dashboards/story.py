@@ -25,7 +25,7 @@ from tests.daemon import free_port
 from tests.dashboards.fleet import beside_gpus, beside_node, expositions, parts
 from tests.dashboards.past import live_through
 from tests.dashboards.queries import filled
-from tests.prometheus.incidents import RULES, prometheus
+from tests.prometheus.incidents import prometheus, rules_folder
 from tests.prometheus.programs import exporter
 
 NODES = 12
@@ -325,7 +325,7 @@ def told(port: int) -> Iterator[str]:
         ]
         config = {
             "global": {"scrape_interval": f"{SCRAPE}s"},
-            "rule_files": [str(path) for path in RULES.iterdir()],
+            "rule_files": [str(path) for path in rules_folder().iterdir()],
             "scrape_configs": [{"job_name": "gpunode", "static_configs": targets}],
         }
         (folder / "prometheus.yml").write_text(json.dumps(config))

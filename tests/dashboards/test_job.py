@@ -27,7 +27,7 @@ from tests.dashboards.jobs import PLAYED, Nodes, Played
 from tests.dashboards.queries import CHOSEN, ask, filled, in_a_hurry, wait_for
 from tests.dashboards.tables import Row, shown
 from tests.needs import need
-from tests.prometheus.incidents import RULES, prometheus_command
+from tests.prometheus.incidents import prometheus_command, rules_folder
 from tests.prometheus.programs import exporter, program
 
 pytestmark = pytest.mark.integration
@@ -47,7 +47,7 @@ def prometheus() -> Iterator[str]:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         port, scraped = free_port(), stack.enter_context(exporter(nodes.text))
         (folder / "rules").mkdir()
-        for path in RULES.iterdir():
+        for path in rules_folder().iterdir():
             (folder / "rules" / path.name).write_text(in_a_hurry(path.read_text()))
         jobs = [
             {

@@ -7,8 +7,10 @@ are 30 s. The tapes play in real time, over and over.
 
 from __future__ import annotations
 
+import atexit
 import json
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -16,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,11 +26,12 @@ import psutil
 import yaml
 
 from gpunode.recorded import INCIDENTS as TAPES
+from gpunode.rules.document import shipped
+from gpunode.rules.render import dump, rendered
 from tests.daemon import Daemon, free_port, free_ports
 from tests.prometheus.programs import Command, alertmanager, need, program
 
 ROOT = Path(__file__).parents[2]
-RULES = ROOT / "alerts" / "rules"
 SHORT = {"5m": "30s", "15m": "60s", "1h": "90s", "6h": "100s", "1d": "120s", "30d": "150s"}
 ALERTMANAGER = ROOT / "alerts" / "alertmanager.yaml"
 AT_ONCE: dict[str, Any] = {
@@ -40,6 +44,17 @@ AT_ONCE: dict[str, Any] = {
     "receivers": [{"name": "all"}],
 }
 """What Alertmanager does where nothing is to wait."""
+
+
+@cache
+def rules_folder() -> Path:
+    """The shipped rules as `gpunode rules` writes them, once in a process."""
+    folder = Path(tempfile.mkdtemp(prefix="gpunode-rules-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    for name, content in rendered(shipped()).items():
+        (folder / f"{name}.yaml").write_text(dump(content))
+    return folder
+
 
 Engine = Literal["prometheus", "victoriametrics"]
 FirstFired = dict[tuple[str, str, str, str], float]
@@ -131,7 +146,7 @@ def alerting(
     with ExitStack() as stack:
         rules = folder / "rules"
         rules.mkdir()
-        for path in RULES.iterdir():
+        for path in rules_folder().iterdir():
             text = path.read_text()
             (rules / path.name).write_text(shortened(text) if hurried else text)
         routes = AT_ONCE if hurried else yaml.safe_load(ALERTMANAGER.read_text())

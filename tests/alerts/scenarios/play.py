@@ -32,7 +32,7 @@ import yaml
 from tests.alerts.rule_tests import IN_ORDER
 from tests.alerts.scenarios.fleet import Fleet
 from tests.alerts.scenarios.shorthand import FAILURES, FOLDER, Scenario, Severity, Wanted, by_file
-from tests.prometheus.incidents import ALERTMANAGER, RULES
+from tests.prometheus.incidents import ALERTMANAGER, rules_folder
 from tests.prometheus.programs import Note, alertmanager, need
 
 Alert = frozenset[tuple[str, str]]
@@ -134,7 +134,7 @@ def together(chosen: Mapping[str, Scenario]) -> list[list[str]]:
 
 
 def promtool_file(
-    chosen: Mapping[str, Scenario], rules: Path = RULES, order: Sequence[str] = IN_ORDER
+    chosen: Mapping[str, Scenario], rules: Path | None = None, order: Sequence[str] = IN_ORDER
 ) -> dict[str, Any]:
     """A file for promtool that expects nothing to fire, so that promtool says what does.
 
@@ -146,7 +146,9 @@ def promtool_file(
     end = max(one.lasts for one in chosen.values())
     return {
         "rule_files": sorted(
-            str(path) for path in rules.glob("*.yaml") if path.stem != "cluster_losses"
+            str(path)
+            for path in (rules or rules_folder()).glob("*.yaml")
+            if path.stem != "cluster_losses"
         ),
         "evaluation_interval": f"{every}s",
         "group_eval_order": list(order),
@@ -174,7 +176,7 @@ SECONDS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 
 
 def evaluated(
-    chosen: Mapping[str, Scenario], rules: Path = RULES, order: Sequence[str] = IN_ORDER
+    chosen: Mapping[str, Scenario], rules: Path | None = None, order: Sequence[str] = IN_ORDER
 ) -> dict[str, Timeline]:
     """What fires in each scenario, from one run of promtool."""
     with tempfile.TemporaryDirectory() as folder:
@@ -208,7 +210,7 @@ def evaluated(
 
 
 def timelines(
-    chosen: Mapping[str, Scenario], rules: Path = RULES, order: Sequence[str] = IN_ORDER
+    chosen: Mapping[str, Scenario], rules: Path | None = None, order: Sequence[str] = IN_ORDER
 ) -> dict[str, Timeline]:
     """What fires in each scenario."""
     packs = [{name: chosen[name] for name in pack} for pack in together(chosen)]
