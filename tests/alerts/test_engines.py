@@ -18,7 +18,7 @@ NAMED = "count by (cluster, workload, instance, gpu, reason) (job:gpunode_late_g
 def test_a_stuck_server_names_the_gpu_it_waits_for_and_one_without_requests_none(
     tmp_path: Path,
 ) -> None:
-    """The page has what this series says: ``alerts/rules/cluster_at_once.yaml``."""
+    """The page has what this series says: ``cluster_at_once``."""
     known = scenarios()
     labels = f'{{cluster="{STOPS}", workload="llm", instance="n-1", gpu="3", reason="stopped"}}'
     file = promtool_file({name: known[name] for name in (STOPS, ENDS)})

@@ -296,7 +296,7 @@ def page(fired: Sequence[Fired], seconds: float, hangs: Sequence[float]) -> str:
         "",
         "Written by `make incidents`; do not edit. Every recorded incident was played for "
         f"{seconds:.0f} s by `gpunode replay`, scraped every 2 s by Prometheus, which evaluated "
-        "the rules of `alerts/rules` and notified Alertmanager. Durations and windows were "
+        "the shipped rules and notified Alertmanager. Durations and windows were "
         "shortened: minutes of `for` are seconds, five minutes of a rate are 30 s. The seconds are "
         "from the start of the daemon to Alertmanager's notification.",
         "",
