@@ -17,6 +17,7 @@ import pluggy
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from gpunode.helper import capability
 from gpunode.loop.watch import Watch
 from tests import needs, strict
 from tests.daemon import PATIENCE, Daemon, daemon
@@ -136,6 +137,16 @@ def level_of_the_log() -> Iterator[None]:
     """A command that quietens the log, run in this process, does so for its own test alone."""
     yield
     logging.getLogger("gpunode").setLevel(logging.NOTSET)
+
+
+@pytest.fixture(autouse=True)
+def capabilities() -> Iterator[None]:
+    """A command that lowers its capabilities in this process does so for its own test alone."""
+    yield
+    header, words = capability.sets()
+    for word in words:
+        word.effective = word.permitted
+    capability.call(capability.libc.capset, header, words)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -72,6 +72,7 @@ from gpunode.verdict.workload import KINDS
 from tests.alerts import rule_tests
 from tests.alerts.rule_tests import FIRST, IN_ORDER, Case, Course, Phases
 from tests.needs import find
+from tests.prometheus.incidents import rules_folder
 
 ROOT = Path(__file__).parents[2]
 ALERTS = ROOT / "alerts"
@@ -99,7 +100,7 @@ def play(
 
 
 def shipped(*names: str) -> list[Path]:
-    return [ALERTS / "rules" / f"{name}.yaml" for name in names]
+    return [rules_folder() / f"{name}.yaml" for name in names]
 
 
 # What is in the repository
@@ -108,8 +109,6 @@ def shipped(*names: str) -> list[Path]:
 def test_what_is_committed_is_what_the_table_says() -> None:
     found = {path: (ROOT / path).read_text() for path in generate.files()}
     assert found == generate.files(), "make alerts"
-    rules = {path.name for path in (ALERTS / "rules").iterdir()}
-    assert rules == {f"{name}.yaml" for name in rule_files()}
 
 
 def test_every_alert_has_a_runbook_and_every_runbook_an_alert() -> None:
@@ -196,13 +195,13 @@ def test_the_rules_are_valid() -> None:
 
 
 def test_pint_finds_nothing_wrong_with_the_rules() -> None:
-    ran = run("pint", "--offline", "--no-color", "lint", "--min-severity=info", "rules")
+    ran = run("pint", "--offline", "--no-color", "lint", "--min-severity=info", rules_folder())
     assert ran.returncode == 0, ran.stderr
     assert "Problems found" not in ran.stderr, ran.stderr
 
 
 def test_victoriametrics_accepts_the_rules() -> None:
-    ran = run("vmalert", "-dryRun", "-rule=rules/*.yaml")
+    ran = run("vmalert", "-dryRun", f"-rule={rules_folder()}/*.yaml")
     assert ran.returncode == 0, ran.stderr
 
 

@@ -33,7 +33,7 @@ def cloned(folder: Path) -> Path:
     for name in filter(None, listed.split("\0")):
         if (ROOT / name).exists():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, folder / name)
+            shutil.copy2(ROOT / name, folder / name, follow_symlinks=False)
     release.prepare(folder, VERSION, "2030-01-02")
     git(folder, "init", "--quiet")
     git(folder, "add", "--all")

@@ -83,7 +83,7 @@ def test_without_memory_the_same_noise_changes_the_verdict_again_and_again(
     assert sum(kept) < sum(map(len, changes)) / 3
 
 
-@with_each([(4, 4), (8, 4), (6, 6)])
+@with_each([((4, 4),), ((8, 4),), ((6, 6),)])
 def test_a_job_that_does_two_things_in_turn_keeps_its_verdict(wave: tuple[int, int]) -> None:
     """A loader that empties its buffer, then fills it again; a checkpoint every few seconds."""
     actor = Actor(0, peers=True)
