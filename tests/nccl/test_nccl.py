@@ -141,7 +141,8 @@ INCOMPLETE
 LOST = "#0-0 (cafe) INCOMPLETE\n  Missing communicator data from"
 
 
-@with_each(
+@pytest.mark.parametrize(
+    ("text", "missing"),
     [
         (
             f"{DEAD}{LOST} 1 rank\n  The missing rank: 21\n",
@@ -166,7 +167,8 @@ LOST = "#0-0 (cafe) INCOMPLETE\n  Missing communicator data from"
                 (Rank(22), "unresponsive"),
             ],
         ),
-    ]
+    ],
+    ids=["2.24, dead", "2.24, mute", "2.24, one of each", "2.26 and later"],
 )
 def test_the_text_of_any_version_names_who_is_gone(
     text: str, missing: list[tuple[Rank, str]]
