@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -96,9 +97,15 @@ SLOWEST = (
 @pytest.hookimpl(tryfirst=True)  # before -m selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the attacks and what runs nightly, and begin with what takes longest."""
+    cases: Counter[str] = Counter()
     for item in items:
         if ATTACKS in item.path.parents:
             item.add_marker("attack")
+        if sweep := item.get_closest_marker("sweep"):
+            test = item.nodeid.partition("[")[0]
+            if cases[test] % sweep.args[0]:
+                item.add_marker("nightly")
+            cases[test] += 1
     items.sort(key=lambda item: item.path.name not in SLOWEST)
 
 
