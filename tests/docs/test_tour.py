@@ -95,7 +95,7 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
     node, prometheus, past = free_ports(3)
     config = (ROOT / "docs/tour/prometheus.yml").read_text()
     own = tmp_path / "prometheus.yml"
-    config = config.replace("9816", str(node)).replace("../..", str(ROOT))
+    config = config.replace("9816", str(node)).replace("/tmp/gpunode-tour", str(tmp_path / "tsdb"))
     config = config.replace("15s", "5s")
     own.write_text(config)
     started = Shell(
