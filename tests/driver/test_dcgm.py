@@ -38,13 +38,19 @@ def a100(old_fake: FakeDriver) -> FakeDriver:
     return old_fake
 
 
-def test_a_gpu_without_gpm_has_the_counters_of_a_running_dcgm(
+def test_a_gpu_without_gpm_has_the_counters_of_dcgm_while_it_runs(
     a100: FakeDriver, tmp_path: Path
 ) -> None:
+    a100.write(f"{a100.script.read_text()}gpu 0 field 139 - 0+9000000/s\n")
     script = tmp_path / "dcgm.json"
-    script.write_text(json.dumps({"uuids": {"0": UUID}, "values": BUSY_A100}))
+    script.write_text(json.dumps({"uuids": {"0": UUID}, "values": BUSY_A100, "blank": True}))
     with with_dcgm(a100, script) as running:
-        tensor = "gpunode_gpu_active_seconds_total"
+        tensor, moved = "gpunode_gpu_active_seconds_total", "gpunode_gpu_nvlink_bytes_total"
+        until(lambda: values(scrape(running), moved, direction="receive") > [0.0])
+        paused = scrape(running)
+        assert by_label(paused, "gpunode_gpu_ledger_sensor", "sensor")["dcgm"] == 0
+        assert by_label(paused, "gpunode_gpu_seconds_total", "state")["unknown"] == 0
+        script.write_text(json.dumps({"uuids": {"0": UUID}, "values": BUSY_A100}))
         until(lambda: values(scrape(running), tensor, unit="tensor") > [1.0])
         series = scrape(running)
         assert by_label(series, "gpunode_gpu_ledger_sensor", "sensor")["dcgm"] == 1
@@ -58,18 +64,6 @@ def test_a_gpu_without_gpm_has_the_counters_of_a_running_dcgm(
         until(lambda: by_label(scrape(running), "gpunode_gpu_ledger_sensor", "sensor")["dcgm"] == 1)
         script.write_text(json.dumps({"error": "the host engine is gone"}))
         until(lambda: by_label(scrape(running), "gpunode_gpu_ledger_sensor", "sensor")["dcgm"] == 0)
-
-
-def test_while_dcgm_is_paused_the_ledger_does_without(a100: FakeDriver, tmp_path: Path) -> None:
-    a100.write("gpu 0 field 138 - 0+9000000/s\ngpu 0 field 139 - 0+9000000/s\n")
-    script = tmp_path / "dcgm.json"
-    script.write_text(json.dumps({"uuids": {"0": UUID}, "values": BUSY_A100, "blank": True}))
-    with with_dcgm(a100, script) as running:
-        moved = "gpunode_gpu_nvlink_bytes_total"
-        until(lambda: values(scrape(running), moved, direction="receive") > [0.0])
-        series = scrape(running)
-    assert by_label(series, "gpunode_gpu_ledger_sensor", "sensor")["dcgm"] == 0
-    assert by_label(series, "gpunode_gpu_seconds_total", "state")["unknown"] == 0
 
 
 def test_each_second_counts_once_whatever_the_windows() -> None:

@@ -259,69 +259,89 @@ def test_an_old_driver_answers_what_it_can(old_fake: FakeDriver) -> None:
     assert_sampled(gpu["utilization_samples"], 0.4, every=0.2)
 
 
-def test_a_corrupted_inforom_costs_its_version_alone(fake: FakeDriver) -> None:
-    fake.write("gpu 0 fail nvmlDeviceGetInforomImageVersion 14")
-    (gpu,) = ask(fake)
-    assert gpu["firmware"] == {"gsp": "580.159.04"}
+CODES = {3: "Unsupported", 4: "Unsupported", 13: "Unsupported", 25: "Unsupported"}
+CODES |= {10: "SensorFailed", 15: "DriverError", 999: "SensorFailed"}
+IN_SYSFS = {
+    "00000000:1B:00.0": "0000:1b:00.0",
+    "00000001:00:00.0": "0001:00:00.0",
+    "00010000:E1:00.0": "10000:e1:00.0",
+    "0000:3B:00.0": "0000:3b:00.0",
+}
+ODD = {
+    **{f"temperature {code}": f"fail nvmlDeviceGetTemperature {code}" for code in CODES},
+    "corrupted inforom": "fail nvmlDeviceGetInforomImageVersion 14",
+    "no new power sample": "fail nvmlDeviceGetSamples 6",
+    "failing power samples": "fail nvmlDeviceGetSamples 999",
+    "unknown metric": "gpm 1 80\ngpm_unknown 5\ngpm 6 fail 3",
+    "fields left alone": "field 74 - left\nfield 186 - left",
+    "values without a name": """\
+set CurrentClocksEventReasons 0x604
+set PersistenceMode 2
+set MaxPcieLinkGeneration 9
+set GpuFabricInfoV.state 9
+field 230 - 31
+field 165 4 7
+field 165 5 2""",
+    "readings that are not there": """\
+set CurrentClocksEventReasons 0xffffffffffffffff
+set PersistenceMode 0xffffffff
+field 165 - 0xffffffff
+set GpuFabricInfoV.state 0
+field 230 - 0xffffffff""",
+    "fabric without a summary": """\
+set GpuFabricInfoV.version 2
+set GpuFabricInfoV.health_mask 0x4aa""",
+    "fabric without resources": """\
+set GpuFabricInfoV.status 23
+set GpuFabricInfoV.health_mask 0""",
+}
+"""GPUs of which a reading is missing, failing or strange."""
 
 
-def is_unsupported(answer: Any) -> bool:
-    return isinstance(answer, dict) and answer.get("error") == "Unsupported"
+@pytest.fixture(scope="module")
+def odd(fake_library: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What the driver answers of each of them, and of the PCI addresses of the first."""
+    fake = FakeDriver(fake_library, tmp_path_factory.mktemp("odd") / "nvml.script")
+    lines = [f"gpu {n} bus_id {address}" for n, address in enumerate(IN_SYSFS)]
+    for n, said in enumerate(ODD.values()):
+        lines += [f"gpu {n} {line}" for line in said.splitlines()]
+    fake.write("\n".join([f"gpus {len(ODD)}", *lines, ""]))
+    return dict(zip(ODD, ask(fake, patience=0), strict=True))
 
 
-def test_a_missing_sensor_is_told_from_a_failing_one(fake: FakeDriver) -> None:
-    codes = {3: "Unsupported", 4: "Unsupported", 13: "Unsupported", 25: "Unsupported"}
-    codes |= {10: "SensorFailed", 15: "DriverError", 999: "SensorFailed"}
-    script = [f"gpus {len(codes)}"]
-    script += [f"gpu {n} fail nvmlDeviceGetTemperature {code}" for n, code in enumerate(codes)]
-    fake.write("\n".join(script))
-    answers = [gpu["temperature"] for gpu in ask(fake, patience=0)]
-    assert [answer["error"] for answer in answers] == list(codes.values())
-    for code, answer in zip(codes, answers, strict=True):
+def test_a_corrupted_inforom_costs_its_version_alone(odd: dict[str, Any]) -> None:
+    assert odd["corrupted inforom"]["firmware"] == {"gsp": "580.159.04"}
+
+
+def test_a_missing_sensor_is_told_from_a_failing_one(odd: dict[str, Any]) -> None:
+    for code, error in CODES.items():
+        answer = odd[f"temperature {code}"]["temperature"]
+        assert answer["error"] == error, code
         assert answer["message"].startswith("nvmlDeviceGetTemperature: ")
         assert answer["message"].endswith(f"(NVML error {code})")
 
 
-def test_a_power_buffer_that_is_empty_or_failing(fake: FakeDriver) -> None:
-    not_found, unknown = 6, 999
-    fake.write(
-        "gpus 2\n"
-        f"gpu 0 fail nvmlDeviceGetSamples {not_found}\n"
-        f"gpu 1 fail nvmlDeviceGetSamples {unknown}\n"
-    )
-    empty, failing = ask(fake, patience=0)
-    assert empty["power_samples"] == {"samples": []}
-    assert failing["power_samples"]["error"] == "DriverError"
+def test_a_power_buffer_that_is_empty_or_failing(odd: dict[str, Any]) -> None:
+    assert odd["no new power sample"]["power_samples"] == {"samples": []}
+    assert odd["failing power samples"]["power_samples"]["error"] == "DriverError"
 
 
-def test_one_metric_that_the_driver_does_not_know_hides_no_other(fake: FakeDriver) -> None:
-    fake.write("gpu 0 gpm 1 80\ngpu 0 gpm_unknown 5\ngpu 0 gpm 6 fail 3\n")
-    (gpu,) = ask(fake, patience=0)
-    activity = gpu["activity"]["values"]
+def test_one_metric_that_the_driver_does_not_know_hides_no_other(odd: dict[str, Any]) -> None:
+    activity = odd["unknown metric"]["activity"]["values"]
     assert activity["graphics"] == pytest.approx(0.8)
     assert activity.keys().isdisjoint({"tensor", "tensor_fp64"})
     assert {"sm", "dram", "pcie_receive", "nvlink_receive"} <= activity.keys()
 
 
-def test_a_field_that_the_driver_left_alone_is_no_reading(fake: FakeDriver) -> None:
-    fake.write("gpu 0 field 74 - left\ngpu 0 field 186 - left\n")
-    (gpu,) = ask(fake, patience=0)
+def test_a_field_that_the_driver_left_alone_is_no_reading(odd: dict[str, Any]) -> None:
+    gpu = odd["fields left alone"]
     assert "sw_power_cap" not in gpu["throttled"]
     assert "sync_boost" in gpu["throttled"]
     assert is_unsupported(gpu["power_now"])
 
 
-def test_values_without_a_name_are_told(fake: FakeDriver) -> None:
-    fake.write(
-        "gpu 0 set CurrentClocksEventReasons 0x604\n"
-        "gpu 0 set PersistenceMode 2\n"
-        "gpu 0 set MaxPcieLinkGeneration 9\n"
-        "gpu 0 set GpuFabricInfoV.state 9\n"
-        "gpu 0 field 230 - 31\n"
-        "gpu 0 field 165 4 7\n"
-        "gpu 0 field 165 5 2\n"
-    )
-    (gpu,) = ask(fake, patience=0)
+def test_values_without_a_name_are_told(odd: dict[str, Any]) -> None:
+    gpu = odd["values without a name"]
     assert gpu["unnamed"] == [
         "NVLink state 7",
         "PCIe generation 9",
@@ -337,20 +357,27 @@ def test_values_without_a_name_are_told(fake: FakeDriver) -> None:
     links = {link["link"]: link["up"] for link in gpu["nvlinks"]}
     assert 4 not in links
     assert links[5] is True  # asleep, to save power
+    assert odd["readings that are not there"]["unnamed"] == []
 
 
-def test_a_driver_that_knows_a_reading_is_not_there_has_no_value_without_a_name(
-    fake: FakeDriver,
-) -> None:
-    fake.write(
-        "gpu 0 set CurrentClocksEventReasons 0xffffffffffffffff\n"
-        "gpu 0 set PersistenceMode 0xffffffff\n"
-        "gpu 0 field 165 - 0xffffffff\n"
-        "gpu 0 set GpuFabricInfoV.state 0\n"
-        "gpu 0 field 230 - 0xffffffff\n"
-    )
-    (gpu,) = ask(fake, patience=0)
-    assert gpu["unnamed"] == []
+def test_a_driver_without_the_summary_tells_the_rest(odd: dict[str, Any]) -> None:
+    fabric = odd["fabric without a summary"]["fabric"]
+    assert fabric["faults"] == {"configuration": "no_partition"}
+    assert "summary" not in fabric["healthy"]
+
+
+def test_a_registration_that_completed_with_an_error_has_failed(odd: dict[str, Any]) -> None:
+    fabric = odd["fabric without resources"]["fabric"]
+    assert (fabric["state"], fabric["healthy"]) == ("failed", {"registration": False})
+
+
+def test_a_pci_address_is_that_of_the_kernel(odd: dict[str, Any]) -> None:
+    found = [gpu["identity"]["bus_id"] for gpu in odd.values()]
+    assert found[: len(IN_SYSFS)] == list(IN_SYSFS.values())
+
+
+def is_unsupported(answer: Any) -> bool:
+    return isinstance(answer, dict) and answer.get("error") == "Unsupported"
 
 
 TRAY = "\n".join(
@@ -401,37 +428,6 @@ def test_a_tray_of_an_nvlink_domain(fake: FakeDriver) -> None:
     for link in links.values():
         assert link["errors"] == dict.fromkeys(kinds, 0)
         assert link["bit_errors"] == {"effective": 0, "symbol": 0}
-
-
-def test_a_driver_without_the_summary_tells_the_rest(fake: FakeDriver) -> None:
-    fake.write("gpu 0 set GpuFabricInfoV.version 2\ngpu 0 set GpuFabricInfoV.health_mask 0x4aa\n")
-    (gpu,) = ask(fake, patience=0)
-    assert gpu["fabric"]["faults"] == {"configuration": "no_partition"}
-    assert "summary" not in gpu["fabric"]["healthy"]
-
-
-def test_a_registration_that_completed_with_an_error_has_failed(fake: FakeDriver) -> None:
-    insufficient_resources = 23
-    fake.write(
-        f"gpu 0 set GpuFabricInfoV.status {insufficient_resources}\n"
-        "gpu 0 set GpuFabricInfoV.health_mask 0\n"
-    )
-    (gpu,) = ask(fake, patience=0)
-    assert gpu["fabric"]["state"] == "failed"
-    assert gpu["fabric"]["healthy"] == {"registration": False}
-
-
-def test_a_pci_address_is_that_of_the_kernel(fake: FakeDriver) -> None:
-    in_sysfs = {
-        "00000000:1B:00.0": "0000:1b:00.0",
-        "00000001:00:00.0": "0001:00:00.0",
-        "00010000:E1:00.0": "10000:e1:00.0",
-        "0000:3B:00.0": "0000:3b:00.0",
-    }
-    lines = [f"gpu {place} bus_id {address}" for place, address in enumerate(in_sysfs)]
-    fake.write("\n".join([f"gpus {len(in_sysfs)}", *lines, ""]))
-    found = [gpu["identity"]["bus_id"] for gpu in ask(fake, patience=0)]
-    assert found == list(in_sysfs.values())
 
 
 def test_mig_instances_are_gpus_of_their_own(fake: FakeDriver) -> None:

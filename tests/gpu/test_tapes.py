@@ -24,14 +24,14 @@ from tests.verdict.test_verdict import REAL
 TRACE = Path(__file__).parents[3] / "shared/traces/h200x2.jsonl.gz"
 
 
-@pytest.mark.parametrize("times", [1, 3])
-@pytest.mark.parametrize("incident", TRUTH)
-def test_every_state_is_within_a_tenth_of_the_truth(incident: str, times: int) -> None:
-    loop, node = replayed(incident, times)
+@with_each(TRUTH)
+def test_every_state_is_within_a_tenth_of_the_truth(incident: str) -> None:
+    """Also where the tape begins anew, which is no time that is lost."""
+    loop, node = replayed(incident, times=3)
     for truth, activity in zip(TRUTH[incident], activities(loop), strict=True):
         wrong = errors(truth, shares(activity))
         assert max(wrong.values(), key=abs) == pytest.approx(0, abs=0.10), wrong
-        assert sum(activity.ledger.values()) == pytest.approx(node.end * times, rel=0.01)
+        assert sum(activity.ledger.values()) == pytest.approx(node.end * 3, rel=0.01)
 
 
 def test_counters_of_sms_that_cannot_be_true_are_no_reading() -> None:

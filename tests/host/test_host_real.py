@@ -527,11 +527,11 @@ def test_a_process_that_is_stopped_counts_until_it_goes_on() -> None:
 
 
 def let_run(child: subprocess.Popen[str]) -> float:
-    """Let a stopped child run for half a second of CPU time or more, and say how much it used."""
+    """Let a stopped child run for a quarter of a second of CPU time, and say how much it used."""
     process = psutil.Process(child.pid)
     before = sum(process.cpu_times()[:2])
     child.send_signal(signal.SIGCONT)
-    while sum(process.cpu_times()[:2]) - before < 0.5:
+    while sum(process.cpu_times()[:2]) - before < 0.25:
         time.sleep(0.02)
     stop(child)
     return sum(process.cpu_times()[:2]) - before

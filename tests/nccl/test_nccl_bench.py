@@ -65,7 +65,7 @@ def exported(folder: Path) -> str:
     return Exposition(lambda: samples).encode("")[0].decode()
 
 
-@pytest.mark.parametrize("program", [PRINTS, KNOWS_J, DOES_NOT_KNOW_J])
+@pytest.mark.parametrize("program", [KNOWS_J, DOES_NOT_KNOW_J])
 def test_what_nccl_tests_measures_is_printed_and_exported(
     fake: FakeDriver, program: str, tmp_path: Path
 ) -> None:

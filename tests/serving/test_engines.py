@@ -76,16 +76,17 @@ def later(text: str, factor: float = 3.0) -> str:
     return "\n".join(map(risen, text.splitlines())) + "\n"
 
 
-@pytest.mark.parametrize("name", CAPTURED)
-def test_each_engine_tells_its_requests_and_its_cache(name: str, tmp_path: Path) -> None:
-    (told,) = served(tmp_path, page(name))
-    engine, model, running, waiting, cache = GAUGES[name]
-    at = {"gpu": "0", "uuid": "GPU-0", "engine": engine, "model": model}
-    assert series(told, "gpunode_serving_engine_info", **at, first="GPU-0") == 1
-    assert series(told, "gpunode_serving_requests_in_flight", **at, phase="running") == running
-    assert series(told, "gpunode_serving_requests_in_flight", **at, phase="waiting") == waiting
-    assert series(told, "gpunode_serving_kv_cache_used_ratio", **at) == cache
-    assert series(told, "gpunode_serving_unanswered", reason="unknown") == 0
+def test_each_engine_tells_its_requests_and_its_cache(tmp_path: Path) -> None:
+    assert GAUGES.keys() == set(CAPTURED)
+    in_flight = "gpunode_serving_requests_in_flight"
+    for name, (engine, model, running, waiting, cache) in GAUGES.items():
+        (told,) = served(tmp_path / name, page(name))
+        at = {"gpu": "0", "uuid": "GPU-0", "engine": engine, "model": model}
+        assert series(told, "gpunode_serving_engine_info", **at, first="GPU-0") == 1, name
+        assert series(told, in_flight, **at, phase="running") == running, name
+        assert series(told, in_flight, **at, phase="waiting") == waiting, name
+        assert series(told, "gpunode_serving_kv_cache_used_ratio", **at) == cache, name
+        assert series(told, "gpunode_serving_unanswered", reason="unknown") == 0, name
 
 
 def test_every_figure_of_the_table_is_on_a_page_of_its_engine() -> None:
@@ -103,70 +104,74 @@ def test_every_figure_of_the_table_is_on_a_page_of_its_engine() -> None:
             assert wanted & lines, (engine.name, figure.name)
 
 
-@pytest.mark.parametrize(
-    ("name", "metric", "labels", "gained"),
-    [
-        ("vllm_v0", "gpunode_serving_tokens_total", {"kind": "generated"}, 4200),
-        ("vllm_v0", "gpunode_serving_requests_total", {"result": "finished"}, 196),
-        ("vllm_v0", "gpunode_serving_requests_total", {"result": "failed"}, 4),
-        ("vllm_v0", "gpunode_serving_preemptions_total", {}, 8),
-        ("vllm_v1_0.9", "gpunode_serving_tokens_total", {"kind": "cached"}, 8000),
-        ("vllm_v1_0.25", "gpunode_serving_tokens_total", {"kind": "cached"}, 8000),
-        ("vllm_v1_0.25", "gpunode_serving_tokens_total", {"kind": "asked"}, 24000),
-        ("vllm_v1_0.25", "gpunode_serving_request_part_seconds_total", {"part": "queue"}, 45),
-        ("vllm_v1_0.25", "gpunode_serving_request_part_seconds_total", {"part": "prefill"}, 43),
-        ("vllm_v1_0.25", "gpunode_serving_request_part_seconds_total", {"part": "decode"}, 840),
-        ("vllm_v1_0.25", "gpunode_serving_steps_total", {}, 400),
-        ("vllm_v1_0.25", "gpunode_serving_step_items_total", {}, 36000),
-        ("vllm_v1_0.25", "gpunode_serving_output_token_seconds_count", {}, 4000),
-        ("ray_serve_vllm", "gpunode_serving_tokens_total", {"kind": "generated"}, 8000),
-        ("ray_serve", "gpunode_serving_requests_total", {"result": "finished"}, 96),
-        ("ray_serve", "gpunode_serving_response_seconds_sum", {}, 96.3214),
-        ("sglang_0.5", "gpunode_serving_tokens_total", {"kind": "prompt"}, 16257804),
-        ("sglang_0.5", "gpunode_serving_preemptions_total", {}, 12),
-        ("sglang_0.5", "gpunode_serving_step_items_total", {}, 42000),
-        ("sglang_0.5", "gpunode_serving_steps_total", {}, 2000),
-        ("sglang_0.3", "gpunode_serving_output_token_seconds_sum", {}, 59693),
-        ("trtllm_1.1", "gpunode_serving_requests_total", {"result": "finished"}, 100),
-        ("trtllm_1.1", "gpunode_serving_first_token_seconds_sum", {}, 40),
-        ("lmdeploy_0.10", "gpunode_serving_output_token_seconds_count", {}, 4000),
-        ("vllm_v1_0.33", "gpunode_serving_step_items_total", {}, 5000),
-        ("vllm_v1_0.33", "gpunode_serving_request_part_seconds_total", TRANSFER, 0.6),
-        ("vllm_v1_0.33_mooncake", "gpunode_serving_request_part_seconds_total", TRANSFER, 0.4),
-        ("vllm_v1_0.33_mooncake_store", "gpunode_serving_request_part_seconds_total", TRANSFER, 1),
-        ("sglang_0.5.23", "gpunode_serving_step_items_total", {}, 19600),
-        ("sglang_0.5.23", "gpunode_serving_steps_total", {}, 208),
-        ("sglang_0.5.23", "gpunode_serving_tokens_total", {"kind": "cached"}, 4000),
-        ("sglang_0.5.23", "gpunode_serving_request_part_seconds_total", {"part": "queue"}, 1.6),
-        ("sglang_0.5.23", "gpunode_serving_request_part_seconds_total", {"part": "prefill"}, 1.2),
-        ("sglang_0.5.23", "gpunode_serving_request_part_seconds_total", {"part": "decode"}, 6),
-        ("sglang_0.5.23", "gpunode_serving_request_part_seconds_total", TRANSFER, 0.48),
-        ("lmdeploy_0.18", "gpunode_serving_tokens_total", {"kind": "cached"}, 2560),
-        ("lmdeploy_0.18", "gpunode_serving_requests_total", {"result": "finished"}, 40),
-        ("ray_serve", "gpunode_serving_steps_total", {}, 24),
-        ("ray_serve", "gpunode_serving_step_items_total", {}, 96),
-        ("tgi_3", "gpunode_serving_tokens_total", {"kind": "generated"}, 45000),
-        ("tgi_3", "gpunode_serving_steps_total", {}, 9000),
-        ("tgi_3", "gpunode_serving_requests_total", {"result": "failed"}, 6),
-        ("llama_cpp_b8000", "gpunode_serving_tokens_total", {"kind": "cached"}, 2400),
-        ("llama_cpp_b8000", "gpunode_serving_tokens_total", {"kind": "prompt"}, 68530),
-        (
-            "llama_cpp_b4500",
-            "gpunode_serving_request_part_seconds_total",
-            {"part": "decode"},
-            623.8,
-        ),
-        ("triton_24", "gpunode_serving_step_items_total", {}, 5000),
-        ("triton_24", "gpunode_serving_request_part_seconds_total", {"part": "queue"}, 3),
-        ("triton_24", "gpunode_serving_request_part_seconds_total", {"part": "whole"}, 50),
-    ],
+GAINS: tuple[tuple[str, str, dict[str, str], float], ...] = (
+    ("vllm_v0", "gpunode_serving_tokens_total", {"kind": "generated"}, 4200),
+    ("vllm_v0", "gpunode_serving_requests_total", {"result": "finished"}, 196),
+    ("vllm_v0", "gpunode_serving_requests_total", {"result": "failed"}, 4),
+    ("vllm_v0", "gpunode_serving_preemptions_total", {}, 8),
+    ("vllm_v1_0.9", "gpunode_serving_tokens_total", {"kind": "cached"}, 8000),
+    ("vllm_v1_0.25", "gpunode_serving_tokens_total", {"kind": "cached"}, 8000),
+    ("vllm_v1_0.25", "gpunode_serving_tokens_total", {"kind": "asked"}, 24000),
+    ("vllm_v1_0.25", "gpunode_serving_request_part_seconds_total", {"part": "queue"}, 45),
+    ("vllm_v1_0.25", "gpunode_serving_request_part_seconds_total", {"part": "prefill"}, 43),
+    ("vllm_v1_0.25", "gpunode_serving_request_part_seconds_total", {"part": "decode"}, 840),
+    ("vllm_v1_0.25", "gpunode_serving_steps_total", {}, 400),
+    ("vllm_v1_0.25", "gpunode_serving_step_items_total", {}, 36000),
+    ("vllm_v1_0.25", "gpunode_serving_output_token_seconds_count", {}, 4000),
+    ("ray_serve_vllm", "gpunode_serving_tokens_total", {"kind": "generated"}, 8000),
+    ("ray_serve", "gpunode_serving_requests_total", {"result": "finished"}, 96),
+    ("ray_serve", "gpunode_serving_response_seconds_sum", {}, 96.3214),
+    ("sglang_0.5", "gpunode_serving_tokens_total", {"kind": "prompt"}, 16257804),
+    ("sglang_0.5", "gpunode_serving_preemptions_total", {}, 12),
+    ("sglang_0.5", "gpunode_serving_step_items_total", {}, 42000),
+    ("sglang_0.5", "gpunode_serving_steps_total", {}, 2000),
+    ("sglang_0.3", "gpunode_serving_output_token_seconds_sum", {}, 59693),
+    ("trtllm_1.1", "gpunode_serving_requests_total", {"result": "finished"}, 100),
+    ("trtllm_1.1", "gpunode_serving_first_token_seconds_sum", {}, 40),
+    ("lmdeploy_0.10", "gpunode_serving_output_token_seconds_count", {}, 4000),
+    ("vllm_v1_0.33", "gpunode_serving_step_items_total", {}, 5000),
+    ("vllm_v1_0.33", "gpunode_serving_request_part_seconds_total", TRANSFER, 0.6),
+    ("vllm_v1_0.33_mooncake", "gpunode_serving_request_part_seconds_total", TRANSFER, 0.4),
+    ("vllm_v1_0.33_mooncake_store", "gpunode_serving_request_part_seconds_total", TRANSFER, 1),
+    ("sglang_0.5.23", "gpunode_serving_step_items_total", {}, 19600),
+    ("sglang_0.5.23", "gpunode_serving_steps_total", {}, 208),
+    ("sglang_0.5.23", "gpunode_serving_tokens_total", {"kind": "cached"}, 4000),
+    ("sglang_0.5.23", "gpunode_serving_request_part_seconds_total", {"part": "queue"}, 1.6),
+    ("sglang_0.5.23", "gpunode_serving_request_part_seconds_total", {"part": "prefill"}, 1.2),
+    ("sglang_0.5.23", "gpunode_serving_request_part_seconds_total", {"part": "decode"}, 6),
+    ("sglang_0.5.23", "gpunode_serving_request_part_seconds_total", TRANSFER, 0.48),
+    ("lmdeploy_0.18", "gpunode_serving_tokens_total", {"kind": "cached"}, 2560),
+    ("lmdeploy_0.18", "gpunode_serving_requests_total", {"result": "finished"}, 40),
+    ("ray_serve", "gpunode_serving_steps_total", {}, 24),
+    ("ray_serve", "gpunode_serving_step_items_total", {}, 96),
+    ("tgi_3", "gpunode_serving_tokens_total", {"kind": "generated"}, 45000),
+    ("tgi_3", "gpunode_serving_steps_total", {}, 9000),
+    ("tgi_3", "gpunode_serving_requests_total", {"result": "failed"}, 6),
+    ("llama_cpp_b8000", "gpunode_serving_tokens_total", {"kind": "cached"}, 2400),
+    ("llama_cpp_b8000", "gpunode_serving_tokens_total", {"kind": "prompt"}, 68530),
+    (
+        "llama_cpp_b4500",
+        "gpunode_serving_request_part_seconds_total",
+        {"part": "decode"},
+        623.8,
+    ),
+    ("triton_24", "gpunode_serving_step_items_total", {}, 5000),
+    ("triton_24", "gpunode_serving_request_part_seconds_total", {"part": "queue"}, 3),
+    ("triton_24", "gpunode_serving_request_part_seconds_total", {"part": "whole"}, 50),
 )
-def test_counters_count_from_the_first_look(
-    name: str, metric: str, labels: dict[str, str], gained: float, tmp_path: Path
-) -> None:
-    before, after = served(tmp_path, page(name), later(page(name)))
-    assert series(before, metric, **labels) == 0
-    assert series(after, metric, **labels) == pytest.approx(gained, rel=1e-4)
+"""Of each page: a counter, and what it has gained once all on the page is three times as much."""
+
+
+def test_counters_count_from_the_first_look(tmp_path: Path) -> None:
+    told = {
+        name: served(tmp_path / name, page(name), later(page(name)))
+        for name in {name for name, *_ in GAINS}
+    }
+    for name, metric, labels, gained in GAINS:
+        before, after = told[name]
+        assert series(before, metric, **labels) == 0, (name, metric)
+        found = series(after, metric, **labels)
+        assert found == pytest.approx(gained, rel=1e-4), (name, metric, labels)
 
 
 def test_ranks_and_priorities_count_once_and_replicas_each() -> None:

@@ -18,7 +18,7 @@ from tests.serving.simulation import SimulatedEngine
 from tests.verdict.stage import Actor, Stage
 
 AT = "127.0.0.1:8000"
-WARM, WATCHED, EVERY = 60, 120, 10
+WARM, WATCHED, EVERY = 40, 60, 4
 
 
 def queue(random: Random) -> Setting:

@@ -572,7 +572,7 @@ def actors(draw: st.DrawFn, index: int) -> Actor:
 
 
 @given(actors(0), actors(1), st.integers(1, 20))
-@settings(max_examples=60)
+@settings(max_examples=20)
 def test_whatever_the_sources_say_one_cause_is_named_with_evidence(
     one: Actor, other: Actor, seconds: int
 ) -> None:

@@ -34,7 +34,7 @@ def told(story: str, folder: Path = STORIES, seconds: float = 0.0) -> NodeNow:
     return node(loop)
 
 
-def test_a_lost_gpu_keeps_its_owner_and_its_rank_and_is_counted() -> None:
+def test_a_lost_gpu_keeps_its_owner_and_its_rank_and_is_counted_since_it_was_lost() -> None:
     now = node(scenes.lost(60).stage.loop)
     lost = next(gpu for gpu in now.gpus if gpu.does == "not answering")
     other = next(gpu for gpu in now.gpus if gpu is not lost)
@@ -44,6 +44,7 @@ def test_a_lost_gpu_keeps_its_owner_and_its_rank_and_is_counted() -> None:
     assert (lost.ranks, lost.power_watts, lost.states) == (["3"], None, {})
     (finding,) = now.findings
     assert finding.title == f"GPU 3 does not answer: {lost.owners[0]} held it as rank 3"
+    assert 40 <= (lost.lasts_seconds or 0.0) <= 60
 
 
 def test_no_cpu_is_warned_of_where_no_job_is() -> None:
@@ -168,11 +169,6 @@ def test_a_gpu_that_rests_has_not_rested_while_it_worked() -> None:
     assert idle.cause == other.cause == "none"
     assert 40 <= (idle.lasts_seconds or 0.0) <= 60
     assert other.lasts_seconds is None
-
-
-def test_a_lost_gpu_has_been_lost_since_it_did_not_answer() -> None:
-    lost = next(gpu for gpu in node(scenes.lost(60).stage.loop).gpus if gpu.label == "3")
-    assert 40 <= (lost.lasts_seconds or 0.0) <= 60
 
 
 def test_what_cannot_be_read_of_a_job_is_not_said_to_explain_nothing() -> None:

@@ -32,10 +32,10 @@ GPU_3 = tuple(OF_GPU.get(label, "") for label in INFO.labels)
 
 def told(gauges: dict[Labelled, float], rates: dict[Labelled, float]) -> NodeNow:
     """The page over a healthy node, where the host tells this as well."""
-    scene = scenes.at_work()
+    scene = scenes.at_work(4)
     scene.host.gauges |= gauges
     scene.host.rates |= rates
-    return node(scene.play(60).stage.loop)
+    return node(scene.play(30).stage.loop)
 
 
 def test_nothing_is_wrong_on_a_healthy_node() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import cast
 
@@ -56,11 +58,19 @@ def judged(name: str) -> tuple[Loop, list[Judgement]]:
     return loop, sorted(told.detail.verdicts, key=lambda verdict: verdict.gpu)
 
 
+def names_what_is_exported(loop: Loop, verdicts: Iterable[Judgement]) -> bool:
+    """Whether each series that is given as evidence is one of the exposition."""
+    exported = Exposition(loop.samples).encode("")[0].decode()
+    evidence = [one for verdict in verdicts for one in verdict.evidence]
+    return all(f"\n{one.series} " in exported for one in evidence)
+
+
 @with_each(CAUSE)
 def test_an_incident_is_put_down_to_its_cause(incident: str) -> None:
-    _, verdicts = judged(incident)
+    loop, verdicts = judged(incident)
     assert tuple(verdict.cause for verdict in verdicts) == CAUSE[incident]
     assert all(verdict.evidence for verdict in verdicts if verdict.cause != "none")
+    assert names_what_is_exported(loop, verdicts)
 
 
 def test_one_cause_of_each_gpu_is_exported_as_1() -> None:
@@ -74,14 +84,6 @@ def test_one_cause_of_each_gpu_is_exported_as_1() -> None:
     assert {labels for labels, value in values.items() if value} == {
         (verdict.gpu, verdict.uuid, verdict.cause) for verdict in verdicts
     }
-
-
-def test_evidence_names_series_that_are_exported() -> None:
-    for incident in CAUSE:
-        loop, verdicts = judged(incident)
-        exported = Exposition(loop.samples).encode("")[0].decode()
-        for evidence in (each for verdict in verdicts for each in verdict.evidence):
-            assert f"\n{evidence.series} " in exported
 
 
 REAL = Path(__file__).parents[1] / "tapes/real"
@@ -109,6 +111,7 @@ STALLED: dict[str, tuple[float, str]] = {
 """When the last rank joined no longer, in seconds since the epoch, and why."""
 
 
+@cache
 def courses(name: str) -> tuple[Loop, dict[str, list[tuple[float, str]]], dict[str, float]]:
     """A recording played: the causes of each GPU over time, and when each reason came first."""
     node = TapeNode(REAL / f"{name}.jsonl.gz")
@@ -134,9 +137,7 @@ def test_real_workloads_end_with_the_right_verdict(name: str) -> None:
     kinds = tuple(verdict.workload.kind for verdict in told.detail.verdicts)
     if name != "killed":
         assert kinds == KINDS.get(name, ("training", "training"))
-    exported = Exposition(loop.samples).encode("")[0].decode()
-    for evidence in (each for verdict in told.detail.verdicts for each in verdict.evidence):
-        assert f"\n{evidence.series} " in exported
+    assert names_what_is_exported(loop, told.detail.verdicts)
 
 
 def test_ranks_that_wait_for_each_other_by_turns_have_no_straggler() -> None:
