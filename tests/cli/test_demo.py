@@ -113,7 +113,7 @@ def test_each_story_begins_well_and_ends_in_its_cause(name: str) -> None:
     assert scene.says() == "GPUs 0–7 are at work."  # noqa: RUF001
     watts = 0.0
     captions, told = Captions(), []
-    for moment in itertools.islice(scene.moments, 0, None, 5):
+    for moment in itertools.islice(scene.moments, 0, None, 10):
         ends = moment - scene.tape.lead
         told += [found[2] for line in captions.new(scene) if (found := CAPTION.fullmatch(line))]
         watts = node(scene.loop).gpus[0].power_watts or watts

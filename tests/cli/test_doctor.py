@@ -375,6 +375,7 @@ def test_capabilities_are_named_as_sources_name_them() -> None:
 
 
 @as_root
+@pytest.mark.integration
 def test_a_container_that_shows_itself_as_the_node_is_told() -> None:
     if doctor._namespace() != doctor.NODES_PROCESSES:
         pytest.skip("these tests run in a container")

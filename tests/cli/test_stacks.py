@@ -46,10 +46,16 @@ def job(tmp_path: Path) -> Iterator[int]:
     file = tmp_path / "train.py"
     file.write_text(HANGS)
     with subprocess.Popen([sys.executable, str(file)]) as child:
-        wchan = Path(f"/proc/{child.pid}/wchan")
-        until(lambda: "nanosleep" in wchan.read_text() or child.poll() is not None)
-        yield child.pid
-        child.kill()
+        try:
+            until(lambda: "nanosleep" in wchan_of(child) or child.poll() is not None)
+            yield child.pid
+        finally:
+            child.kill()
+
+
+def wchan_of(child: subprocess.Popen[bytes]) -> str:
+    """Where in the kernel a process waits."""
+    return Path(f"/proc/{child.pid}/wchan").read_text()
 
 
 def with_gpu(pid: int) -> LocalNode:
@@ -118,8 +124,7 @@ def test_functions_of_c_are_shown_to_who_asks(
     file = tmp_path / "train.py"
     file.write_text(IN_C)
     with subprocess.Popen([sys.executable, str(file)]) as child:
-        wchan = Path(f"/proc/{child.pid}/wchan")
-        until(lambda: "nanosleep" in wchan.read_text() or child.poll() is not None)
+        until(lambda: "nanosleep" in wchan_of(child) or child.poll() is not None)
         main(["stacks", f"--pid={child.pid}"])
         without = capfd.readouterr().out
         main(["stacks", f"--pid={child.pid}", "--native"])
@@ -191,12 +196,11 @@ def test_a_program_without_python_has_the_functions_that_gdb_names(
     need("gdb")
     with shards(root, container) as pid:
         main(["stacks", f"--pid={pid}", "--native"])
-        state = parse_stat(Path(f"/proc/{pid}/stat").read_text()).state
+        until(lambda: parse_stat(Path(f"/proc/{pid}/stat").read_text()).state == "S")
     text = capfd.readouterr().out
     assert re.search(r"\n    data::Shards::next\n    main\n", re.sub("  <stdin>:[0-9]+", "", text))
     assert "\n    operator()  " in text
     assert "count" not in text
-    assert state == "S"
 
 
 @as_root
@@ -247,9 +251,10 @@ def test_a_process_goes_on_once_a_look_takes_too_long(
     monkeypatch.setattr(gdb, "LONGEST_STOP", 1.5)
     with shards(root, container=False) as pid:
         main(["stacks", f"--pid={pid}", "--native"])
-        state = parse_stat(Path(f"/proc/{pid}/stat").read_text()).state
-    assert "no native frames: gdb did not end within 1.5 s" in capfd.readouterr().out
-    assert state == "S"
+        until(lambda: parse_stat(Path(f"/proc/{pid}/stat").read_text()).state == "S")
+    # On a busy machine, it may take a while until gdb is gone, too.
+    left = "no native frames: gdb (did not end within 1.5 s|does not come back from it)"
+    assert re.search(left, capfd.readouterr().out)
 
 
 @as_root

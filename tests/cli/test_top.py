@@ -195,7 +195,7 @@ def test_json_is_the_node_as_the_api_gives_it(run: Run) -> None:
 
 
 def test_60_columns_keep_the_owner_and_say_since_when(run: Run) -> None:
-    address = served(scenes.hang(600, 120).stage.loop)
+    address = served(scenes.hang(60, 120).stage.loop)
     narrow, wide = (run(f"--url={address}", width=width).stdout for width in (60, 120))
     assert "owner" in narrow
     assert "step s" not in narrow, "no GPU has a step"
@@ -391,18 +391,19 @@ def test_what_no_daemon_says_is_refused_in_a_line(what: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("start", "why"),
+    ("start", "why", "seconds"),
     [
-        (b"HTTP/1.1 200 OK\r\nX: ", "no gpunode of this version"),
-        (b"HTTP/1.1 200 OK\r\n\r\n", "more than 1 MiB"),
-        (b"HTTP/1.1 100 Continue\r\n\r\n", "no whole answer"),
+        (b"HTTP/1.1 200 OK\r\nX: ", "no gpunode of this version", PATIENCE),
+        (b"HTTP/1.1 200 OK\r\n\r\n", "more than 1 MiB", PATIENCE),
+        (b"HTTP/1.1 100 Continue\r\n\r\n", "no whole answer", 0.5),
     ],
     ids=["in its headers", "in its body", "before it"],
 )
 def test_an_answer_without_end_ends(
-    start: bytes, why: str, monkeypatch: pytest.MonkeyPatch
+    start: bytes, why: str, seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gpunode.cli.daemon.LARGEST_ANSWER", 1 << 20)
+    monkeypatch.setattr("gpunode.cli.daemon.ANSWER_TIMEOUT", seconds)
     with answering(start, ends=False) as url, pytest.raises(NoDaemon, match=why):
         ask(DaemonAddress(url))
 

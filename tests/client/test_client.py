@@ -641,6 +641,7 @@ def complete(series: Series) -> Series | None:
     return series if total(series, "gpunode_serving_inputs_total") >= 4 else None
 
 
+@pytest.mark.integration
 def test_pytorch_tells_a_daemon_how_its_training_goes(
     torch_python: str, path: str, fake: FakeDriver
 ) -> None:
@@ -662,6 +663,7 @@ def test_pytorch_tells_a_daemon_how_its_training_goes(
     assert total(found, "gpunode_training_loss_finite") == 1
 
 
+@pytest.mark.integration
 def test_training_goes_on_when_the_daemon_is_killed(
     torch_python: str, path: str, fake: FakeDriver
 ) -> None:

@@ -59,6 +59,7 @@ def incident(daemon: Daemon, name: str) -> Incident:
     return parse(daemon.get(f"/api/v1/incidents/{name}"))
 
 
+@pytest.mark.integration
 def test_the_incident_of_a_killed_process_is_read_from_the_next_daemon(
     fake: FakeDriver, job: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:

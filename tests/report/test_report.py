@@ -977,6 +977,7 @@ def test_victoriametrics_gives_the_same_figures(run: Run, written: Written, tmp_
         assert theirs == (pytest.approx(ours, rel=1e-3) if isinstance(ours, float) else ours)
 
 
+@pytest.mark.integration
 def test_two_clusters_whose_nodes_have_the_same_names(run: Run, tmp_path: Path) -> None:
     need("prometheus")
     need("promtool")
