@@ -10,7 +10,7 @@ import json
 import re
 import shlex
 import subprocess
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -68,7 +68,7 @@ from gpunode.verdict.overdue import STALLS
 from gpunode.verdict.reasons import REASONS
 from gpunode.verdict.workload import KINDS
 from tests.alerts import rule_tests
-from tests.alerts.rule_tests import FIRST, IN_ORDER, Case, Course, Phases
+from tests.alerts.rule_tests import FIRST, IN_ORDER, Case, Course, Phases, with_labels
 from tests.cases import with_each
 from tests.needs import find
 from tests.prometheus.incidents import rules_folder
@@ -206,13 +206,95 @@ def test_victoriametrics_accepts_the_rules() -> None:
 # What the rules do
 
 
-def test_alerts_fire_when_they_should_and_only_then(tmp_path: Path) -> None:
-    """All in one run of promtool: most of a run goes to the recording rules before the alerts."""
+def test_alerts_fire_when_they_should_and_say_what_they_should(tmp_path: Path) -> None:
+    """All in one run of promtool: most of a run goes to the recording rules before the alerts.
+
+    promtool prints the alerts of a test that expects none, as Prometheus would send them.
+    """
     cases = [case for row in THRESHOLDS for case in rule_tests.cases_of(row)]
+    for name, row in CHOSEN_BY_TENANTS.items():
+        cases.append(Case(name))
+        Course.of(row).play(cases[-1])
+    rules = map(str, shipped(*dict.fromkeys((*FIRST, *groups()))))
+    test = rule_tests.promtool_file(rules, cases, IN_ORDER)
+    test["tests"][0]["alert_rule_test"] = [
+        {"eval_time": f"{Course.of(row).end - 3}m", "alertname": row.alert, "exp_alerts": []}
+        for row in THRESHOLDS
+    ]
+    (tmp_path / "test.json").write_text(json.dumps(test))
+    ran = run("promtool", "test", "rules", "test.json", cwd=tmp_path)
+    printed = ran.stdout + ran.stderr
+    assert not re.search("^ +expr: ", printed, re.MULTILINE), printed
+    assert "error expanding template" not in printed
+    assert "no value" not in printed
+    assert "{{" not in printed
+    _is_described(printed)
+    variables, _ = _of_tenant(printed, "a mount point")
+    assert shlex.split(variables) == ["instance=node-a", "mountpoint=/x;touch owned;$(touch owned)"]
+    _, why = _of_tenant(printed, "a pod")
+    job, cluster = "research/x;touch owned;", "--cluster=a pod"
+    assert shlex.split(why) == ["gpunode", "why", job, cluster]
+
+
+def _is_described(printed: str) -> None:
+    said = re.findall(r'alertname="(\w+)".*?\bdescription="(.*?)", runbook', printed, re.DOTALL)
+    assert {alert for alert, _ in said} == ROWS.keys()
+    for alert, description in said:
+        scope = ROWS[alert].scope
+        held_by = re.search(r"Held by [^.]*\btrain-0\b", description)
+        assert bool(held_by) == (scope == "gpu"), description
+        of_job = description.startswith(("train (", "research/x';touch owned;' ("))
+        assert of_job == (scope == "job"), description
+
+
+def _of_tenant(printed: str, cluster: str) -> tuple[str, str]:
+    """What on call and an owner paste into a shell."""
+    found = re.findall(rf'cluster="{cluster}".*\n +Annotations:(.*)', printed)
+    variables = {text for one in found for text in re.findall(r'\bvariables="(.*?)"[,}]', one)}
+    why = {text for one in found for text in re.findall(r'\bwhy="(.*?)"[,}]', one)}
+    return next(iter(variables)), next(iter(why), "")
+
+
+def _with_mount_point(row: Threshold, mountpoint: str) -> Threshold:
+    fires = {
+        Series(one.metric, tuple({**dict(one.labels), "mountpoint": mountpoint}.items()))
+        if "mountpoint" in dict(one.labels)
+        else one: value
+        for one, value in row.example.fires.items()
+    }
+    return replace(row, example=replace(row.example, fires=fires))
+
+
+def _with_pod(row: Threshold, pod: str) -> Threshold:
+    chosen = owner(owner_namespace="research", owner_pod=pod)
+    held: Given = {**dict.fromkeys(HELD), chosen: 1.0}
+    example = replace(row.example, fires={**row.example.fires, **held}, quiet=held)
+    return replace(row, example=example)
+
+
+CHOSEN_BY_TENANTS = {
+    "a mount point": _with_mount_point(
+        ROWS["NodeFilesystemFailing"], "/x';touch owned;'$(touch owned)"
+    ),
+    "a pod": _with_pod(ROWS["JobStarved"], "x';touch owned;'-0"),
+}
+"""Names that tenants chose, which on call and owners paste into a shell."""
+
+
+def test_the_owner_of_a_job_is_told_what_to_ask() -> None:
+    for row in THRESHOLDS:
+        assert ("why" in rule(row, row.tiers[0])["annotations"]) == row.of_owner
+        assert not row.of_owner or row.scope == "job"
+
+
+@pytest.mark.integration
+def test_alerts_outlast_a_rolling_update(tmp_path: Path) -> None:
+    cases = [rule_tests.rollover_case(row) for row in THRESHOLDS]
     ran = play(tmp_path, cases, shipped(*dict.fromkeys((*FIRST, *groups()))))
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
+@pytest.mark.integration
 def test_records_come_to_their_results(tmp_path: Path) -> None:
     cases = [rule_tests.record_case(record) for record in RECORDS if record not in losses.SINCE]
     ran = play(tmp_path, cases, shipped(*FIRST))
@@ -235,33 +317,31 @@ BLOCKED = series("gpunode_job_blocked_processes")
 SILENT = "node:gpunode_storage_silent:active"
 
 
-def test_a_process_that_hangs_in_a_request_is_evidence_enough(tmp_path: Path) -> None:
-    """NFS repeats a request only after a minute."""
+def hangs() -> Case:
+    """A process that hangs in a request is evidence enough: NFS repeats it only after a minute."""
     case = Case("hangs")
     for given in (NFS_IN_FLIGHT, BLOCKED):
         case.give(given, [(10, 1.0)])
     case.give(NFS_DONE, [(10, 0.0)])
     labels = {"cluster": case.name, "instance": "node-a"}
     found = (SILENT, {**labels, "mountpoint": "/data", "filesystem": "/data"}, 1.0)
-    case.expect(8, SILENT, [found])
-    ran = play(tmp_path, [case], shipped("recording"))
-    assert ran.returncode == 0, ran.stdout + ran.stderr
+    case.expect(8, with_labels(SILENT, {"cluster": case.name}), [found])
+    return case
 
 
-def test_storage_is_not_silent_because_a_scrape_failed(tmp_path: Path) -> None:
+def scrape_failed() -> Case:
     """A scrape a minute, one of which failed, is too little to know what was completed."""
     case = Case("failed")
     of_data = {"filesystem": "scratch", "server": "data"}
     in_flight = series("gpunode_lustre_rpcs_in_flight", **of_data)
     case.give(in_flight, [(5, 1.0), (1, None), (1, 1.0)])
     case.give(series("gpunode_lustre_rpcs_total", **of_data), [(5, 10.0), (1, None), (1, 10.0)])
-    case.expect(6, SILENT)
-    ran = play(tmp_path, [case], shipped("recording"))
-    assert ran.returncode == 0, ran.stdout + ran.stderr
+    case.expect(6, with_labels(SILENT, {"cluster": case.name}))
+    return case
 
 
-def test_a_restart_of_prometheus_is_no_fault_of_the_nodes(tmp_path: Path) -> None:
-    """After a while without scrapes, targets are scraped again one after the other."""
+def restarted() -> Case:
+    """After a while without scrapes, Prometheus scrapes targets again one after the other."""
     case = Case("restarted")
     for node in range(6):
         labels = f'{{cluster="{case.name}",instance="n{node}",job="gpunode",'
@@ -269,8 +349,25 @@ def test_a_restart_of_prometheus_is_no_fault_of_the_nodes(tmp_path: Path) -> Non
         owned = 'gpu="0",uuid="GPU-a",owner_pod="train-0"}'
         case.inputs.append({"series": f"up{labels[:-1]}}}", "values": values})
         case.inputs.append({"series": f"gpunode_gpu_owner_info{labels}{owned}", "values": values})
-    case.expect(20, "count_over_time(node:gpunode_down:harmed[20m])")
-    ran = play(tmp_path, [case], shipped(*FIRST))
+    harmed = with_labels("node:gpunode_down:harmed", {"cluster": case.name})
+    case.expect(20, f"count_over_time({harmed}[20m])")
+    return case
+
+
+def scraped_twice() -> Case:
+    """A GPU that two jobs scrape is held up once, or its hours by cause would be twice as many."""
+    case = Case("counted twice")
+    for job in ("gpunode", "gpunode-too"):
+        case.give(series("gpunode_gpu_bottleneck", cause="shm"), [(20, 1.0)], job=job)
+    name = "cluster:gpunode_gpu_bottleneck:count"
+    labels = {"cluster": case.name}
+    case.expect(19, with_labels(name, labels), [(name, {**labels, "cause": "shm"}, 1.0)])
+    return case
+
+
+def test_records_are_right_where_scrapes_are_odd(tmp_path: Path) -> None:
+    cases = (hangs(), scrape_failed(), restarted(), scraped_twice())
+    ran = play(tmp_path, cases, shipped(*FIRST))
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
@@ -297,79 +394,6 @@ def test_no_rule_fails_whatever_there_is_twice(tmp_path: Path) -> None:
     case.expect(19, "gpu:gpunode_gpu_owner:share == 2")  # for promtool to play all of it
     ran = play(tmp_path, [case], shipped(*rule_files()))
     assert ran.returncode == 0, ran.stdout + ran.stderr
-
-
-def test_a_gpu_that_two_jobs_scrape_is_held_up_once(tmp_path: Path) -> None:
-    """Its hours by cause would be twice as many."""
-    case = Case("counted twice")
-    for job in ("gpunode", "gpunode-too"):
-        case.give(series("gpunode_gpu_bottleneck", cause="shm"), [(20, 1.0)], job=job)
-    name = "cluster:gpunode_gpu_bottleneck:count"
-    case.expect(19, name, [(name, {"cluster": case.name, "cause": "shm"}, 1.0)])
-    ran = play(tmp_path, [case], shipped(*FIRST))
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-
-
-def rendered(folder: Path, rows: Collection[Threshold], *files: str) -> str:
-    """promtool prints the alerts of a test that expects none, as Prometheus would send them."""
-    rules = map(str, shipped(*dict.fromkeys((*FIRST, *files))))
-    cases = [rule_tests.alert_case(row) for row in rows]
-    test = rule_tests.promtool_file(rules, cases, IN_ORDER)
-    test["tests"][0]["promql_expr_test"] = []
-    test["tests"][0]["alert_rule_test"] = [
-        {"eval_time": f"{Course.of(row).end - 3}m", "alertname": row.alert, "exp_alerts": []}
-        for row in rows
-    ]
-    (folder / "test.json").write_text(json.dumps(test))
-    ran = run("promtool", "test", "rules", "test.json", cwd=folder)
-    return ran.stdout + ran.stderr
-
-
-def test_a_name_that_a_tenant_chose_is_no_command(tmp_path: Path) -> None:
-    """On call pastes the variables into a shell."""
-    row = ROWS["NodeFilesystemFailing"]
-    chosen = {"mountpoint": "/x';touch owned;'$(touch owned)"}
-    fires = {
-        Series(one.metric, tuple({**dict(one.labels), **chosen}.items()))
-        if "mountpoint" in dict(one.labels)
-        else one: value
-        for one, value in row.example.fires.items()
-    }
-    changed = replace(row, example=replace(row.example, fires=fires))
-    printed = rendered(tmp_path, [changed], row.group)
-    (variables,) = set(re.findall(r'variables="(.*?)"[,}]', printed))
-    given = ["instance=node-a", "mountpoint=/x;touch owned;$(touch owned)"]
-    assert shlex.split(variables) == given
-
-
-def test_the_owner_of_a_job_is_told_what_to_ask(tmp_path: Path) -> None:
-    """The command of the annotation ``why`` is pasted into a shell, too."""
-    for row in THRESHOLDS:
-        assert ("why" in rule(row, row.tiers[0])["annotations"]) == row.of_owner
-        assert not row.of_owner or row.scope == "job"
-    row = ROWS["JobStarved"]
-    chosen = owner(owner_namespace="research", owner_pod="x';touch owned;'-0")
-    held: Given = {**dict.fromkeys(HELD), chosen: 1.0}
-    example = replace(row.example, fires={**row.example.fires, **held}, quiet=held)
-    changed = replace(row, example=example)
-    printed = rendered(tmp_path, [changed], *groups())
-    (why,) = set(re.findall(r'\bwhy="(.*?)"[,}]', printed))
-    job, cluster = "research/x;touch owned;", "--cluster=JobStarved"
-    assert shlex.split(why) == ["gpunode", "why", job, cluster]
-
-
-def test_every_description_is_rendered(tmp_path: Path) -> None:
-    printed = rendered(tmp_path, THRESHOLDS, *groups())
-    said = re.findall(r'alertname="(\w+)".*?\bdescription="(.*?)", runbook', printed, re.DOTALL)
-    assert {alert for alert, _ in said} == ROWS.keys()
-    assert "error expanding template" not in printed
-    assert "no value" not in printed
-    assert "{{" not in printed
-    for alert, description in said:
-        scope = ROWS[alert].scope
-        held_by = re.search(r"Held by [^.]*\btrain-0\b", description)
-        assert bool(held_by) == (scope == "gpu"), description
-        assert description.startswith("train (") == (scope == "job"), description
 
 
 # What the examples of the table are made of
