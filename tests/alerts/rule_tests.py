@@ -288,9 +288,8 @@ def rollover_case(row: Threshold) -> Case:
 
 
 def cases_of(row: Threshold) -> Iterator[Case]:
-    """Every case of an alert."""
+    """Every case of an alert with one exporter."""
     yield alert_case(row)
-    yield rollover_case(row)
     if row.example.silenced_by:
         yield silenced_case(row)
     if any(tier.unless in (CORDONED_NODES, SPARE) for tier in row.tiers):
