@@ -24,18 +24,18 @@ demo: $(if $(wildcard $(INSTALLED)),$(INSTALLED),$(RUNS))  ## play the recorded 
 	@trap : INT; $(BIN)/gpunode demo $(DEMO) || test $$? -eq 130
 
 # Each test is in one of four groups: tests/test_groups.py.
-test: lint quick  ## every quick check; the last line says which could not run
+test: lint quick  ## every quick check; the last line says what passed, and what could not run and why
 
-quick: $(INSTALLED) tools  ## the same without lint, which takes Python 3.11, as do tests of the dashboards
+quick: $(INSTALLED)  ## the same without lint, which takes Python 3.11, as do tests of the dashboards
 	$(BIN)/pytest -n auto -o faulthandler_timeout=600 -m "not attack and not integration and not nightly"
 
 attacks: $(INSTALLED)  ## attack, starve and time daemons and parsers: on a machine with nothing else to do
 	$(BIN)/pytest -n auto -m "attack and not nightly"
 
-integration: $(INSTALLED) tools  ## the page in Chromium, the image, a Kubernetes control plane, incidents through Prometheus
+integration: $(INSTALLED)  ## the page in Chromium, the image, a Kubernetes control plane, incidents through Prometheus
 	$(BIN)/pytest -n auto --dist=loadfile --no-loadscope-reorder --max-worker-restart=1 -m "integration and not attack and not nightly"
 
-nightly: $(INSTALLED) tools  ## what no commit waits for: the rest of each sweep
+nightly: $(INSTALLED)  ## what no commit waits for
 	$(BIN)/pytest -n auto -o faulthandler_timeout=3600 -m "nightly"
 
 lint: $(INSTALLED)
@@ -152,13 +152,11 @@ chart-oldest: $(INSTALLED) kubernetes $(MONITORING)/oldest/kube-apiserver  ## th
 	KUBE_APISERVER=$(MONITORING)/oldest/kube-apiserver $(BIN)/pytest -n 0 tests/helm/test_chart_cluster.py
 
 $(MONITORING)/promtool:
-	-$(BUILD) github.com/prometheus/prometheus v0.313.5 cmd/promtool
+	$(BUILD) github.com/prometheus/prometheus v0.313.5 cmd/promtool
 $(MONITORING)/amtool:
-	-$(BUILD) github.com/prometheus/alertmanager v0.28.1 cmd/amtool
+	$(BUILD) github.com/prometheus/alertmanager v0.28.1 cmd/amtool
 
-# What the tests of the rules take, built once where there is Go; where that fails, tests go on.
-NEEDED := $(foreach tool,promtool amtool,$(if $(shell command -v $(tool)),,$(MONITORING)/$(tool)))
-tools: $(if $(shell command -v go),$(NEEDED))
+tools: $(addprefix $(MONITORING)/, promtool amtool)  ## what tests of the rules take, built with Go in some minutes
 
 fleet: $(INSTALLED)  ## 1,250 simulated nodes before one Prometheus
 	$(BIN)/python -m bench.fleet

@@ -81,9 +81,10 @@ def pytest_make_collect_report() -> Generator[None, pluggy.Result[pytest.Collect
         report.longrepr = (report.nodeid, 0, f"Skipped: {needs.missing(lacking)}")
 
 
-def pytest_xdist_auto_num_workers() -> int:
-    """Two workers more than there are cores: tests of a daemon mostly wait for it."""
-    return (os.cpu_count() or 1) + 2
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Attacks mostly wait for a daemon; of other tests, a worker more is another collection."""
+    cores = os.cpu_count() or 1
+    return cores + 2 if config.option.markexpr.startswith("attack") else cores
 
 
 SLOWEST = (

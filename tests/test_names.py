@@ -1,12 +1,14 @@
-"""A name means one thing: whoever looks for a class finds it."""
+"""A name means one thing, and whoever looks for what it names finds it."""
 
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from pathlib import Path
 
-SOURCES = Path(__file__).parents[1] / "exporter/gpunode"
+ROOT = Path(__file__).parents[1]
+SOURCES = ROOT / "exporter/gpunode"
 
 BY_DESIGN = {"GpunodeCallback"}
 """Lightning's and Hugging Face's have the name by which users of either look for one."""
@@ -22,3 +24,14 @@ def test_no_two_public_classes_share_a_name() -> None:
     new = {n: paths for n, paths in shared.items() if n not in BY_DESIGN}
     assert not new, "give each a name that says what it is"
     assert not BY_DESIGN - shared.keys(), "no longer shared: take it off the list"
+
+
+def test_each_test_of_a_defence_is_there() -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", (ROOT / "docs/defences.md").read_text())
+    assert len(named) > 100
+    gone = [(file, test) for file, test in named if f"def {test}(" not in read(ROOT / file)]
+    assert not gone, "name the test that fails without the defence"
+
+
+def read(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
