@@ -47,11 +47,11 @@ def audit_table(results: Iterable[Result]) -> RenderableType:
         else:
             untold.setdefault(result.found, []).append(result.check)
     for result in sorted(decided, key=lambda result: list(STATUS).index(result.status)):
-        advice = Text(result.advised)
+        advised = Text(result.advised)
         if result.status == "failed":
-            advice.append(f"\n{result.why}\n", style="dim").append(result.remedy, style="cyan")
+            advised.append(f"\n{result.why}\n", style="dim").append(result.remedy, style="cyan")
         status = Text(result.status, style=STATUS[result.status])
-        table.add_row(result.check, status, Text(result.found), advice)
+        table.add_row(result.check, status, Text(result.found), advised)
     reasons = [
         Text.assemble(f"\nNot checked: {why}\n", (", ".join(checks), "dim"))
         for why, checks in untold.items()
