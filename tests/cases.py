@@ -13,17 +13,18 @@ def with_each(cases: Iterable[object]) -> Callable[[Callable[..., None]], Callab
     Parameters of pytest cost more than the cases themselves, where these are small and many.
     """
 
+    every = tuple(cases)
+
     def of(test: Callable[..., None]) -> Callable[[], None]:
         def try_each() -> None:
-            failed, tried = [], 0
-            for case in cases:
-                tried += 1
+            failed = []
+            for case in every:
                 try:
                     test(*case) if isinstance(case, tuple) else test(case)
                 except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001
                     failed.append(f"{case!r}: {type(error).__name__}: {error}")
-            assert tried, "no case"
-            assert not failed, "\n\n".join([f"{len(failed)} of {tried} cases fail:", *failed])
+            assert every, "no case"
+            assert not failed, "\n\n".join([f"{len(failed)} of {len(every)} cases fail:", *failed])
 
         try_each.__name__, try_each.__doc__ = test.__name__, test.__doc__
         try_each.__module__, try_each.__qualname__ = test.__module__, test.__qualname__

@@ -150,11 +150,9 @@ def level_of_the_log() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def capabilities() -> Iterator[None]:
     """A command that lowers its capabilities in this process does so for its own test alone."""
+    header, before = capability.sets()
     yield
-    header, words = capability.sets()
-    for word in words:
-        word.effective = word.permitted
-    capability.call(capability.libc.capset, header, words)
+    capability.call(capability.libc.capset, header, before)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -1,4 +1,4 @@
-"""Played incidents in a Prometheus, for the commands that ask one."""
+"""Played incidents in a Prometheus, for the commands that ask one, and a node without a driver."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import pynvml
 import pytest
 
 from gpunode.config.daemon import Settings
@@ -24,6 +25,17 @@ class Stage:
 
     url: str
     moment: int
+
+
+@pytest.fixture
+def no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library of NVIDIA's driver is not on this machine."""
+
+    def nothing(name: str) -> None:
+        raise OSError(f"{name}: cannot open shared object file")
+
+    monkeypatch.setattr(pynvml, "CDLL", nothing)
+    monkeypatch.setattr(pynvml, "nvmlLib", None)
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import pynvml
 import pytest
 from rich.console import Console
 
@@ -102,15 +101,10 @@ def test_every_finder_of_the_daemon_has_its_sources() -> None:
     assert {kind.name for kind in KINDS} == names - {OwnProcess.name}
 
 
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("quick", "no_driver")
 def test_without_a_gpu_that_is_said_once(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    def nothing(name: str) -> None:
-        raise OSError(f"{name}: cannot open shared object file")
-
-    monkeypatch.setattr(pynvml, "CDLL", nothing)
-    monkeypatch.setattr(pynvml, "nvmlLib", None)
     monkeypatch.setenv("COLUMNS", "200")
     main(["doctor", f"--web.listen-address=127.0.0.1:{free_port()}"])
     said = capfd.readouterr().out

@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
-import pynvml
 import pytest
 
 from gpunode.cli.main import main
@@ -93,14 +92,10 @@ def test_what_is_not_there_is_told(capfd: pytest.CaptureFixture[str]) -> None:
         look(with_gpu(1), StacksCommandSettings(gpu="7"))
 
 
+@pytest.mark.usefixtures("no_driver")
 def test_a_machine_without_a_driver_is_told_in_words_and_what_works_there(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
-    def nothing(name: str) -> None:
-        raise OSError(f"{name}: cannot open shared object file")
-
-    monkeypatch.setattr(pynvml, "CDLL", nothing)
-    monkeypatch.setattr(pynvml, "nvmlLib", None)
     with pytest.raises(SystemExit) as ended:
         main(["stacks"])
     assert ended.value.code == 2

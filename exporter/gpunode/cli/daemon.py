@@ -21,22 +21,17 @@ from gpunode.verdict.guidance import URGENCIES
 ANSWER_TIMEOUT = 5.0
 """Seconds for an answer, during which no key is read."""
 
-
 LARGEST_ANSWER = 16 << 20
 """Bytes of an answer that can be of a daemon."""
-
 
 LONGEST_STRING = 4096
 """Characters of a text in an answer."""
 
-
 LARGEST_FIGURE = 1e15
 """Of an answer: a petabyte, or a moment in a million years."""
 
-
 LONGEST_TEXT = 200
 """Characters of what a server says in a message."""
-
 
 NOT_OURS = "what answers is no gpunode of this version"
 

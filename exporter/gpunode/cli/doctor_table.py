@@ -60,7 +60,6 @@ DOCTOR = {
 }
 """Colours by status of a source."""
 
-
 NARROW = 72
 """Characters of a terminal below which what is said of a source stands under its name."""
 

@@ -32,7 +32,6 @@ from gpunode.text import escaped
 LONGEST_KEY = 200
 """Characters of a key in a message."""
 
-
 SERVICE = re.compile(
     r"""GPUNODE_(\w+_)?(
         SERVICE_HOST=.* | SERVICE_PORT(_\w+)?=\d+ | PORT(_\d+_(TCP|UDP|SCTP))?=\w+://.*
@@ -42,7 +41,6 @@ SERVICE = re.compile(
 )
 """Variables that Kubernetes sets in every pod for a service whose name begins with ``gpunode``:
 https://kubernetes.io/docs/concepts/services-networking/service/#environment-variables"""
-
 
 T = TypeVar("T", bound=CommandSettings)
 

@@ -34,7 +34,6 @@ log = logging.getLogger(__name__)
 LARGEST_RESULT = 256 << 20
 """The most bytes of a result that are read: four million exchanges."""
 
-
 MOST_SHOWN = 20
 """Problems in the terminal."""
 

@@ -73,7 +73,6 @@ MOVES = {
 }
 """What each key moves the choice by: arrows, page up and down, and as in ``less``."""
 
-
 IN_A_PIPE = 160
 """Columns of the table where no terminal says how many there are."""
 

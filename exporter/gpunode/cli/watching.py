@@ -25,7 +25,7 @@ ARENA_MAX = -8
 
 
 def watched_node(path: PathSettings, dcgm: DcgmSettings) -> Node:
-    """The same for sources, which are to tell a lack of descriptors from all else."""
+    """The local node, for sources that tell a lack of descriptors from all else."""
     return DescriptorsNode(local_node(path, dcgm))
 
 

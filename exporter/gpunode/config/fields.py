@@ -13,10 +13,8 @@ from gpunode.config.kinds import ASKED, Section
 PREFIX = "GPUNODE_"
 """What the name of every environment variable of ours begins with."""
 
-
 POSITIONAL = get_args(CliPositionalArg)[1]
 """How pydantic marks an argument that is not an option."""
-
 
 SettingName = tuple[str, ...]
 """The names of the sections of a setting, and its own."""

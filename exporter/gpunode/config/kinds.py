@@ -17,7 +17,6 @@ class Section(BaseModel):
 DAY = 86_400
 """The longest interval in seconds: nobody means to read anything less often than once a day."""
 
-
 Seconds = Annotated[float, Field(ge=1, le=DAY)]
 """An interval that is no shorter than what is read changes."""
 
@@ -30,7 +29,6 @@ def _named(given: object) -> object:
 
 NamedPath = Annotated[Path, BeforeValidator(_named)]
 """A file or folder that must be named: an empty name would be that of the folder one is in."""
-
 
 OptionalPath = Annotated[Path | None, BeforeValidator(lambda given: given or None)]
 """A file or folder; empty for none."""
@@ -47,7 +45,6 @@ def _without_password(url: str) -> str:
 
 Address = Annotated[str, AfterValidator(_without_password)]
 """The address of a server, which may be shown."""
-
 
 ASKED = "on the command line alone"
 """Marks a setting that no file and no variable has, such as one with the name of a section."""

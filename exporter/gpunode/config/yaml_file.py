@@ -14,7 +14,6 @@ from gpunode.mistake import UsageError
 LARGEST_FILE = 1 << 16
 """The most characters of a file of settings, each of which may take 250 bytes to read as YAML."""
 
-
 DEEPEST = 16
 """The most collections that may lie in each other: settings take three."""
 

@@ -16,7 +16,7 @@ class AdviseWebSettings(NodeNameSettings, ListenSettings):
 
 
 class AdviseSettings(DaemonSettings):
-    """Say what is to be done with a node and whom that harms; exit with 1 if it is unfit."""
+    """The settings of ``gpunode advise``; what it does is said in ``commands``."""
 
     web: AdviseWebSettings = AdviseWebSettings()
     prometheus: PrometheusSettings = PrometheusSettings()

@@ -9,7 +9,7 @@ from gpunode.config.path import PathSettings
 
 
 class AuditSettings(CommandSettings):
-    """List what on this node is not set up for training; exit with 1 if anything is not."""
+    """The settings of ``gpunode audit``; what it does is said in ``commands``."""
 
     path: PathSettings = PathSettings()
 

@@ -10,7 +10,7 @@ from gpunode.config.path import PathSettings
 
 
 class CalibrateSettings(CommandSettings):
-    """Measure what kernels reach on a GPU that is not in use, in a minute, and keep it."""
+    """The settings of ``gpunode calibrate``; what it does is said in ``commands``."""
 
     path: PathSettings = PathSettings()
     gpu: CalibrationSettings = CalibrationSettings()

@@ -11,7 +11,7 @@ from gpunode.config.command import CommandSettings
 
 
 class CompletionSettings(CommandSettings):
-    """Print what makes a shell complete commands, options and values: README.md says where to."""
+    """The settings of ``gpunode completion``; what it does is said in ``commands``."""
 
     shell: CliPositionalArg[Literal["bash", "zsh", "fish"]] = Field(
         description="shell: bash, zsh or fish"

@@ -22,7 +22,7 @@ class DemoGpuSettings(GpuSettings):
 
 
 class DemoSettings(Settings):
-    """Play incidents, say what is worth looking at, and show where the time of each GPU went."""
+    """The settings of ``gpunode demo``; what it does is said in ``commands``."""
 
     web: PlayingWebSettings = PlayingWebSettings()
     gpu: DemoGpuSettings = DemoGpuSettings()

@@ -18,7 +18,7 @@ from gpunode.config.web import ListenSettings
 
 
 class DoctorSettings(CommandSettings):
-    """Say which sources give data here now, and what the others take; exit with 0 in any case."""
+    """The settings of ``gpunode doctor``; what it does is said in ``commands``."""
 
     path: PathSettings = PathSettings()
     node: NodeSettings = NodeSettings()

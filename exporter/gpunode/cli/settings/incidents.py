@@ -13,7 +13,7 @@ from gpunode.config.prometheus import PrometheusSettings
 
 
 class IncidentsCommandSettings(DaemonSettings):
-    """List the incidents that a running daemon, or its folder, has kept."""
+    """The settings of ``gpunode incidents``; what it does is said in ``commands``."""
 
     folder: Annotated[OptionalPath, ASKED] = Field(
         None, description="folder in which a daemon kept them, to be read in its place"
@@ -22,10 +22,7 @@ class IncidentsCommandSettings(DaemonSettings):
 
 
 class IncidentCommandSettings(DaemonSettings):
-    """Show an incident: what happened, who waited for whom, where in the code, and what to do.
-
-    With a job, those of all its nodes, from Prometheus, and which node began.
-    """
+    """The settings of ``gpunode incident``; what it does is said in ``commands``."""
 
     prometheus: PrometheusSettings = PrometheusSettings()
 

@@ -12,7 +12,7 @@ from gpunode.config.prometheus import PrometheusSettings
 
 
 class McpSettings(CommandSettings):
-    """Answer an agent about jobs that are held up, with proof (Model Context Protocol, stdio)."""
+    """The settings of ``gpunode mcp``; what it does is said in ``commands``."""
 
     prometheus: PrometheusSettings = PrometheusSettings()
 

@@ -12,7 +12,7 @@ from gpunode.config.path import PathSettings
 
 
 class NcclBenchSettings(CommandSettings):
-    """Measure a collective or the bandwidth between hosts, keep it; exit with 1 if it is slow."""
+    """The settings of ``gpunode nccl-bench``; what it does is said in ``commands``."""
 
     path: PathSettings = PathSettings()
     host: BenchSettings = BenchSettings()

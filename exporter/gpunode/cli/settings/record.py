@@ -11,7 +11,7 @@ from gpunode.config.path import PathSettings
 
 
 class RecordSettings(Settings):
-    """Watch this node and record its answers on a tape."""
+    """The settings of ``gpunode record``; what it does is said in ``commands``."""
 
     path: PathSettings = PathSettings()
     dcgm: DcgmSettings = DcgmSettings()

@@ -13,7 +13,7 @@ from gpunode.config.web import PlayingWebSettings
 
 
 class ReplaySettings(Settings):
-    """Play back a tape through the same code and serve its metrics."""
+    """The settings of ``gpunode replay``; what it does is said in ``commands``."""
 
     web: PlayingWebSettings = PlayingWebSettings()
     incident: IncidentSettings = IncidentSettings()

@@ -12,7 +12,7 @@ from gpunode.config.prometheus import PrometheusSettings
 
 
 class ReportSettings(CommandSettings):
-    """Write a report on the GPU hours of weeks or months, from what Prometheus has recorded."""
+    """The settings of ``gpunode report``; what it does is said in ``commands``."""
 
     prometheus: PrometheusSettings = PrometheusSettings()
     since: str = Field(

@@ -9,7 +9,7 @@ from gpunode.config.kinds import NamedPath, OptionalPath
 
 
 class RulesSettings(CommandSettings):
-    """Write the rules for Prometheus, with what a site changes about them."""
+    """The settings of ``gpunode rules``; what it does is said in ``commands``."""
 
     into: NamedPath = Field(description="folder to write rules/ and alertmanager.yaml to")
     changes: OptionalPath = Field(

@@ -8,7 +8,7 @@ from gpunode.config.web import WebSettings
 
 
 class RunSettings(Settings):
-    """Watch this node and serve its metrics."""
+    """The settings of ``gpunode run``; what it does is said in ``commands``."""
 
     path: PathSettings = PathSettings()
     web: WebSettings = WebSettings()

@@ -12,7 +12,7 @@ from gpunode.config.path import PathSettings
 
 
 class StacksCommandSettings(AdmissionSettings):
-    """Show where the processes on the GPUs of this node stand, in Python and in the kernel."""
+    """The settings of ``gpunode stacks``; what it does is said in ``commands``."""
 
     path: PathSettings = PathSettings()
 

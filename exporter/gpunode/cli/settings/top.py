@@ -9,7 +9,7 @@ from gpunode.config.kinds import Seconds
 
 
 class TopSettings(DaemonSettings):
-    """Show the GPUs of a running daemon in this terminal, live."""
+    """The settings of ``gpunode top``; what it does is said in ``commands``."""
 
     interval: Seconds = Field(2.0, description="seconds between two looks")
     json_output: bool = Field(False, alias="json", description="print JSON once instead")

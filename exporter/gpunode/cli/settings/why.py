@@ -12,7 +12,7 @@ from gpunode.config.prometheus import PrometheusSettings
 
 
 class WhySettings(CommandSettings):
-    """Say where the time of a job's GPUs went, what took it and what helps, from Prometheus."""
+    """The settings of ``gpunode why``; what it does is said in ``commands``."""
 
     prometheus: PrometheusSettings = PrometheusSettings()
     job: CliPositionalArg[str] = Field(
