@@ -83,24 +83,11 @@ def anywhere() -> Iterator[tuple[str, Report]]:
     yield "16-page", page.page()
 
 
-def fit() -> Iterator[tuple[str, Report]]:
-    """Without a GPU: fit the ledger's constants to recorded windows, which takes minutes.
+def ledger() -> Iterator[tuple[str, Report]]:
+    """Without a GPU: the ledger and the verdicts on recorded programs, traced kernel by kernel."""
+    from bench import ledger
 
-    Writes the constants that the ledger uses.
-    """
-    from bench.ledger import fit
-    from tests.windows import programs
-
-    found = fit.fitted(programs.recorded())
-    fit.write(found.seen)
-    yield "22-fit", fit.report(found)
-
-
-def unseen() -> Iterator[tuple[str, Report]]:
-    """Without a GPU: the ledger and the verdicts on programs that were kept from the fit."""
-    from bench.ledger import unseen
-
-    yield "33-unseen", unseen.report()
+    yield "22-ledger", ledger.report()
 
 
 def gain() -> Iterator[tuple[str, Report]]:
@@ -181,7 +168,7 @@ def helpers() -> Iterator[tuple[str, Report]]:
 GROUPS = {
     group.__name__.replace("_", "-"): group
     for group in (
-        *(gpu, gpus, truth, hangs, nodes, anywhere, fit, unseen, gain, soak, review, forecasts),
+        *(gpu, gpus, truth, hangs, nodes, anywhere, ledger, gain, soak, review, forecasts),
         *(serving, slow_nodes, updates, image, release, helpers),
     )
 }

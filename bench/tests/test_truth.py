@@ -12,7 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.truth import bench, kernels, launch, peer
-from bench.truth.kernels import PRIORITY, STATES, Trace, divided, kind_of, merged, shares
+from bench.truth.kernels import (
+    PRIORITY,
+    STATES,
+    Trace,
+    divided,
+    kind_of,
+    merged,
+    shares,
+    short_gaps,
+)
 from bench.truth.workloads import Workload
 from tests.fakes.nvml import FakeDriver
 
@@ -29,8 +38,6 @@ NAMES = {
         "fmha_cutlassF_bf16_aligned_64x64_rf_sm80(PyTorchMemEffAttention::AttentionKernel)",
         "void RNN_blockPersist_fp_LSTM<__half, __half, float, 128, 1>",
         "gemm_fusion_dot_5",
-    ),
-    "memory": (
         "void regular_fft<256u, 8u, 32u, (padding_t)0, (twiddle_t)0, (loadstore_modifier_t)2>",
         "std::enable_if<!(false), void>::type internal::gemvx::kernel<int, int, float, float, 0>",
         "nvjet_sm90_tst_64x8_64x16_1x2_h_bz_NNT",
@@ -101,7 +108,6 @@ def test_a_trace_has_what_ran_on_the_gpu_and_outlives_its_file(tmp_path: Path) -
     for found in (trace, Trace.load(tmp_path / "trace.npz")):
         assert found.kernels["compute"].tolist() == [[3.0, 4.0], [2.0, pytest.approx(2.0000005)]]
         assert found.kernels["collective"].tolist() == [[5.0, 6.0]]
-        assert not len(found.kernels["memory"])
         assert found.begin == 2.0
     assert Trace.of([], on_gpu=lambda _: True).begin == float("inf")
 
@@ -118,12 +124,12 @@ def test_a_kernel_that_waited_for_its_turn_ran_as_long_as_others_of_its_name() -
         assert waited == pytest.approx(2.55e-3 - longest, abs=1e-7)
         # Another process runs meanwhile: the GPU has no gap.
         busy = kernels.states(Trace(found), [])
-        whole = shares([busy, busy], 9.0, 9.00255)
+        whole = shares([busy, busy], 9.0, 9.00255, 0.0)
         assert whole["compute"] == pytest.approx(1.0, abs=1e-3)
 
 
 CELL = 0.003
-"""Seconds of a cell of the simulations: no number of cells is as long as the longest launch gap."""
+"""Seconds of a cell of the simulations: no number of cells is as long as the longest short gap."""
 
 WINDOW = 60
 """Cells of a window."""
@@ -158,32 +164,32 @@ def test_shares_are_those_of_a_walk_through_the_window(
     cells: dict[str, list[tuple[int, int]]],
 ) -> None:
     busy = {state: covered(those) for state, those in cells.items()}
-    around = range(-round(kernels.AROUND / CELL), WINDOW + round(kernels.AROUND / CELL) + 1)
     walk = dict.fromkeys(STATES, 0)
-    gap: list[int] = []
-    for cell in (*around, None):
-        state = next((state for state in PRIORITY if cell in busy[state]), None)
-        if cell is not None and state is None:
-            gap.append(cell)
-            continue
-        long = len(gap) * CELL >= kernels.LONG_GAP
-        walk["starved" if long else "launch"] += len({*gap} & {*range(WINDOW)})
-        gap = []
-        if state is not None and cell in range(WINDOW):
-            walk[state] += 1
+    gaps: list[int] = [0]
+    for cell in range(WINDOW):
+        state = next((state for state in PRIORITY if cell in busy[state]), "starved")
+        walk[state] += 1
+        if state == "starved":
+            gaps[-1] += 1
+        else:
+            gaps.append(0)
+    times = [{s: merged(in_seconds(c)) for s, c in cells.items()}]
 
-    found = shares([{s: merged(in_seconds(c)) for s, c in cells.items()}], 0.0, WINDOW * CELL)
+    found = shares(times, 0.0, WINDOW * CELL, moved=kernels.ENGINES)
+    short = short_gaps(times, 0.0, WINDOW * CELL)
 
     assert sum(found.values()) == pytest.approx(1.0)
     assert found == pytest.approx({s: count / WINDOW for s, count in walk.items()}, abs=1e-9)
+    between = [gap for gap in gaps[1:-1] if gap * CELL < kernels.SHORT_GAP]
+    assert short == pytest.approx(sum(between) / WINDOW, abs=1e-9)
 
 
-def test_a_gap_is_as_long_as_it_is_beyond_the_window() -> None:
+def test_a_copy_that_waits_for_a_cpu_is_starved() -> None:
     busy = {state: np.empty((0, 2)) for state in PRIORITY}
-    busy["compute"] = np.array([[0.0, 0.99], [1.005, 1.99], [2.03, 3.0]])
-    assert shares([busy], 1.0, 2.0)["launch"] == pytest.approx(0.005)
-    assert shares([busy], 1.0, 2.0)["starved"] == pytest.approx(0.01)
-    assert shares([busy], 5.0, 6.0)["starved"] == pytest.approx(1.0)
+    busy["copy"] = np.array([[0.0, 1.0]])
+    found = shares([busy], 0.0, 1.0, moved=kernels.ENGINES / 5)
+    assert found["copy"] == pytest.approx(0.2)
+    assert found["starved"] == pytest.approx(0.8)
 
 
 collectives = st.lists(

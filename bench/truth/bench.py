@@ -20,6 +20,7 @@ from bench.truth.kernels import shares, states
 from bench.truth.launch import Placed, groups, launched
 from bench.truth.watched import Watched
 from bench.truth.workloads import Workload
+from gpunode.driver.driver import DIRECTIONS
 from tests.daemon import Daemon, daemon
 
 SETTLE = 2.5
@@ -179,9 +180,15 @@ def _compare(each: Placed) -> None:
         peers = [trace for gpu, trace in traces if gpu != one.gpu]
         busy = [states(trace, peers) for gpu, trace in traces if gpu == one.gpu]
         one.truths = [
-            shares(busy, since, until) if since > begin else None
-            for since, until in map(_borders, one.windows)
+            shares(busy, *_borders(window), _moved(window)) if _borders(window)[0] > begin else None
+            for window in one.windows
         ]
+
+
+def _moved(window: Mapping[str, Any]) -> float:
+    """Bytes per second that PCIe moved, in both directions."""
+    activity = window["activity"] or {}
+    return float(sum(activity.get(f"pcie_{direction}", 0.0) for direction in DIRECTIONS))
 
 
 def _borders(window: Mapping[str, Any]) -> tuple[float, float]:

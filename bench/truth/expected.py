@@ -15,7 +15,6 @@ from bench.truth.workloads import HEALTHY, HOST
 
 LOST = {
     "starved": 0.1,
-    "launch": 0.15,
     "communication": 0.25,
     "blocked": 0.1,
     "copy": 0.1,
@@ -50,20 +49,27 @@ OF_FAMILIES = {
 """Why the GPU of a program of that family has nothing to run, beside the drawn gaps."""
 
 
-def expected(family: str, drawn: Parameters, truth: Mapping[str, float]) -> list[str]:
-    """The causes of which each is right on one GPU, given the true shares of its time."""
+SHORT = 0.5
+"""From this part of the time without work, gaps are short enough for launches to be the cause."""
+
+
+def expected(family: str, drawn: Parameters, truth: Mapping[str, float], short: float) -> list[str]:
+    """The causes of which each is right on one GPU, given the true shares of its time.
+
+    ``short`` is the share of gaps that are too short for anything but a launch.
+    """
     losses = {s: truth.get(s, 0.0) for s, least in LOST.items() if truth.get(s, 0.0) >= least}
     largest = max(losses.values(), default=0.0)
     found: list[str] = []
     for state, share in losses.items():
         if share >= CLOSE * largest:
-            found += _of(state, family, drawn)
+            found += _of(state, family, drawn, short >= SHORT * truth.get("starved", 0.0))
     if all(share < DOUBTFUL * LOST[state] for state, share in losses.items()):
         found += [*HEALTHY.split(), "precision", "power", "thermal"]
     return sorted(set(found))
 
 
-def _of(state: str, family: str, drawn: Parameters) -> Iterator[str]:
+def _of(state: str, family: str, drawn: Parameters, launches: bool) -> Iterator[str]:
     """The causes of the time in a state."""
     if state == "communication":
         yield COMMUNICATION
@@ -76,7 +82,7 @@ def _of(state: str, family: str, drawn: Parameters) -> Iterator[str]:
     else:
         gaps = list(_of_the_host(family, drawn))
         yield from gaps
-        if state == "launch" or not gaps:
+        if launches or not gaps:
             yield LAUNCH
         if not gaps:
             yield from (*HOST.split(), *NOT_AWAKE.split())
@@ -92,5 +98,7 @@ def _of_the_host(family: str, drawn: Parameters) -> Iterator[str]:
         yield LOADING
         if drawn["waits"]:
             yield from ("data_loading_storage", "unexplained")
+    if drawn.get("pinned") is False and drawn.get("direction"):
+        yield COPYING
     if drawn.get("empty_cache"):
         yield "memory_allocation"

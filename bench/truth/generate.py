@@ -19,11 +19,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 
+from bench.ledger import AFTERWARDS, CLOSE, table
 from bench.truth.drawn import FAMILIES
-from bench.truth.kept import Kept, table
+from bench.truth.kept import Kept
 from bench.truth.lane import WARM, Lane
 from bench.truth.outcome import models
 from bench.truth.recorded_daemon import recorded_daemon
+from tests.windows.programs import programs
 
 LENGTHS = {"alone": 10, "shared": 3, "launcher": 2, "pair": 6, "no_p2p": 3}
 """Programs of a series by its room in ``drawn``; 2 of others."""
@@ -115,7 +117,13 @@ def main() -> None:
         parser.error(f"no family is called {', '.join(unknown)}")
     kept = run(asked.out, asked.seconds, asked.seed, families, asked.pairs, asked.most, asked.watch)
     print(f"{len(kept.failed)} programs failed: {' '.join(kept.failed)}")
-    print(table(kept.windows), flush=True)
+    found = programs(kept.windows)
+    for line in table({AFTERWARDS: found}):
+        print(line)
+    for one in found:
+        if one.error() > CLOSE:
+            print(f"{one.name:30} {one.worst}")
+    sys.stdout.flush()
     os._exit(0)  # a thread may still wait for a program
 
 

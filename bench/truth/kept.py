@@ -5,16 +5,13 @@ from __future__ import annotations
 import gzip
 import json
 import threading
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench.truth.drawn import FAMILIES
 from bench.truth.launch import Placed
-from tests.windows.programs import Program
 from tests.windows.recorded import Recorded, load, save
 
 LONG = 1.0
@@ -68,45 +65,3 @@ class Kept:
             print(f"FAILED {name}: {why}", flush=True)
             with (self.folder / "errors.txt").open("a") as file:
                 file.write("\n".join([f"== {name}: {why}", *said, ""]))
-
-
-@dataclass(frozen=True, slots=True)
-class Worst:
-    """The state of a window of which the ledger is furthest off."""
-
-    error: float
-    text: str
-
-
-def worst(one: Recorded) -> Worst:
-    """Where the ledger is furthest off in a window, and by how much."""
-    return worst_of(Program(one.gpu, one.family, one.program, False, (one.window,), one.truth))
-
-
-def worst_of(program: Program) -> Worst:
-    """The same of a program."""
-    errors = program.errors()
-    state = max(sorted(errors), key=lambda each: abs(errors[each]))
-    truth = program.truth.get(state, 0.0)
-    return Worst(abs(errors[state]), f"{state} {truth:.2f} told {truth + errors[state]:.2f}")
-
-
-def table(windows: Iterable[Recorded]) -> str:
-    """A line for each family: programs, long windows, shares that are right, and the worst."""
-    by_family: dict[str, list[Recorded]] = defaultdict(list)
-    for one in windows:
-        if one.window.seconds > LONG:
-            by_family[one.family].append(one)
-            by_family["all"].append(one)
-    lines = ["family programs windows within-0.05 within-0.10 worst"]
-    for family in (*FAMILIES, "all"):
-        if found := by_family.get(family):
-            errors = [(worst(one), one.program) for one in found]
-            far, program = max(errors, key=lambda each: each[0].error)
-            near = [sum(e.error <= limit for e, _ in errors) / len(errors) for limit in (0.05, 0.1)]
-            programs = len({one.program for one in found})
-            lines.append(
-                f"{family} {programs} {len(found)} {near[0]:.2f} {near[1]:.2f} "
-                f"{far.error:.2f} ({far.text}, {program})"
-            )
-    return "\n".join(lines)

@@ -1,9 +1,9 @@
 """Truth from traced kernels: which state a GPU was in at each moment.
 
-At each moment a process computes if any of its kernels does; else it accesses memory, runs a
-collective, copies or runs nothing, in this order. A collective is ``blocked`` until its last rank
-has started it, and ``communication`` from then on. A gap of less than 20 ms is ``launch``, a longer
-one ``starved``.
+At each moment a process computes if any of its own kernels runs; else it runs a collective, copies
+or runs nothing, in this order. A collective is ``blocked`` until its last rank has started it, and
+``communication`` from then on. A GPU that runs nothing is ``starved``, also while a copy waits for
+a CPU: ``copy`` is what copy engines need for the bytes that PCIe moved.
 """
 
 from __future__ import annotations
@@ -21,29 +21,14 @@ from numpy.typing import NDArray
 Intervals = NDArray[np.float64]
 """Begin and end in seconds since the epoch, an interval a row."""
 
-LONG_GAP = 0.02
-"""Seconds from which a gap is no longer the time between two launches."""
+SHORT_GAP = 0.02
+"""Seconds of a gap up to which it is the time between two launches."""
+
+ENGINES = 55e9
+"""Bytes per second that a copy engine moves over PCIe 5 (H200 and H100)."""
 
 TURN = 1e6
 """Nanoseconds that a kernel waits at least if another process has its turn; on an H200, 2.5 ms."""
-
-AROUND = 1.0
-"""Seconds before and after a window in which the true ends of its first and last gap are sought."""
-
-COMPUTE = re.compile(
-    r"gemm|nvjet|cutlass|xmma|conv(?!ert)|wgrad|dgrad|fprop|flash|fmha|attention|rnn|lstm|"
-    r"_dot|splitkreduce|cublas|winograd",
-    re.IGNORECASE,
-)
-POINTWISE = re.compile(r"elementwise|triton_(poi|red|per)_", re.IGNORECASE)
-"""Kernels whose names also say for which layer they work, or into what they were fused."""
-
-STREAMING = re.compile(r"gemv|nvjet_(?:\w+_)?(?:\d+x(?:8|16)|(?:8|16)x\d+)_", re.IGNORECASE)
-"""Products with a vector or a few rows, as in decoding: all they do is read the matrix from HBM.
-
-So do Fourier transforms (5 FLOPs for each value that a pass reads and writes), which therefore
-count as ``memory`` as well.
-"""
 
 COLLECTIVE = re.compile(r"nccl", re.IGNORECASE)
 HOST_COPY = re.compile(r"memcpy.*(HtoD|DtoH|host)", re.IGNORECASE)
@@ -52,9 +37,9 @@ PEER_COPY = re.compile(r"memcpy.*PtoP", re.IGNORECASE)
 TURNS = "turns"
 """The time for which kernels of a process waited for their turn."""
 
-KINDS = ("compute", "memory", "collective", "communication", "copy", TURNS)
-PRIORITY = ("compute", "memory", "communication", "blocked", "copy")
-STATES = (*PRIORITY, "launch", "starved")
+KINDS = ("compute", "collective", "communication", "copy", TURNS)
+PRIORITY = ("compute", "communication", "blocked", "copy")
+STATES = (*PRIORITY, "starved")
 
 
 def kind_of(name: str) -> str:
@@ -63,11 +48,7 @@ def kind_of(name: str) -> str:
         return "copy"
     if PEER_COPY.search(name):
         return "communication"
-    if COLLECTIVE.search(name):
-        return "collective"
-    if POINTWISE.search(name) or STREAMING.search(name):
-        return "memory"
-    return "compute" if COMPUTE.search(name) else "memory"
+    return "collective" if COLLECTIVE.search(name) else "compute"
 
 
 class Event(Protocol):
@@ -192,7 +173,7 @@ def states(trace: Trace, peers: Sequence[Trace]) -> dict[str, Intervals]:
     waiting, moving = divided(
         trace.kernels["collective"], [peer.kernels["collective"] for peer in peers]
     )
-    found = {kind: merged(trace.kernels[kind]) for kind in ("compute", "memory", "copy")}
+    found = {kind: merged(trace.kernels[kind]) for kind in ("compute", "copy")}
     found[TURNS] = merged(trace.kernels[TURNS])
     found["blocked"] = merged(waiting)
     found["communication"] = merged(np.concatenate((moving, trace.kernels["communication"])))
@@ -200,35 +181,37 @@ def states(trace: Trace, peers: Sequence[Trace]) -> dict[str, Intervals]:
 
 
 def shares(
-    processes: Sequence[Mapping[str, Intervals]], begin: float, end: float
+    processes: Sequence[Mapping[str, Intervals]], begin: float, end: float, moved: float
 ) -> dict[str, float]:
     """Shares of the time from ``begin`` to ``end`` by state, for the processes of one GPU.
 
-    Processes take turns of some milliseconds. Time in which several ran, or waited for their turns,
-    is shared out in proportion.
+    ``moved`` is bytes per second over PCIe meanwhile. Processes take turns of some milliseconds.
+    Time in which several ran, or waited for their turns, is shared out in proportion.
     """
-    seconds = dict.fromkeys(STATES, 0.0)
+    seconds = dict.fromkeys(PRIORITY, 0.0)
     for busy in processes:
         above = np.empty((0, 2))
         for state in PRIORITY:
             covered = _length(above)
             above = merged(np.concatenate((above, _clipped(busy[state], begin, end))))
             seconds[state] += _length(above) - covered
-    ran = [times for busy in processes for times in busy.values()]
-    gaps = _gaps(ran, begin - AROUND, end + AROUND)
-    without = _length(_clipped(gaps, begin, end))
-    together = (end - begin - without) / (sum(seconds.values()) or 1.0)
-    seconds = {state: together * seconds[state] for state in STATES}
-    long = gaps[gaps[:, 1] - gaps[:, 0] >= LONG_GAP]
-    seconds["starved"] = _length(_clipped(long, begin, end))
-    seconds["launch"] = max(0.0, without - seconds["starved"])
-    return {state: seconds[state] / (end - begin) for state in STATES}
+    together = _length(_ran(processes, begin, end)) / (sum(seconds.values()) or 1.0)
+    found = {state: together * spent / (end - begin) for state, spent in seconds.items()}
+    found["copy"] = min(found["copy"], moved / ENGINES)
+    return {**found, "starved": max(0.0, 1.0 - sum(found.values()))}
 
 
-def _gaps(ran: Sequence[Intervals], begin: float, end: float) -> Intervals:
-    """When the GPU ran nothing."""
-    busy = merged(np.concatenate([_clipped(times, begin, end) for times in ran]))
-    return np.concatenate(([begin], busy.ravel(), [end])).reshape(-1, 2)
+def short_gaps(processes: Sequence[Mapping[str, Intervals]], begin: float, end: float) -> float:
+    """The share of the time that is gaps too short for anything but a launch."""
+    ran = _ran(processes, begin, end)
+    gaps = ran[1:, 0] - ran[:-1, 1]
+    return float(gaps[gaps < SHORT_GAP].sum()) / (end - begin)
+
+
+def _ran(processes: Sequence[Mapping[str, Intervals]], begin: float, end: float) -> Intervals:
+    """When the GPU ran anything."""
+    every = [_clipped(times, begin, end) for busy in processes for times in busy.values()]
+    return merged(np.concatenate(every))
 
 
 def _length(intervals: Intervals) -> float:

@@ -19,13 +19,15 @@ from typing import Any
 from bench.report import version
 from bench.truth.drawn import parameters, series, split_name
 from bench.truth.expected import expected
-from bench.truth.kept import LONG, Kept, worst
-from bench.truth.kernels import Intervals, Trace, kind_of, shares, states
+from bench.truth.kept import LONG, Kept
+from bench.truth.kernels import Intervals, Trace, kind_of, shares, short_gaps, states
 from bench.truth.launch import Placed, launch
-from bench.truth.recorder import Windows
+from bench.truth.recorder import Closed, Windows
 from bench.truth.series_files import names_file, trace_file
 from bench.truth.watched import Watched
+from gpunode.driver.driver import DIRECTIONS
 from tests.daemon import Daemon
+from tests.windows.programs import programs
 from tests.windows.recorded import Recorded
 
 PATIENCE = 60.0
@@ -288,12 +290,15 @@ class Lane:
                 busy = [states(trace, peers) for gpu, trace in traces if gpu == looks.gpu]
                 found += self._found(one, looks.gpu, busy, since, stop)
                 if since < stop:
-                    told.append(self._told(one, looks, shares(busy, since, stop), begin))
+                    moved = _moved(self.windows.of(looks.gpu, since))
+                    truth = shares(busy, since, stop, moved)
+                    short = short_gaps(busy, since, stop)
+                    told.append(self._told(one, looks, truth, short, begin))
             self.kept.add(found, told)
         except (OSError, ValueError, LookupError) as error:
             self.kept.fail(one.each, one.name, repr(error))
             return
-        errors = ", ".join(worst(each).text for each in found if each.window.seconds > LONG)
+        errors = ", ".join(each.worst for each in programs(found))
         print(f"{one.name} [{spent} s] {len(found)} windows; {errors}", flush=True)
 
     def _found(
@@ -309,11 +314,16 @@ class Lane:
         rank = f"@{gpu - self.gpu}" if len(one.each.seen) > 1 else ""
         for each in self.windows.of(gpu, since):
             if each.time < stop:
-                truth = shares(busy, each.opened, each.time)
+                truth = shares(busy, each.opened, each.time, _moved([each]))
                 yield each.of(family, one.name + rank, _rounded(truth))
 
     def _told(
-        self, one: Running, looks: Looks, shares: Mapping[str, float], begin: float
+        self,
+        one: Running,
+        looks: Looks,
+        shares: Mapping[str, float],
+        short: float,
+        begin: float,
     ) -> dict[str, Any]:
         """What the daemon said of a GPU, beside what is true."""
         family, seed = split_name(one.name)
@@ -327,13 +337,24 @@ class Lane:
             "series": len(names_of(one.each)),
             "parameters": drawn,
             "truth": truth,
+            "short": round(short, 4),
             "kernels": one.names(looks.gpu),
-            "causes": expected(family, drawn, truth),
+            "causes": expected(family, drawn, truth, short),
             "course": looks.course(begin),
             "last": looks.verdicts[-1][1] if looks.verdicts else None,
             "jobs": looks.jobs,
             "memory": [min(looks.memory), max(looks.memory)] if looks.memory else None,
         }
+
+
+def _moved(windows: Sequence[Closed]) -> float:
+    """Bytes per second that PCIe moved, in both directions; the mean over windows."""
+    rates = [
+        each.recorded.window.rate(f"pcie_{direction}")
+        for each in windows
+        for direction in DIRECTIONS
+    ]
+    return sum(rates) / max(1, len(windows))
 
 
 def names_of(each: Placed) -> list[str]:

@@ -17,11 +17,9 @@ SHOWN = 0.02
 
 COLUMNS = {
     "compute": "compute",
-    "memory": "memory",
     "communication": "comm.",
     "blocked": "blocked",
     "copy": "copy",
-    "launch": "launch",
     "starved": "starved",
 }
 """The states of the table, and what its head calls them."""
@@ -31,8 +29,8 @@ HEAD = ("workload", "GPU", *COLUMNS.values(), "error", "verdict", "after", "kemp
 TEXT = (
     "Every workload runs beside the daemon for 18 s, or 24 s if a rank stops joining. In the last "
     "seconds every kernel is traced (CUPTI); states are compared over the daemon's windows within "
-    "them. A collective is blocked until its last rank has started it; gaps from 20 ms on are "
-    "starved, shorter ones launch. Where a rank stalls or compiles, the workload itself says what "
+    "them. A collective is blocked until its last rank has started it; while no kernel runs it is "
+    "starved, but for the time that copy engines need for the bytes that PCIe moved. Where a rank stalls or compiles, the workload itself says what "
     "its GPUs do. A verdict is right if it names one of the workload's causes in the end and for "
     "most of the time from 12 s on. The table has percent of time as truth/ledger, the largest "
     "error of a state, the last verdict, the seconds until it was first right, how kempnerpulse "

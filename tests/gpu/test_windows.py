@@ -60,12 +60,16 @@ PROGRAMS = recorded()
 WINDOWS = [window for program in PROGRAMS for window in program.windows]
 
 
-@pytest.mark.parametrize("model", ["H200", "H100"])
-def test_the_ledger_is_right_on_the_workloads_of_the_bench(model: str) -> None:
-    errors = {p.name: p.error() for p in PROGRAMS if p.rehearsed and p.model == model}
-    assert max(errors.values()) <= 0.28, errors  # copies on a host that was slow
-    assert sum(error <= 0.10 for error in errors.values()) >= 0.97 * len(errors), errors
-    assert sum(error <= 0.05 for error in errors.values()) >= 0.8 * len(errors), errors
+@pytest.mark.parametrize(
+    ("use", "close", "near"),
+    [("one process", 0.92, 0.98), ("several processes", 0.7, 0.85), ("several GPUs", 0.7, 0.9)],
+)
+def test_the_ledger_is_right_on_programs_that_were_traced(
+    use: str, close: float, near: float
+) -> None:
+    errors = {p.name: p.error() for p in PROGRAMS if p.use == use}
+    assert sum(error <= 0.10 for error in errors.values()) >= near * len(errors), errors
+    assert sum(error <= 0.05 for error in errors.values()) >= close * len(errors), errors
 
 
 def neighbours(seen: Window) -> Iterator[tuple[str, Window]]:
@@ -89,10 +93,10 @@ def neighbours(seen: Window) -> Iterator[tuple[str, Window]]:
 
 def cliffs(seen: Window, most: float = CLIFF) -> dict[str, dict[str, float]]:
     """What changes by more than ``most`` in a neighbour, by reading."""
-    shares = split(seen).shares
+    shares = split(seen)
     found = {}
     for name, neighbour in neighbours(seen):
-        others = split(neighbour).shares
+        others = split(neighbour)
         moved = {s: others[s] - shares[s] for s in STATES if abs(others[s] - shares[s]) > most}
         if moved:
             found[name] = moved
@@ -176,7 +180,7 @@ def test_one_mixture_of_signatures_in_hundreds_stands_at_a_cliff() -> None:
 
 @given(st.integers(0, 2**32).map(mixture))
 def test_a_process_without_a_peer_waits_for_nobody(seen: Window) -> None:
-    shares = split(replace(seen, peers=False)).shares
+    shares = split(replace(seen, peers=False))
     assert shares["blocked"] == 0
     assert shares["communication"] <= max(0.0, (seen.busy or 0.0) - (seen.share("graphics") or 0.0))
 
@@ -187,7 +191,7 @@ def moving(sensor: str, other: str, full: float) -> list[float]:
     for tenth in range(11):
         values = {"graphics": 1.0, "sm": 0.02, "tensor": 0.0, "dram": 0.0}
         values |= {sensor: full * tenth / 10, other: full * tenth / 10}
-        found.append(split(window(values, [126.0] * 100, peers=True)).shares["communication"])
+        found.append(split(window(values, [126.0] * 100, peers=True))["communication"])
     return found
 
 
@@ -210,7 +214,7 @@ def test_a_hang_is_one_whatever_the_number_of_channels(sms: int, watts: float) -
     values = {"graphics": 1.0, "sm": sms / 132, "tensor": 0.0, "dram": 0.0}
     values |= {"pcie_receive": 2e5, "pcie_transmit": 4e5}
     seen = window(values, [watts] * 100, peers=True)
-    assert stands_still(seen, split(seen).shares)
+    assert stands_still(seen, split(seen))
 
 
 @with_each(
@@ -227,10 +231,10 @@ def test_what_goes_on_slowly_is_no_hang(change: dict[str, float], watts: float) 
     values = {"graphics": 1.0, "sm": 0.05, "tensor": 0.0, "dram": 0.0}
     values |= {"pcie_receive": 2e5, "pcie_transmit": 4e5, **change}
     seen = window(values, [watts] * 100, peers=True)
-    assert not stands_still(seen, split(seen).shares)
+    assert not stands_still(seen, split(seen))
 
 
 def test_a_missing_sensor_is_no_evidence_of_a_hang() -> None:
     values = {"graphics": 1.0, "sm": 0.05, "tensor": 0.0, "dram": 0.0}
     seen = window(values, [126.0] * 100, peers=True)
-    assert not stands_still(seen, split(seen).shares)
+    assert not stands_still(seen, split(seen))

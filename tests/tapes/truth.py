@@ -33,8 +33,9 @@ TRUTH: dict[str, tuple[Truth, Truth]] = {
         {"compute": 0.22, "blocked": 0.77},
         {"compute": 0.21, "starved": 0.79},
     ),
-    "membound": ({"memory": 1.0}, {"memory": 1.0}),
-    "launch": ({"launch": 1.0}, {"launch": 1.0}),
+    "membound": ({"compute": 1.0}, {"compute": 1.0}),
+    # Kernels of a microsecond, 120,000 a second.
+    "launch": ({"starved": 0.9, "compute": 0.1}, {"starved": 0.9, "compute": 0.1}),
     "fp32": ({"compute": 1.0}, {"compute": 1.0}),
     "checkpoint": (
         {"compute": 0.57, "starved": 0.19, "blocked": 0.24},
@@ -46,8 +47,8 @@ TRUTH: dict[str, tuple[Truth, Truth]] = {
         {"compute": 0.20, "starved": 0.80},
     ),
     "ddp_small": (
-        {"memory compute": 0.46, "launch": 0.54},
-        {"memory compute": 0.49, "launch": 0.51},
+        {"compute": 0.46, "starved": 0.54},
+        {"compute": 0.49, "starved": 0.51},
     ),
 }
 

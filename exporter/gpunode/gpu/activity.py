@@ -29,7 +29,6 @@ from gpunode.gpu.ledger import (
     QUIET,
     STANDS_STILL,
     STATES,
-    Split,
     split,
     stands_still,
 )
@@ -129,13 +128,6 @@ PROCESSES = Metric(
     "Processes with a context on the GPU, by engine (nvmlDeviceGet*RunningProcesses).",
     (*GPU, "engine"),
 )
-BURST_INTERVAL = 0.125
-"""Seconds between snapshots of a burst; GPM counters refresh every 100 ms."""
-
-BURST_LENGTH = 8
-BURST_EVERY = 10.0
-"""Windows in a burst, and seconds between the starts of two bursts: at most a tenth of the time."""
-
 LIMITS_EVERY = 300.0
 """Seconds between reads of the hardware's maximum rates."""
 
@@ -211,7 +203,7 @@ class GpuActivity:
         self.census = census
         self.gpu = gpu
         self.labels = gpu.identity.labels
-        self.interval = self.every = settings.gpu.interval
+        self.every = settings.gpu.interval
         self.seconds = dict.fromkeys(STATES, 0.0)
         self.still_for = 0.0
         self.blocked_streak = 0.0
@@ -230,8 +222,6 @@ class GpuActivity:
         self._last_work = -math.inf
         self._rested_at: float | None = None
         self._limits_due = Due(LIMITS_EVERY)
-        self._burst_due = Due(BURST_EVERY)
-        self._burst = 0
 
     def read(self) -> Reading | None:
         """Close the window that began at the last read; None at the first, which opens one."""
@@ -253,21 +243,18 @@ class GpuActivity:
         self._opened = closed
         if window.rests and window.power is not None:
             self._rested_at = window.power.mean
-        result = split(window)
-        if window.seconds > LATE * self.interval:
-            result = Split()
-            result.shares["unknown"] = 1.0
-        for state, share in result.shares.items():
+        late = window.seconds > LATE * self.every
+        shares = {**dict.fromkeys(STATES, 0.0), "unknown": 1.0} if late else split(window)
+        for state, share in shares.items():
             self.seconds[state] += share * window.seconds
-        still = stands_still(window, result.shares)
+        still = stands_still(window, shares)
         self.still_for = self.still_for + window.seconds if still else 0.0
         sure = window.activity is not None or self.still_for >= SURE_AFTER
         self.blocked_streak = self.still_for if sure else 0.0
-        self._plan_burst(result, closed.monotonic)
-        self.power.count(drawn, closed.monotonic, result.shares, window.resting_power)
+        self.power.count(drawn, closed.monotonic, shares, window.resting_power)
         samples = tuple(self._samples(window))
         unread = (*unread, *self.xids.unread(), *self.sensors.unread())
-        return Reading(samples, self._detail(window, result), unread)
+        return Reading(samples, self._detail(window, shares), unread)
 
     def _window(
         self,
@@ -314,7 +301,7 @@ class GpuActivity:
     def _processes(self) -> tuple[Look | None, list[Process] | None]:
         """The processes on the GPU, with what is known of each if that can be read."""
         try:
-            look = self.census.look(self.gpu, within=self.interval / 2)
+            look = self.census.look(self.gpu, within=self.every / 2)
         except NoDescriptors:
             return None, known(self.gpu.processes)
         return look, None if look is None else list(look.processes)
@@ -344,14 +331,6 @@ class GpuActivity:
         if limits is None:
             return None
         return self.calibration.ceilings.resting_power * (limits.default or limits.enforced)
-
-    def _plan_burst(self, result: Split, now: float) -> None:
-        """Shorten the windows for a second if only that shows the structure of the gaps."""
-        if self._burst:
-            self._burst -= 1
-        elif result.unsure and self._burst_due.at(now):
-            self._burst = BURST_LENGTH
-        self.every = BURST_INTERVAL if self._burst else self.interval
 
     def _samples(self, window: Window) -> Iterator[Sample]:
         gpu, at = self.gpu, self.labels
@@ -391,10 +370,10 @@ class GpuActivity:
             "processes": window.processes is not None,
         }
 
-    def _detail(self, window: Window, result: Split) -> WindowDetail:
+    def _detail(self, window: Window, shares: Mapping[str, float]) -> WindowDetail:
         return WindowDetail(
             seconds=window.seconds,
-            state=result.shares,
+            state=shares,
             ledger=dict(self.seconds),
             sensors=self._rests_on(window),
             activity=window.activity.values if window.activity else None,

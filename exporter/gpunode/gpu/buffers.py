@@ -65,11 +65,6 @@ class PowerWindow:
             lowest = watts[: len(watts) // 10]
             object.__setattr__(self, "lowest", sum(lowest) / len(lowest))
 
-    def falls(self, floor: float) -> int:
-        """How often the draw fell below the middle between a floor in watts and its mean."""
-        middle = (floor + max(floor, self.mean or floor)) / 2
-        return sum([before >= middle > now for (_, before), (_, now) in pairwise(self.samples)])
-
 
 class PowerBuffer:
     """Drains one GPU's power samples; keeps their integral and the time that they cover."""

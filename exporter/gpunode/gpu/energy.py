@@ -40,12 +40,10 @@ PAID_BACK = 0.5
 """How much of a window's energy makes up for what was counted too much: a counter cannot fall."""
 
 ABOVE_REST = {
-    "compute": 500.0,
-    "memory": 360.0,
+    "compute": 450.0,
     "communication": 170.0,
     "blocked": 10.0,
     "copy": 40.0,
-    "launch": 25.0,
     "starved": 10.0,
     "idle": 1.0,
     "free": 1.0,

@@ -109,12 +109,6 @@ class Window:
         return max(0.0, quieter - OF_COMMANDS)
 
     @property
-    def collectives_over_pcie(self) -> float:
-        """How much of the collectives' traffic went over PCIe instead of NVLink."""
-        pcie = self.pcie_collective
-        return pcie / (pcie + (self.nvlink or 0.0) + HOUSEKEEPING)
-
-    @property
     def nvlink_load(self) -> float:
         """Share of the time that collectives at full speed need for what NVLink moved."""
         best = self.limits.nvlink_bytes_per_second

@@ -1,1 +1,0 @@
-"""The fit of the ledger to programs that were recorded, and how right it is on others."""
