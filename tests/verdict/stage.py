@@ -12,10 +12,12 @@ from gpunode.gpu.activity import (
     MEMORY_USED,
     PROCESSES,
     SECONDS,
+    SHORT_GAPS,
     WindowDetail,
 )
 from gpunode.gpu.health import GpuHealth
 from gpunode.gpu.ledger import STANDS_STILL, STATES
+from gpunode.gpu.units import ACTIVE
 from gpunode.holders.holder import Role
 from gpunode.holders.owner import Started
 from gpunode.jobs.owners import OwnersDetail, RolesDetail
@@ -78,6 +80,14 @@ class Actor:
         self.states = {"blocked": 1.0}
 
 
+SHORT = "short gaps"
+HBM = "HBM"
+"""Of an actor's states: ``starved`` in short gaps, and ``compute`` in which HBM is at its limit."""
+
+LIMIT = 0.8
+"""The share of the time for which HBM is active there."""
+
+
 @dataclass
 class Teller:
     """A source that tells what it is given."""
@@ -95,7 +105,7 @@ class Sources:
         self.actor = actor
         self.clock = clock
         self.ledger = dict.fromkeys(STATES, 0.0)
-        self.streak = 0.0
+        self.short_gaps = self.streak = self.hbm = 0.0
         self.counted: dict[Labelled, float] = {}
         self.before = clock.monotonic()
         self.reads = 0
@@ -113,15 +123,20 @@ class Sources:
         actor, at = self.actor, self.actor.at
         now = self.clock.monotonic()
         seconds, self.before = now - self.before, now
+        states = dict.fromkeys(STATES, 0.0)
         for state, share in actor.states.items():
+            states[{SHORT: "starved", HBM: "compute"}.get(state, state)] += share
+        for state, share in states.items():
             self.ledger[state] += share * seconds
+        self.short_gaps += actor.states.get(SHORT, 0.0) * seconds
+        self.hbm += LIMIT * actor.states.get(HBM, 0.0) * seconds
         still = actor.states.get("blocked", 0.0) >= STANDS_STILL
         self.streak = self.streak + seconds if still else 0.0
         for series, rate in actor.rates.items():
             self.counted[series] = self.counted.get(series, 0.0) + rate * seconds
         window = WindowDetail(
             seconds=seconds,
-            state=actor.states,
+            state=states,
             ledger=self.ledger,
             sensors={},
             activity=None,
@@ -137,10 +152,13 @@ class Sources:
         )
         samples = [Sample(SECONDS, (*at, state), spent) for state, spent in self.ledger.items()]
         samples += [
+            Sample(SHORT_GAPS, at, self.short_gaps),
             Sample(BLOCKED_STREAK, at, self.streak),
             Sample(PROCESSES, (*at, "compute"), float(len(actor.jobs))),
             *(Sample(LEDGER_SENSOR, (*at, name), used) for name, used in actor.sensors.items()),
         ]
+        if HBM in actor.states and (ACTIVE, ("dram",)) not in actor.rates:
+            samples.append(Sample(ACTIVE, (*at, "dram"), self.hbm))
         if actor.memory:
             samples.append(Sample(MEMORY_USED, at, actor.memory[self.reads % len(actor.memory)]))
         self.reads += 1

@@ -19,7 +19,7 @@ from gpunode.serving import requests as serving
 from gpunode.verdict.causes import CAUSES
 from gpunode.verdict.source import Judgement
 from tests.cases import with_each
-from tests.verdict.stage import Actor, Labelled, Stage
+from tests.verdict.stage import HBM, SHORT, Actor, Labelled, Stage
 
 GAPS = {"compute": 0.6, "starved": 0.4}
 NOTHING = {"starved": 1.0}
@@ -150,8 +150,8 @@ def test_time_without_work_is_put_down_to_what_the_node_shows(actor: Actor, caus
     assert cause == "none" or verdict.evidence
 
 
-AT_WORK = {"compute": 0.9, "memory": 0.1}
-DECODES = {"memory": 0.9, "compute": 0.1}
+AT_WORK = {"compute": 0.9, HBM: 0.1}
+DECODES = {HBM: 0.9, "compute": 0.1}
 SPINS = {"blocked": 1.0}
 TOKENISES: dict[Metric, float] = {serving.API_CPUS: 0.98}
 PREEMPTS: dict[Labelled, float] = {(serving.PREEMPTIONS, ()): 0.2}
@@ -180,14 +180,14 @@ def passes(tokens: float) -> dict[Labelled, float]:
         (engine(GAPS, 4, 3, 0.97), "kv_full"),
         (engine(GAPS, 4, 3, rates=PREEMPTS), "kv_full"),
         (engine(AT_WORK, 40, 3, 0.97), "kv_full"),
-        (engine({"memory": 0.8, "launch": 0.2}, 14, 25, 0.97), "kv_full"),
-        (engine({"memory": 0.8, "launch": 0.2}, 14, 25, 0.6), "host_bound"),
-        (engine({"memory": 0.6, "launch": 0.4}, 14, 25, 0.97), "host_bound"),
+        (engine({HBM: 0.8, SHORT: 0.2}, 14, 25, 0.97), "kv_full"),
+        (engine({HBM: 0.8, SHORT: 0.2}, 14, 25, 0.6), "host_bound"),
+        (engine({HBM: 0.6, SHORT: 0.4}, 14, 25, 0.97), "host_bound"),
         (engine(AT_WORK, 40, 3, 0.94), "none"),
         (engine(AT_WORK, 40, 0, 0.97), "none"),
         # The engine's own code.
         (engine(GAPS, 4, gauges=ONE_THREAD), "host_bound"),
-        (engine({"memory": 0.7, "launch": 0.3}, 4), "host_bound"),
+        (engine({HBM: 0.7, SHORT: 0.3}, 4), "host_bound"),
         # The process that takes requests, before the engine knows of any.
         (engine(GAPS, 0, gauges=TOKENISES), "host_bound"),
         (engine(IDLE, 0, gauges=TOKENISES), "host_bound"),
@@ -195,8 +195,8 @@ def passes(tokens: float) -> dict[Labelled, float]:
         (server(NOTHING, {**RESTS, **TOKENISES}), "host_bound"),
         (engine(GAPS, 4, 3, gauges=TOKENISES), "queue"),
         (engine(GAPS, 0, gauges={serving.API_CPUS: 0.7}), "no_requests"),
-        (engine({"memory": 0.7, "launch": 0.3}, 0), "kernel_launch"),
-        (engine({"memory": 0.9, "launch": 0.1}, 40), "none"),
+        (engine({HBM: 0.7, SHORT: 0.3}, 0), "kernel_launch"),
+        (engine({HBM: 0.9, SHORT: 0.1}, 40), "memory_bandwidth"),
         # What its batches are made of.
         (engine(DECODES, 3), "batch_small"),
         (engine(DECODES, 8), "batch_small"),
@@ -297,7 +297,7 @@ def test_who_waits_for_the_kv_cache_knows_the_instance_that_has_most_to_do() -> 
     assert whom(other) == []
 
 
-LAUNCHES = {"compute": 0.33, "launch": 0.67}
+LAUNCHES = {"compute": 0.33, SHORT: 0.67}
 UP_AND_DOWN = (30e9, 41e9, 38e9, 30e9, 52e9)
 GROWS = (30e9,) * 5 + (34e9,) * 5 + (40e9,) * 20
 IN_DRIVER = {job.HOST_THREAD: 0.64, job.HOST_CPUS: 0.64, job.HOST_SYSTEM: 0.25}
@@ -311,7 +311,7 @@ IN_PAGE_FAULTS = {job.HOST_THREAD: 1.0, job.HOST_CPUS: 1.0, job.HOST_SYSTEM: 0.5
         (Actor(0, LAUNCHES, IN_DRIVER, memory=UP_AND_DOWN), "memory_allocation"),
         (Actor(0, GAPS, IN_PAGE_FAULTS, memory=UP_AND_DOWN), "memory_allocation"),
         (
-            Actor(0, {"launch": 0.4, "starved": 0.4}, IN_DRIVER, memory=UP_AND_DOWN),
+            Actor(0, {SHORT: 0.4, "starved": 0.4}, IN_DRIVER, memory=UP_AND_DOWN),
             "memory_allocation",
         ),
         # A plain eager program launches without a system call, whatever its memory does.
@@ -348,19 +348,19 @@ def ranks(*states: dict[str, float]) -> Stage:
 
 @with_each([0.149, 0.151, 0.2])
 def test_gaps_of_all_ranks_do_not_hide_a_rank_of_another_node(launch: float) -> None:
-    one = {"compute": 0.4 - launch, "launch": launch, "blocked": 0.6}
+    one = {"compute": 0.4 - launch, SHORT: launch, "blocked": 0.6}
     assert {verdict.cause for verdict in map(ranks(one, one).verdict, range(2))} == {"straggler"}
 
 
 @pytest.mark.parametrize("blocked", [0.09, 0.11])
 def test_gaps_of_all_ranks_do_not_hide_a_rank_with_more_work(blocked: float) -> None:
-    late = {"compute": 0.85 - blocked, "launch": 0.15, "blocked": blocked}
-    waits = {"compute": 0.05, "launch": 0.15, "blocked": 0.8}
+    late = {"compute": 0.85 - blocked, SHORT: 0.15, "blocked": blocked}
+    waits = {"compute": 0.05, SHORT: 0.15, "blocked": 0.8}
     assert ranks(late, waits).verdict(1).cause == "straggler"
 
 
 def test_ranks_that_wait_no_longer_than_the_gaps_of_others_wait_by_turns() -> None:
-    one = {"compute": 0.4, "launch": 0.3, "blocked": 0.3}
+    one = {"compute": 0.4, SHORT: 0.3, "blocked": 0.3}
     assert {each.cause for each in map(ranks(one, one).verdict, range(2))} == {"kernel_launch"}
 
 
@@ -371,18 +371,18 @@ WAITS_FOR_CPU: dict[Labelled, float] = {(job.PRESSURE_WAITING, ("cpu",)): 0.6}
     [
         # It sleeps in every step, its loader does not keep up, or others have the CPUs.
         (Actor(0, LAUNCHES, RESTS), "unexplained"),
-        (Actor(0, {**LAUNCHES, "launch": 0.4, "starved": 0.27}, RESTS), "unexplained"),
+        (Actor(0, {**LAUNCHES, SHORT: 0.4, "starved": 0.27}, RESTS), "unexplained"),
         (Actor(0, LAUNCHES, PREPARES), "data_loading_cpu"),
         (Actor(0, LAUNCHES, RESTS, WAITS_FOR_CPU), "data_loading_cpu"),
         # What is no part of every step does not explain short gaps.
         (Actor(0, LAUNCHES, RESTS, WRITES), "unexplained"),
-        (Actor(0, {"compute": 0.03, "launch": 0.97}, {**RESTS, job.BLOCKED: 1.0}), "unexplained"),
-        (notebook({"compute": 0.03, "launch": 0.97}, RESTS), "unexplained"),
+        (Actor(0, {"compute": 0.03, SHORT: 0.97}, {**RESTS, job.BLOCKED: 1.0}), "unexplained"),
+        (notebook({"compute": 0.03, SHORT: 0.97}, RESTS), "unexplained"),
         # It launches for most of the gaps, or may sleep only while kernels run.
         (Actor(0, LAUNCHES, {job.HOST_CPUS: 0.35}), "kernel_launch"),
-        (Actor(0, {"compute": 0.7, "launch": 0.3}, {job.HOST_CPUS: 0.3}), "kernel_launch"),
+        (Actor(0, {"compute": 0.7, SHORT: 0.3}, {job.HOST_CPUS: 0.3}), "kernel_launch"),
         # Short gaps are few, as in every job.
-        (Actor(0, {"compute": 0.84, "launch": 0.14, "starved": 0.02}, RESTS), "none"),
+        (Actor(0, {"compute": 0.84, SHORT: 0.14, "starved": 0.02}, RESTS), "none"),
         # Of a server, another process may launch; of some, nothing is known.
         (server(LAUNCHES, RESTS), "kernel_launch"),
         (Actor(0, LAUNCHES), "kernel_launch"),
@@ -395,7 +395,7 @@ def test_a_process_that_sleeps_between_kernels_does_not_launch_them(
     assert told(actor).cause == cause
 
 
-COMPILES = {"compute": 0.02, "launch": 0.08, "starved": 0.9}
+COMPILES = {"compute": 0.02, SHORT: 0.08, "starved": 0.9}
 STEP_BY_STEP = tuple(30e9 + each * 2e7 for each in range(60))
 TWO_THREADS = {job.HOST_THREAD: 0.9, job.HOST_CPUS: 0.9, job.HOST_SYSTEM: 0.02}
 SMALL_PIECES: dict[Labelled, float] = {(job.HOST_FAULTS, ()): 12_000.0}

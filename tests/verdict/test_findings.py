@@ -21,7 +21,7 @@ from gpunode.recorded import INCIDENTS, STORIES
 from gpunode.sources import watch
 from tests.cases import with_each
 from tests.export.page import scenes
-from tests.verdict.stage import Actor, Stage
+from tests.verdict.stage import SHORT, Actor, Stage
 from tests.verdict.test_causes import RESTS
 
 
@@ -190,7 +190,7 @@ def test_what_cannot_be_read_of_a_job_is_not_said_to_explain_nothing() -> None:
     ],
 )
 def test_a_gpu_at_work_is_not_said_to_run_nothing(gauges: dict[Metric, float], does: str) -> None:
-    stage = Stage(Actor(0, {"compute": 0.8, "launch": 0.2}, gauges))
+    stage = Stage(Actor(0, {"compute": 0.8, SHORT: 0.2}, gauges))
     stage.play(60)
     (finding,) = node(stage.loop).findings
     assert finding.title == f"GPU 0 is {does}"
@@ -198,8 +198,8 @@ def test_a_gpu_at_work_is_not_said_to_run_nothing(gauges: dict[Metric, float], d
 
 def test_no_more_is_promised_than_mending_what_is_waited_for_gives() -> None:
     cpus = {processes.HOST_CPUS: 1.0}
-    late = Actor(0, {"compute": 0.84, "launch": 0.16}, cpus, peers=True)
-    waits = {"compute": 0.3, "launch": 0.1, "blocked": 0.6}
+    late = Actor(0, {"compute": 0.84, SHORT: 0.16}, cpus, peers=True)
+    waits = {"compute": 0.3, SHORT: 0.1, "blocked": 0.6}
     stage = Stage(late, *(Actor(at, waits, cpus, peers=True) for at in (1, 2, 3)))
     stage.play(80)
     (finding,) = node(stage.loop).findings

@@ -17,7 +17,7 @@ from gpunode.jobs import processes as job
 from gpunode.verdict.causes.cause import RESIDUE
 from gpunode.verdict.gain import GAIN, LEAST_LEFT, Gain
 from tests.cases import with_each
-from tests.verdict.stage import Actor, Labelled, Stage
+from tests.verdict.stage import HBM, SHORT, Actor, Labelled, Stage
 from tests.verdict.test_causes import ONE_THREAD, PREPARES, RESTS
 
 LINK = {PCIE_GENERATION: 5.0, PCIE_WIDTH: 16.0}
@@ -43,11 +43,11 @@ OVER_NVLINK: dict[Labelled, float] = {
     [
         # Gaps go, whatever their length, but for those that every job has.
         (
-            Actor(0, {"compute": 0.4, "launch": 0.2, "starved": 0.4}, PREPARES),
+            Actor(0, {"compute": 0.4, SHORT: 0.2, "starved": 0.4}, PREPARES),
             "data_loading_cpu",
             (1.0 - RESIDUE) / 0.4,
         ),
-        (Actor(0, {"compute": 0.5, "launch": 0.5}), "kernel_launch", (1.0 - RESIDUE) / 0.5),
+        (Actor(0, {"compute": 0.5, SHORT: 0.5}), "kernel_launch", (1.0 - RESIDUE) / 0.5),
         # What is computed on the host goes with its copies.
         (
             Actor(
@@ -82,16 +82,20 @@ OVER_NVLINK: dict[Labelled, float] = {
             1.0 / 0.8,
         ),
         (
-            Actor(0, {"compute": 0.9, "memory": 0.1}, rates=FP32),
+            Actor(0, {"compute": 1.0}, rates={**FP32, (ACTIVE, ("dram",)): 0.087}),
             "precision",
-            1.0 / (0.1 + 0.9 / 5.2),
+            1.0 / (1 / 9 + 8 / 9 / 5.2),
         ),
         (
             Actor(
                 0,
-                {"compute": 0.8, "memory": 0.2},
+                {"compute": 1.0},
                 {SM_CLOCK: 1e9, SM_CLOCK_MAX: 2e9},
-                {(THROTTLED, ("hw_thermal",)): 0.9},
+                {
+                    (THROTTLED, ("hw_thermal",)): 0.9,
+                    (ACTIVE, ("tensor",)): 0.8 * 0.92,
+                    (ACTIVE, ("dram",)): 0.2 * 0.87,
+                },
             ),
             "thermal",
             1.0 / 0.6,
@@ -142,7 +146,7 @@ def test_what_goes_around_nvlinks_is_told(rates: dict[Labelled, float], around: 
 @with_each(
     [
         Actor(0, {"compute": 1.0}),
-        Actor(0, {"memory": 1.0}, rates={(ACTIVE, ("dram",)): 0.9}),
+        Actor(0, {HBM: 1.0}, rates={(ACTIVE, ("dram",)): 0.9}),
         Actor(0, {"starved": 1.0}, {job.STOPPED: 1.0, **RESTS}),
         Actor(0, {"starved": 1.0}, PREPARES),
         Actor(0, {"idle": 1.0}, ONE_THREAD),

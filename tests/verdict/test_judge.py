@@ -34,7 +34,7 @@ from gpunode.verdict.facts import Facts, Snapshot
 from gpunode.verdict.guidance import Guidance
 from gpunode.verdict.source import USED
 from tests import strict
-from tests.verdict.stage import Actor, Stage
+from tests.verdict.stage import SHORT, Actor, Stage
 from tests.verdict.test_causes import GAPS, LAUNCHES, ONE_THREAD, PREPARES
 
 FAMILIES = (data, host, allocation, communication, limits, serving)
@@ -190,7 +190,7 @@ def cases() -> Iterator[Case]:
     """GPUs of which a node tells everything, or everything but one thing or all of one kind."""
     of_jobs = {metric for metric in USED if metric.name.startswith("gpunode_job_")}
     known = [USED, USED - of_jobs, frozenset({PCIE_BYTES}), *(USED - {one} for one in USED)]
-    states = ("starved", "copy", "compute", "communication", "launch")
+    states = ("starved", "copy", "compute", "communication", SHORT)
     amounts = (0.0, 0.3, 1e9)
     kinds = [*product(known[:3], amounts, states), *product(known[3:], amounts[2:], states)]
     for metrics, rate, main in kinds:
@@ -199,8 +199,10 @@ def cases() -> Iterator[Case]:
             for at in (1.0, 3.0)
         )
         facts = Facts(snapshots, USED, 3.0)
-        shares = dict.fromkeys(STATES, 0.0) | {main: 1.0}
-        yield Case(facts, facts, AT, shares, "training" if main == "launch" else "serving")
+        shares = dict.fromkeys(STATES, 0.0) | {"starved" if main == SHORT else main: 1.0}
+        kind = "training" if main == SHORT else "serving"
+        short = float(main == SHORT)
+        yield Case(facts, facts, AT, shares, kind, short_gaps=short)
 
 
 def asked_for(cause: Cause, among: Sequence[Case]) -> set[Metric]:

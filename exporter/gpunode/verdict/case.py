@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
-from gpunode.gpu.activity import SECONDS
+from gpunode.gpu.activity import SECONDS, SHORT_GAPS
 from gpunode.gpu.ledger import STATES
 from gpunode.gpu.units import PCIE_BYTES
 from gpunode.metric import Metric
@@ -23,6 +23,19 @@ STANDS = "where it stands: "
 
 TO_HOST = 0.5
 """From this many bytes sent per byte received, copies bring results to the host."""
+
+UNPINNED = {"receive": 7.2e9, "transmit": 2.6e9}
+"""Bytes per second of copies of memory that is not pinned, by what the GPU does (H200, H100): a CPU
+copies it once more, and finds what was not used before page by page."""
+
+PINNED = 1.5
+"""From this multiple of that, copies wait for no CPU."""
+
+OF_ENGINES = 0.5
+"""From this part of what copy engines need for the bytes that PCIe moved, it was they who did."""
+
+ENGINES = 55e9
+"""Bytes per second that they move."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +94,14 @@ class Case:
     peers: tuple[Mapping[str, float], ...] = ()
     """The ledger's shares of the other GPUs of the job on this node."""
 
+    short_gaps: float = 0.0
+    """Share of time in gaps between kernels in which nothing but a launch fits."""
+
+    held_up: float = 0.0
+    """Share of time in which copies waited for a CPU."""
+
+    short_gaps_of_peers: tuple[float, ...] = ()
+
     def now(self, metric: Metric, *labels: str) -> float:
         """The latest value of a series of this GPU, 0 without one."""
         return self.facts.now(metric, *self.at, *labels) or 0.0
@@ -107,14 +128,23 @@ class Case:
 
     @property
     def without_work(self) -> float:
-        """Share of time in which a process held the GPU and nothing ran."""
-        return self.shares["starved"] + self.shares["idle"]
+        """Share of time in which a process held the GPU and nothing ran.
+
+        For long enough that something else than launches and copies must explain it.
+        """
+        explained = self.short_gaps + self.held_up
+        return max(0.0, self.shares["starved"] - explained) + self.shares["idle"]
+
+    @property
+    def copies(self) -> float:
+        """Share of time that copies took while no kernel ran."""
+        return self.shares["copy"] + self.held_up
 
     @property
     def results(self) -> float:
         """Share of time in which results were copied to the host, from ``PCIE_BYTES``."""
         sent, received = (self.rate(PCIE_BYTES, way) for way in ("transmit", "receive"))
-        return self.shares["copy"] if sent and sent >= TO_HOST * received else 0.0
+        return self.copies if sent and sent >= TO_HOST * received else 0.0
 
     def evidence(
         self,
@@ -138,10 +168,26 @@ class Case:
         """A series of this GPU, as exported."""
         return series_name(metric, (*self.at, *labels))
 
+    def launches(self, threshold: float) -> Evidence:
+        """Evidence of the length of gaps."""
+        meaning = "share of time in gaps between kernels that are mostly shorter than 20 ms"
+        return self.evidence(SHORT_GAPS, self.short_gaps, threshold, meaning)
+
     def state(self, state: str, threshold: float) -> Evidence:
         """Evidence from the ledger."""
         meaning = f"share of time: {STATES[state]}"
         return self.evidence(SECONDS, self.shares[state], threshold, meaning, state)
+
+
+def held_up(facts: Facts, at: At, shares: Mapping[str, float], short_gaps: float) -> float:
+    """Share of time in which copies waited for a CPU, as the bytes say that PCIe moved."""
+    rates = {way: facts.rate(PCIE_BYTES, *at, way) or 0.0 for way in UNPINNED}
+    copying = shares.get("copy", 0.0)
+    rest = copying + shares.get("starved", 0.0) - short_gaps
+    needed = sum(rate / UNPINNED[way] for way, rate in rates.items())
+    if copying < OF_ENGINES * sum(rates.values()) / ENGINES or needed > PINNED * rest:
+        return 0.0
+    return max(0.0, min(needed, rest) - copying)
 
 
 def per_second(series: str) -> str:

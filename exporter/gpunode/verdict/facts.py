@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from gpunode.gpu.activity import SECONDS
+from gpunode.gpu.activity import SECONDS, SHORT_GAPS
 from gpunode.gpu.ledger import STATES
 from gpunode.metric import Metric
 from gpunode.source import Key
@@ -104,6 +104,10 @@ class Facts:
         rates = {state: self.rate(SECONDS, *at, state) or 0.0 for state in STATES}
         total = sum(rates.values())
         return {state: rate / total for state, rate in rates.items()} if total else {}
+
+    def short_gaps(self, at: At) -> float:
+        """Share of the time in short gaps between kernels; 0 if that is not known."""
+        return min(self.shares(at).get("starved", 0.0), self.rate(SHORT_GAPS, *at) or 0.0)
 
     def _last(self, metric: Metric, labels: tuple[str, ...]) -> tuple[float, float] | None:
         self._check(metric)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
+from gpunode.gpu.activity import SHORT_GAPS
 from gpunode.gpu.units import PCIE_BYTES
 from gpunode.jobs.processes import UNREADABLE
 from gpunode.loop import complaints
@@ -25,7 +26,7 @@ from gpunode.verdict.causes.host import UNEXPLAINED, unread
 
 T = TypeVar("T")
 
-USES = (PCIE_BYTES, UNREADABLE)
+USES = (PCIE_BYTES, SHORT_GAPS, UNREADABLE)
 """The metrics that a verdict rests on beside those of the causes."""
 
 FAILURES = Metric(
@@ -82,8 +83,7 @@ class Judge:
         lost = [*([starved] if starved else []), *self._found(LOSSES, case)]
         if lost:
             return sorted(lost, key=lambda verdict: -verdict.share)
-        work = sum(case.shares[state] for state in ("compute", "memory"))
-        return [next(self._found(BOUNDS, case), Verdict(NONE, work))]
+        return [next(self._found(BOUNDS, case), Verdict(NONE, case.shares["compute"]))]
 
     def failures(self) -> Iterator[Sample]:
         """How often each look has failed since the start."""
@@ -96,7 +96,7 @@ class Judge:
         if share < LOST:
             return None
         wanted = (
-            case.shares["starved"] + results >= LOST
+            case.without_work - case.shares["idle"] + results >= LOST
             or case.waited_for is not None
             or case.kind == "training"
         )

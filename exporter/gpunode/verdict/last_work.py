@@ -12,7 +12,7 @@ from gpunode.metric import Metric
 from gpunode.verdict.facts import At, Facts
 from gpunode.verdict.waiting import LATEST
 
-WORK = ("compute", "memory", "launch", "communication", "copy")
+WORK = ("compute", "communication", "copy")
 """States of the ledger in which a job gets on."""
 
 WORKED = 0.05

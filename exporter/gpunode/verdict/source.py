@@ -15,7 +15,7 @@ from gpunode.metric import Metric, Sample
 from gpunode.source import Reading, Readings
 from gpunode.verdict import judge, last_work, overdue, waiting
 from gpunode.verdict import workload as kinds
-from gpunode.verdict.case import Case, Evidence, WaitedFor
+from gpunode.verdict.case import Case, Evidence, WaitedFor, held_up
 from gpunode.verdict.causes import CAUSES
 from gpunode.verdict.causes import USES as OF_CAUSES
 from gpunode.verdict.causes.cause import LOST
@@ -108,7 +108,8 @@ class Verdicts:
         }
         recent = facts.recent(JUDGED)
         shares = {at: recent.shares(at) for at in gpus}
-        starving = {at for at, found in shares.items() if found.get("starved", 0.0) >= LOST}
+        short = {at: recent.short_gaps(at) for at in gpus}
+        starving = {at for at in gpus if shares[at].get("starved", 0.0) - short[at] >= LOST}
         late = {one.at: one for found in waits.values() for one in found}
         samples: list[Sample] = [
             Sample(WAITED_FOR, (*one.at, one.reason), 1.0) for one in late.values()
@@ -133,6 +134,9 @@ class Verdicts:
                 late.get(at),
                 not starving.isdisjoint(peers),
                 tuple(shares[peer] for peer in sorted(peers) if shares.get(peer)),
+                short[at],
+                held_up(recent, at, shares[at], short[at]),
+                tuple(short[peer] for peer in sorted(peers) if shares.get(peer)),
             )
             found = self._judge.verdicts(case)
             if not found:

@@ -134,7 +134,7 @@ def _reason(facts: Facts, at: At, most: float) -> Reason:
         return CHECKPOINTING
     latest = facts.recent(LATEST)
     shares = latest.shares(at)
-    working = sum(shares.get(state, 0.0) for state in ("compute", "memory", "launch"))
+    working = shares.get("compute", 0.0) + latest.short_gaps(at)
     stuck = bool(facts.now(job.BLOCKED, *at)) and (facts.now(job.HOST_CPUS, *at) or 0.0) < GOES_ON
     if (latest.rate(steps.SECONDS, *at, "evaluation") or 0.0) >= WAITS:
         return EVALUATING

@@ -29,9 +29,9 @@ from tests.verdict.stage import Actor, Labelled, Stage, Teller
 GIB = 2.0**30
 TB = 1e12
 
-WORK = {"compute": 0.58, "memory": 0.24, "communication": 0.12, "starved": 0.06}
-STARVED = {"starved": 0.62, "compute": 0.25, "memory": 0.1, "communication": 0.03}
-WAITING = {"blocked": 0.55, "compute": 0.3, "memory": 0.1, "communication": 0.05}
+WORK = {"compute": 0.82, "communication": 0.12, "starved": 0.06}
+STARVED = {"starved": 0.62, "compute": 0.35, "communication": 0.03}
+WAITING = {"blocked": 0.55, "compute": 0.4, "communication": 0.05}
 
 
 @dataclass
@@ -279,7 +279,7 @@ def slices(seconds: float = 300.0) -> Scene:
     """GPU 0 in seven slices, GPU 1 whole."""
     parts = [Slice(n, peers=False) for n in range(7)]
     for one in parts:
-        act(one, {"compute": 0.7, "memory": 0.3}, 60.0, used=15.0)
+        act(one, {"compute": 1.0}, 60.0, used=15.0)
     whole = actor(7, WORK, 640.0)
     scene = Scene(*parts, whole)
     for n, one in enumerate(parts):

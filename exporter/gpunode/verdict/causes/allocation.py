@@ -26,7 +26,7 @@ OTHERS = (CHECKPOINT, COMPILE, DATA_LOADING_STORAGE)
 
 def _calls_for_memory(case: Case) -> Iterator[Evidence]:
     """Memory comes and goes, and the process is in the kernel for much of the time without work."""
-    lost = case.shares["launch"] + case.without_work
+    lost = case.short_gaps + case.without_work
     system = case.now(job.HOST_SYSTEM)
     if system < IN_KERNEL * lost or any(explained_by(other, case) for other in OTHERS):
         return
@@ -41,20 +41,20 @@ def _calls_for_memory(case: Case) -> Iterator[Evidence]:
 
 def _between_kernels(case: Case) -> Effect | None:
     """The gaps between kernels are calls for memory, as are the longer ones."""
-    launch = case.shares["launch"]
+    launch = case.short_gaps
     if launch < LOST:
         return None
     evidence = tuple(_calls_for_memory(case))
     if not evidence:
         return None
-    return Effect(launch + case.without_work, (case.state("launch", LOST), *evidence))
+    return Effect(launch + case.without_work, (case.launches(LOST), *evidence))
 
 
 MEMORY_ALLOCATION = Cause(
     name="memory_allocation",
     meaning="GPU memory is allocated and freed in every step, for which kernels wait",
     named_when=(
-        "the GPU has gaps (`launch`, `starved`) while the memory in use rises and falls and its "
+        "the GPU is `starved` while the memory in use rises and falls and its "
         "process spends time in the kernel, as in cudaMalloc and cudaFree"
     ),
     looks=(Explains(_calls_for_memory, rank=65), Loses(_between_kernels)),
@@ -71,9 +71,7 @@ MEMORY_ALLOCATION = Cause(
         "`PYTORCH_NO_CUDA_MEMORY_CACHING`. If memory is nearly full, use a smaller batch or "
         "`PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`. In C++, allocate before the loop.",
     ),
-    remedy=Remedy(
-        ("launch", "starved"), "Let the allocator keep its memory, or allocate before the loop."
-    ),
+    remedy=Remedy(("starved",), "Let the allocator keep its memory, or allocate before the loop."),
     family="host",
     refines=("kernel_launch", "data_loading_cpu"),
     slows_its_gpu=True,

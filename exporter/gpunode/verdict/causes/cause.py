@@ -67,8 +67,8 @@ def takes(state: str, least: float) -> Loses:
     return Loses(look)
 
 
-GAPS = ("launch", "starved", "idle")
-"""States of gaps between kernels: which of them a gap is depends on its length, not its cause."""
+GAPS = ("starved", "idle")
+"""States of gaps between kernels: which of them a gap is depends on how long the GPU has rested."""
 
 RESIDUE = 0.1
 """Share of the time that such gaps take in a job that nothing holds up: the median of the pairs of

@@ -26,7 +26,7 @@ COMMUNICATES = 0.25
 FORWARD = 1 / 3
 """Share of the forward pass in the time of a step; the backward pass takes twice as long."""
 
-OF_HOST = ("starved", "launch", "copy")
+OF_HOST = ("starved", "copy")
 """States in which a rank is late for what its host does."""
 
 COUNTERS = ("gpm", "dcgm")
@@ -213,11 +213,11 @@ def _by_turns(case: Case) -> bool:
     None waits longer than the gaps of another explain.
     """
     ranks = (case.shares, *case.peers)
-    gaps = [one["launch"] + one["starved"] for one in ranks]
+    gaps = [one["starved"] for one in ranks]
+    short_gaps = (case.short_gaps, *case.short_gaps_of_peers)
     return len(ranks) > 1 and all(
-        LOST <= one["blocked"] <= BY_TURNS * max(gaps[:at] + gaps[at + 1 :])
-        and one["launch"] >= LAUNCHES
-        for at, one in enumerate(ranks)
+        LOST <= one["blocked"] <= BY_TURNS * max(gaps[:at] + gaps[at + 1 :]) and short >= LAUNCHES
+        for at, (one, short) in enumerate(zip(ranks, short_gaps, strict=True))
     )
 
 
@@ -229,7 +229,7 @@ def _straggler(case: Case) -> Effect | None:
     if (
         share < LOST
         or nobody_asks(case) is not None
-        or (case.peers_starve and case.shares["starved"] >= LOST)
+        or (case.peers_starve and case.without_work >= LOST)
         or _by_turns(case)
     ):
         return None

@@ -10,7 +10,7 @@ from gpunode.gpu.units import PCIE_BYTES
 from gpunode.host import disk, lustre, nfs, pressure
 from gpunode.jobs import processes as job
 from gpunode.jobs import steps
-from gpunode.verdict.case import Case, Evidence, per_second
+from gpunode.verdict.case import UNPINNED, Case, Evidence, per_second
 from gpunode.verdict.causes.cause import (
     LOST,
     Cause,
@@ -182,7 +182,7 @@ DATA_LOADING_CPU = Cause(
         ),
     ),
     remedy=Remedy(
-        ("starved", "launch"),
+        ("starved",),
         "Give the job more CPUs and loader workers, or prepare its data beforehand.",
     ),
     family="data",
@@ -246,12 +246,24 @@ def _pinned(case: Case) -> float:
 
 def _copies(case: Case) -> Effect | None:
     """Copies that wait for nothing else; what computes or saves the results explains the rest."""
-    share = case.shares["copy"]
+    share = case.copies
     if share < LOST:
         return None
     if case.results and (explained_by(CHECKPOINT, case) or explained_by(HOST_COMPUTE, case)):
         return None
-    return Effect(share, (case.state("copy", LOST),))
+    evidence = [case.state("copy", LOST)]
+    if case.held_up:
+        meaning = (
+            "bytes per second over PCI Express, which take this long from memory that is not "
+            "pinned: a CPU copies it once more"
+        )
+        way = max(UNPINNED, key=lambda each: case.rate(PCIE_BYTES, each) / UNPINNED[each])
+        moved = case.rate(PCIE_BYTES, way)
+        evidence = [
+            case.state("starved", LOST),
+            case.evidence(PCIE_BYTES, moved, LOST * UNPINNED[way], meaning, way),
+        ]
+    return Effect(share, tuple(evidence))
 
 
 DATA_LOADING_COPY = Cause(

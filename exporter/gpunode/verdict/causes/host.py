@@ -97,19 +97,18 @@ def waits_in_short_gaps(case: Case) -> Effect | None:
     read every 10 s: the highest of 30 s counts, beside the gaps of these. Of a server, another
     process may decide what is launched.
     """
-    launch = case.shares["launch"]
+    launch = case.short_gaps
     if launch < LAUNCHES or case.kind == "serving":
         return None
     cpus, unread = case.facts.now(job.HOST_CPUS, *case.at), case.now(job.UNREADABLE, "stat")
-    usual = case.facts.shares(case.at)
-    gaps = sum(usual.get(state, 0.0) for state in ("launch", "starved"))
+    gaps = case.facts.shares(case.at).get("starved", 0.0)
     if cpus is None or unread or gaps < LAUNCHES:
         return None
     meaning = "CPUs that the process on the GPU uses at most, within 30 s"
     sleeps = case.peak_evidence(job.HOST_CPUS, (1.0 - ASLEEP) * gaps, meaning)
     if sleeps.value > sleeps.threshold:
         return None
-    return Effect(launch, (case.state("launch", LAUNCHES), sleeps))
+    return Effect(launch, (case.launches(LAUNCHES), sleeps))
 
 
 def _host_compute(case: Case) -> Iterator[Evidence]:
@@ -389,9 +388,7 @@ UNEXPLAINED = Cause(
             ),
         ),
     ),
-    remedy=Remedy(
-        ("starved", "launch"), "Profile the process: nothing on its node explains why it pauses."
-    ),
+    remedy=Remedy(("starved",), "Profile the process: nothing on its node explains why it pauses."),
     family="unknown",
     uncertain=True,
     refines=("kernel_launch",),

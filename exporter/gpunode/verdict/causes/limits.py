@@ -14,10 +14,11 @@ from gpunode.gpu.activity import (
     SM_CLOCK_MAX,
 )
 from gpunode.gpu.health import THROTTLED
+from gpunode.gpu.models import MEASURED_ON_H200
 from gpunode.gpu.power import POWER_DEFAULT_LIMIT, POWER_LIMIT
 from gpunode.gpu.units import ACTIVE
 from gpunode.verdict.case import Case, Evidence, per_second
-from gpunode.verdict.causes.cause import BOUND, Bounds, Cause, Effect, Loses, Remedy, takes
+from gpunode.verdict.causes.cause import BOUND, Bounds, Cause, Effect, Loses, Remedy
 from gpunode.verdict.guidance import Guidance
 
 LAUNCHES = 0.15
@@ -32,8 +33,9 @@ LIMIT_LOWERED = 0.95
 TENSOR_IDLE = 0.05
 """Below this tensor share of the compute time, matrix products do not use tensor cores."""
 
-PIPE_BUSY = 0.15
-"""At this share of the compute time, the FP32 or FP64 pipe does the matrix products."""
+PIPE_BUSY = 0.25
+"""At this share of the compute time, the FP32 or FP64 pipe does matrix products: elementwise
+kernels and Fourier transforms stay below."""
 
 TENSOR_CORES = 5.2
 """How many times as fast matrix products of models are on tensor cores as on the FP32 pipe: half of
@@ -50,20 +52,54 @@ HEAT = ("sw_thermal", "hw_thermal")
 BRAKE, CAP = "hw_power_brake", "sw_power_cap"
 """Reasons for which clocks are throttled."""
 
+
+def _launches(case: Case) -> Effect | None:
+    share = case.short_gaps
+    return Effect(share, (case.launches(LAUNCHES),)) if share >= LAUNCHES else None
+
+
 KERNEL_LAUNCH = Cause(
     name="kernel_launch",
     meaning="gaps between small kernels",
-    named_when=f"gaps between small kernels take at least {LAUNCHES:g} of the time",
-    looks=(takes("launch", LAUNCHES),),
+    named_when=(
+        f"gaps of less than 20 ms between kernels take at least {LAUNCHES:g} of the time, as the "
+        "draw shows, which does not fall to that of a resting GPU"
+    ),
+    looks=(Loses(_launches),),
     guidance=Guidance(
         "soon",
         "waiting between kernels that are too small",
         "Launch fewer and larger kernels: CUDA graphs, `torch.compile`, larger batches.",
     ),
-    remedy=Remedy(("launch",), "Use CUDA graphs, torch.compile or larger batches.", unsure=0.22),
+    remedy=Remedy(("starved",), "Use CUDA graphs, torch.compile or larger batches.", unsure=0.22),
     family="host",
     slows_its_gpu=True,
 )
+
+
+def _reached(case: Case) -> tuple[float, float]:
+    """What the pipes do over what they reach at most, and the same of HBM."""
+    tensor, *others, dram = (
+        case.rate(ACTIVE, unit) for unit in ("tensor", "fp32", "fp64", "fp16", "dram")
+    )
+    most = MEASURED_ON_H200
+    return max(tensor / most.tensor, sum(others) / most.pipe), dram / most.dram
+
+
+def arithmetic(case: Case) -> float:
+    """How much of what the kernels do is arithmetic rather than access to HBM; 1 if not known."""
+    pipes, memory = _reached(case)
+    return pipes / (pipes + memory) if pipes + memory else 1.0
+
+
+def bound_by_memory(case: Case) -> tuple[Evidence, ...]:
+    """That kernels run for most of the time, and HBM is nearer to its limit than the pipes."""
+    busy, (pipes, memory) = case.rate(ACTIVE, "dram"), _reached(case)
+    if case.shares["compute"] < BOUND or busy < MEMORY_BUSY or memory <= pipes:
+        return ()
+    meaning = "share of time with HBM active, which is nearer to its limit than the pipes"
+    active = case.evidence(ACTIVE, busy, MEMORY_BUSY, meaning, "dram")
+    return case.state("compute", BOUND), active
 
 
 def _unthrottled(case: Case, reasons: Iterable[str]) -> float | None:
@@ -77,7 +113,7 @@ def _unthrottled(case: Case, reasons: Iterable[str]) -> float | None:
         return None
     throttled = sum(case.rate(THROTTLED, reason) for reason in reasons)
     slower = min(throttled, 1.0 - fmean(clock for clock, _ in read) / highest)
-    return 1.0 - case.shares["compute"] * max(0.0, slower)
+    return 1.0 - case.shares["compute"] * arithmetic(case) * max(0.0, slower)
 
 
 def _held_down(case: Case, reasons: Iterable[str]) -> Effect | None:
@@ -104,7 +140,7 @@ THERMAL = Cause(
     meaning="clocks are throttled by heat",
     named_when="heat held the clocks down",
     looks=(Loses(_thermal),),
-    uses=(SM_CLOCK, SM_CLOCK_MAX, THROTTLED),
+    uses=(ACTIVE, SM_CLOCK, SM_CLOCK_MAX, THROTTLED),
     guidance=Guidance(
         "soon",
         "slowed down by heat",
@@ -143,7 +179,7 @@ POWER = Cause(
     meaning="clocks are throttled by a power limit below the board's default, or by a power brake",
     named_when="a power brake, or a power limit below the board's default, held the clocks down",
     looks=(Loses(_power),),
-    uses=(POWER_DEFAULT_LIMIT, POWER_LIMIT, SM_CLOCK, SM_CLOCK_MAX, THROTTLED),
+    uses=(ACTIVE, POWER_DEFAULT_LIMIT, POWER_LIMIT, SM_CLOCK, SM_CLOCK_MAX, THROTTLED),
     guidance=Guidance(
         "soon",
         "slowed down by a power limit or power brake",
@@ -163,7 +199,8 @@ POWER = Cause(
 
 def _on_tensor_cores(case: Case) -> float:
     """The matrix products take a fraction of their time."""
-    return 1.0 - case.shares["compute"] * (1.0 - 1.0 / TENSOR_CORES)
+    products = case.shares["compute"] * arithmetic(case)
+    return 1.0 - products * (1.0 - 1.0 / TENSOR_CORES)
 
 
 def _precision(case: Case) -> Effect | None:
@@ -196,8 +233,8 @@ PRECISION = Cause(
     name="precision",
     meaning="matrix products run without tensor cores",
     named_when=(
-        "at least half of the time goes to arithmetic that keeps the FP32 or FP64 pipe "
-        "busy and the tensor cores idle"
+        "kernels run for at least half of the time, keep the FP32 or FP64 pipe busy for "
+        f"{PIPE_BUSY:g} of it or more, and the tensor cores for less than {TENSOR_IDLE:g}"
     ),
     looks=(Bounds(_precision),),
     uses=(ACTIVE,),
@@ -218,20 +255,16 @@ PRECISION = Cause(
 
 
 def _memory_bandwidth(case: Case) -> Effect | None:
-    """Most of the time goes to HBM, and HBM is indeed busy; else it is slow for other reasons."""
-    busy, share = case.rate(ACTIVE, "dram"), case.shares["memory"]
-    if share < BOUND or busy < MEMORY_BUSY:
-        return None
-    active = case.evidence(ACTIVE, busy, MEMORY_BUSY, "share of time with HBM active", "dram")
-    return Effect(share, (case.state("memory", BOUND), active))
+    evidence = bound_by_memory(case)
+    return Effect(case.shares["compute"], evidence) if evidence else None
 
 
 MEMORY_BANDWIDTH = Cause(
     name="memory_bandwidth",
     meaning="the work waits for HBM",
     named_when=(
-        f"at least half of the time goes to HBM, which is active for {MEMORY_BUSY:g} of "
-        "the time or more"
+        f"kernels run for at least half of the time, and HBM is active for {MEMORY_BUSY:g} of the "
+        "time or more and nearer to its limit than the pipes are to theirs"
     ),
     looks=(Bounds(_memory_bandwidth),),
     uses=(ACTIVE,),

@@ -28,7 +28,7 @@ from gpunode.verdict.causes.cause import (
     Remedy,
 )
 from gpunode.verdict.causes.host import EXPLAINED, THREAD_BUSY, busy_thread
-from gpunode.verdict.causes.limits import LAUNCHES
+from gpunode.verdict.causes.limits import LAUNCHES, bound_by_memory
 from gpunode.verdict.engine import USES, ServingEngine, engine_of, other_side
 from gpunode.verdict.guidance import Guidance
 
@@ -147,11 +147,11 @@ def _bound_by_room(case: Case) -> Effect | None:
 
 def _gaps_of_few(case: Case) -> Effect | None:
     """Gaps between kernels, of which there are fewer for each token if there is room for more."""
-    share = case.shares["launch"]
+    share = case.short_gaps
     if not LAUNCHES <= share < LARGE_GAPS:
         return None
     evidence = tuple(_without_room(case))
-    return Effect(share, (case.state("launch", LAUNCHES), *evidence)) if evidence else None
+    return Effect(share, (case.launches(LAUNCHES), *evidence)) if evidence else None
 
 
 KV_FULL = Cause(
@@ -191,19 +191,19 @@ def _waits(case: Case) -> Iterator[Evidence]:
 
 def _limited(case: Case) -> Effect | None:
     """Decoding reads all weights for some requests, while others wait for which there is room."""
-    engine, share = engine_of(case), case.shares["memory"]
-    if engine is None or share < BOUND or engine.least("running") < 1.0:
+    engine, bound = engine_of(case), bound_by_memory(case)
+    if engine is None or not bound or engine.least("running") < 1.0:
         return None
     has_room = 0.0 < engine.kv_cache < _no_room_from(engine)
     evidence = tuple(_waits(case)) if has_room else ()
-    return Effect(share, (case.state("memory", BOUND), *evidence)) if evidence else None
+    return Effect(case.shares["compute"], (*bound, *evidence)) if evidence else None
 
 
 QUEUE = Cause(
     name="queue",
     meaning="requests wait in the engine's queue though the GPU has time or bandwidth for more",
     named_when=(
-        "the GPU is `starved`, or no time is lost and at least half of it goes to HBM, while the "
+        "the GPU is `starved`, or no time is lost and HBM limits the work, while the "
         "engine has requests that wait at each look and room in its KV cache for another"
     ),
     looks=(Explains(_waits, rank=46), Bounds(_limited)),
@@ -245,10 +245,10 @@ def _requests_held_up(case: Case) -> Iterator[Evidence]:
 
 def _launches(case: Case) -> Effect | None:
     """Gaps between the kernels of an engine that has requests to compute."""
-    engine, share = engine_of(case), case.shares["launch"]
+    engine, share = engine_of(case), case.short_gaps
     if engine is None or share < LAUNCHES or engine.least("running") < 1.0:
         return None
-    return Effect(share, (case.state("launch", LAUNCHES), engine.running()))
+    return Effect(share, (case.launches(LAUNCHES), engine.running()))
 
 
 HOST_BOUND = Cause(
@@ -277,7 +277,7 @@ HOST_BOUND = Cause(
         "`--disable-overlap-schedule` of SGLang), and faster or more CPUs.",
     ),
     remedy=Remedy(
-        ("launch", "starved"),
+        ("starved",),
         "Use CUDA graphs, an asynchronous scheduler, several API servers, and faster CPUs.",
     ),
     family="host",
@@ -318,14 +318,14 @@ COLD_START = Cause(
 
 def _small_batch(case: Case) -> Effect | None:
     """Decoding for few requests, while none waits."""
-    engine, share = engine_of(case), case.shares["memory"]
-    if engine is None or share < BOUND or engine.most("waiting") > 0:
+    engine, bound = engine_of(case), bound_by_memory(case)
+    if engine is None or not bound or engine.most("waiting") > 0:
         return None
     if not 0 < engine.most("running") <= FEW:
         return None
     meaning = "requests that the engine computes at a time, at most"
     few = engine.evidence(REQUESTS, engine.most("running"), FEW, meaning, "running", most=True)
-    return Effect(share, (case.state("memory", BOUND), few))
+    return Effect(case.shares["compute"], (*bound, few))
 
 
 def _prompt_share(engine: ServingEngine) -> tuple[float, Evidence] | None:
@@ -349,6 +349,8 @@ def _prompts_between(case: Case) -> Effect | None:
     engine, share = engine_of(case), case.shares["compute"]
     if engine is None or share < BOUND or engine.least("running") < SEVERAL:
         return None
+    if bound_by_memory(case):
+        return None
     prompts = _prompt_share(engine)
     if prompts is None or prompts[0] < PROMPTS:
         return None
@@ -359,7 +361,7 @@ PREFILL_INTERFERENCE = Cause(
     name="prefill_interference",
     meaning="long prompts are computed between the tokens of other requests",
     named_when=(
-        "no time is lost and at least half of it goes to arithmetic, while the engine computes "
+        "no time is lost and HBM does not limit the work, while the engine computes "
         f"several requests and at least {PROMPTS:g} of the tokens in its steps are of prompts"
     ),
     looks=(Bounds(_prompts_between),),
