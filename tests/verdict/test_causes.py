@@ -200,10 +200,10 @@ def passes(tokens: float) -> dict[Labelled, float]:
         # What its batches are made of.
         (engine(DECODES, 3), "batch_small"),
         (engine(DECODES, 8), "batch_small"),
-        (engine(DECODES, 9), "none"),
+        (engine(DECODES, 9), "memory_bandwidth"),
         (engine(DECODES, 3, 1), "queue"),
-        (engine(DECODES, 3, 1, 0.0), "none"),
-        (engine(DECODES, 3, 1, 0.72), "none"),
+        (engine(DECODES, 3, 1, 0.0), "memory_bandwidth"),
+        (engine(DECODES, 3, 1, 0.72), "memory_bandwidth"),
         (engine(DECODES, 200, 9, 0.94), "queue"),
         (engine(AT_WORK, 20, rates=passes(2048)), "prefill_interference"),
         (engine(AT_WORK, 20, rates=passes(150)), "none"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gpunode.gpu.units import ACTIVE
 from gpunode.jobs import processes as job
 from gpunode.serving.requests import (
     API_CPUS,
@@ -207,7 +208,7 @@ QUEUE = Cause(
         "engine has requests that wait at each look and room in its KV cache for another"
     ),
     looks=(Explains(_waits, rank=46), Bounds(_limited)),
-    uses=(*USES, KV_CACHE),
+    uses=(*USES, ACTIVE, KV_CACHE),
     guidance=Guidance(
         "soon",
         "able to do more at a time, and requests wait",
@@ -255,7 +256,7 @@ HOST_BOUND = Cause(
     name="host_bound",
     meaning="the GPU waits for the engine's own code between the steps of its requests",
     named_when=(
-        f"gaps between small kernels take at least {LAUNCHES:g} of the time, or the GPU is "
+        f"short gaps between kernels take at least {LAUNCHES:g} of the time, or the GPU is "
         "`starved` while a thread of the process is busy, and the engine computes requests at each "
         "look; or the GPU has no work while a process that takes requests and makes tokens of them "
         f"uses at least {THREAD_BUSY:g} CPUs"
@@ -365,7 +366,7 @@ PREFILL_INTERFERENCE = Cause(
         f"several requests and at least {PROMPTS:g} of the tokens in its steps are of prompts"
     ),
     looks=(Bounds(_prompts_between),),
-    uses=(*USES, ITEMS, STEPS, TOKENS),
+    uses=(*USES, ACTIVE, ITEMS, STEPS, TOKENS),
     guidance=Guidance(
         "note",
         "at work on prompts, for which the tokens of other requests wait",
@@ -380,11 +381,11 @@ BATCH_SMALL = Cause(
     name="batch_small",
     meaning="decoding reads all weights for few requests",
     named_when=(
-        "no time is lost and at least half of it goes to HBM, while the engine computes at most "
+        "no time is lost and HBM limits the work, while the engine computes at most "
         f"{FEW:g} requests at a time and none waits"
     ),
     looks=(Bounds(_small_batch),),
-    uses=USES,
+    uses=(*USES, ACTIVE),
     guidance=Guidance(
         "note",
         "decoding for few requests, which costs nearly as much as for many",
