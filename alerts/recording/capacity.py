@@ -212,7 +212,7 @@ OF_NODES: tuple[Record, ...] = (
         labels=OF_GPU,
         expression=(
             f"{rate('gpunode_gpu_energy_joules_total')} / on ({GPU}) "
-            f'(sum by ({GPU}) (gpu:gpunode_gpu_seconds:rate5m{{state=~"compute|memory"}}) > 0)'
+            f'(sum by ({GPU}) (gpu:gpunode_gpu_seconds:rate5m{{state="compute"}}) > 0)'
         ),
         purpose="Joules for each second of arithmetic or memory traffic.",
         given={series("gpunode_gpu_energy_joules_total", state="compute"): 400.0, **HALF},
@@ -335,7 +335,7 @@ OF_CLUSTERS: tuple[Record, ...] = (
         name="cluster:gpunode_gpu_lost:rate1h",
         labels=("cluster", "state"),
         interval=FOR_DAYS,
-        expression=(f'sum by (cluster, state) ({BY_MODEL}{{state!~"compute|memory|free"}})'),
+        expression=(f'sum by (cluster, state) ({BY_MODEL}{{state!~"compute|free"}})'),
         purpose="GPUs lost on average over the last hour, by state; multiply by hours for GPU "
         "hours.",
         given=HALF,

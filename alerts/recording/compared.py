@@ -16,6 +16,7 @@ from alerts.model import FOR_HOURS, Given, Record, Series
 from alerts.promql import GPU, of_gpus, rate, state
 from alerts.recording.faults import INFO
 from alerts.settings import COMPARED_BUSY, COMPARED_LEAST, NEAR_POWER_LIMIT, THROTTLED
+from gpunode.verdict.causes.limits import MEMORY_BUSY
 
 MODEL = "cluster, name"
 SERVICE = "cluster, owner_namespace, workload, user"
@@ -48,8 +49,7 @@ def gpus_at(hertz: float, first: float, share: float = 0.0, own: float = 0.0) ->
             series("gpunode_gpu_active_seconds_total", unit="dram", **on): share if gpu else own,
             owner(owner_pod=f"train-{gpu}", **on): 1.0,
         }
-        busy = "memory" if share else "compute"
-        given[series("gpunode_gpu_seconds_total", state=busy, **on)] = 1.0
+        given[series("gpunode_gpu_seconds_total", state="compute", **on)] = 1.0
     return given
 
 
@@ -78,13 +78,12 @@ OF_NODES: tuple[Record, ...] = (
         labels=OF_GPU,
         interval=FOR_HOURS,
         expression=(
-            f"{rate(HBM)} / on ({GPU}) "
-            f"(sum by ({GPU}) (gpu:gpunode_gpu_seconds:rate5m"
-            f'{{state="memory"}}) > {COMPARED_BUSY}) '
+            f"({rate(HBM)} > {MEMORY_BUSY}) / on ({GPU}) "
+            f"(max by ({GPU}) ({state('compute')}) > {COMPARED_BUSY}) "
             f"* on ({GPU}) ({of_gpus(HBM_CLOCK)} / on ({GPU}) ({of_gpus(HBM_CLOCK_MAX)} > 0))"
         ),
-        purpose="Share of its HBM's rate that a GPU reaches while it moves data to and from it, if "
-        "it does so most of the time.",
+        purpose="Share of its HBM's rate that a GPU reaches while its kernels run, if HBM limits them "
+        "most of the time.",
         given=gpus_at(2e9, 2e9, share=0.75, own=0.5),
         results={A: 0.5},
     ),

@@ -168,7 +168,7 @@ OF_ENGINES: tuple[Record, ...] = (
         given={
             **HELD,
             series(TOKENS, **LLAMA, kind="generated"): 100.0,
-            series("gpunode_gpu_energy_joules_total", state="memory"): 500.0,
+            series("gpunode_gpu_energy_joules_total", state="compute"): 500.0,
         },
         results={OF: 5.0},
     ),

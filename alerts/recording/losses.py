@@ -140,7 +140,7 @@ OF_NAMESPACES: tuple[Record, ...] = (
         labels=OF_WORKLOAD,
         expression=(
             f"sum by ({', '.join(OF_WORKLOAD)}) "
-            '(job:gpunode_gpu_seconds:rate5m{state!~"compute|memory|free"})'
+            '(job:gpunode_gpu_seconds:rate5m{state!~"compute|free"})'
         ),
         purpose="GPUs that a job holds and whose time is lost.",
         given={**HELD, **ledger(starved=0.25, blocked=0.25)},

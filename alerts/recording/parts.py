@@ -39,6 +39,7 @@ from alerts.model import (
 from alerts.promql import GPU, JOB, NODE, OWNER, gained, of_gpus, rate, state
 from alerts.recording.faults import INFO
 from alerts.settings import BEHIND_WORKS, NOTEBOOK_RESTS
+from gpunode.gpu.activity import SHORT_GAPS
 from gpunode.gpu.ledger import STATES
 from gpunode.nccl.log import OVER_NETWORK
 from gpunode.verdict.causes import CAUSES
@@ -164,8 +165,8 @@ def _gauge(metric: str, operation: Operation, purpose: str, **labels: str) -> Pa
 ROOFS = ("tensor", "fp32", "dram")
 """The parts of a GPU that limit kernels, as a roofline has them."""
 
-WORKING = f'sum by ({GPU}) (gpu:gpunode_gpu_seconds:rate5m{{state=~"compute|memory"}})'
-USEFUL = f'sum by ({GPU}) (gpu:gpunode_gpu_seconds:rate1h{{state=~"compute|memory"}})'
+WORKING = f'sum by ({GPU}) (gpu:gpunode_gpu_seconds:rate5m{{state="compute"}})'
+USEFUL = f'sum by ({GPU}) (gpu:gpunode_gpu_seconds:rate1h{{state="compute"}})'
 PHASES = "gpu:gpunode_training_seconds:rate5m"
 STEP = "gpunode_training_step_median_seconds"
 MFU = "gpunode_training_mfu_ratio"
@@ -389,19 +390,21 @@ COPIES = Part(
     given=ledger(copy=0.25),
     value=0.25,
 )
-LAUNCHES, COMMUNICATES = (
-    Part(
-        name=f"gpunode_gpu_{name}",
-        operation="avg",
-        expression=state(name),
-        purpose=f"Share of its time in which a GPU {does}",
-        given=ledger(**{name: 0.25}),
-        value=0.25,
-    )
-    for name, does in (
-        ("launch", "waits between small kernels"),
-        ("communication", "moves data between GPUs and computes nothing"),
-    )
+LAUNCHES = Part(
+    name="gpunode_gpu_launch",
+    operation="avg",
+    expression=rate(SHORT_GAPS.name),
+    purpose="Share of its time in which a GPU waits between small kernels",
+    given={series(SHORT_GAPS.name): 0.25},
+    value=0.25,
+)
+COMMUNICATES = Part(
+    name="gpunode_gpu_communication",
+    operation="avg",
+    expression=state("communication"),
+    purpose="Share of its time in which a GPU moves data between GPUs and computes nothing",
+    given=ledger(communication=0.25),
+    value=0.25,
 )
 HELD_BACK = Part(
     name="gpunode_gpu_bottleneck",
@@ -643,7 +646,11 @@ CONGESTED = "node:gpunode_infiniband_congestion:rate5m"
 
 _WORKLOAD = f"{NODE}, {OF_SERVICE}"
 _MODEL = f"max by ({GPU}, name) (gpunode_gpu_info)"
-_STARVED = f"max by ({GPU}) ({state('starved')})"
+_STARVED = (
+    f"clamp_min(max by ({GPU}) ({state('starved')}) "
+    f"- on ({GPU}) ({rate(SHORT_GAPS.name)} or on ({GPU}) 0 * max by ({GPU}) ({state('starved')})), 0)"
+)
+"""Without short gaps between kernels, of which JobLaunchBound tells."""
 _SHARE = "gpu:gpunode_gpu_owner:share"
 _MOVED = "gpunode_infiniband_congestion_events_total"
 

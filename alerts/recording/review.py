@@ -148,7 +148,7 @@ REVIEWED: tuple[Record, ...] = (
         given={
             **HELD,
             series(REQUESTS, **LLAMA, phase="running"): 0.0,
-            series("gpunode_gpu_energy_joules_total", state="memory"): 500.0,
+            series("gpunode_gpu_energy_joules_total", state="compute"): 500.0,
         },
         results={OF_TRAIN: 500.0 * TESTED},
     ),

@@ -68,7 +68,7 @@ OF_RUNS: tuple[Record, ...] = (
     _recorded("run:gpunode_job:gpus", _HELD, "GPUs that a run has to itself.", HELD, 1.0),
     _recorded(
         "run:gpunode_gpu_useful:ratio",
-        f'sum by ({WORKLOAD}) ({LEDGER}{{state=~"compute|memory"}}) '
+        f'sum by ({WORKLOAD}) ({LEDGER}{{state="compute"}}) '
         f'/ on ({WORKLOAD}) (sum by ({WORKLOAD}) ({LEDGER}{{state!="free"}}) > 0)',
         "Share of the time of a run's GPUs that goes to arithmetic and memory.",
         {**HELD, **ledger(starved=0.25)},

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from alerts.examples import TRAINS, ledger
+from alerts.examples import TRAINS
 from alerts.model import Example, Threshold, Tier
 from alerts.promql import JOB
 from alerts.recording.parts import BY_SERVICE, SERVERS
 from alerts.recording.parts import LAUNCHES as LAUNCHED
 from alerts.settings import SERVER_LAUNCHES
 from alerts.thresholds.references import LEDGER
+from gpunode.gpu.activity import SHORT_GAPS
 from gpunode.verdict.causes.limits import LAUNCHES
+
+GAPS = series(SHORT_GAPS.name)
 
 KERNELS = (
     Threshold(
@@ -35,8 +38,6 @@ KERNELS = (
         tiers=(Tier(severity="ticket", threshold=LAUNCHES, after="30m"),),
         scope="job",
         of_owner=True,
-        example=Example(
-            fires={**TRAINS, **ledger(launch=0.5)}, quiet=ledger(launch=0.1), value=0.5
-        ),
+        example=Example(fires={**TRAINS, GAPS: 0.5}, quiet={GAPS: 0.1}, value=0.5),
     ),
 )

@@ -15,9 +15,7 @@ LINES: tuple[DashboardLine, ...] = (
         name="gpu_busy",
         group="data_ingestion",
         says="share of an hour in which the GPU had work",
-        signal=(
-            f'1 - sum by ({GPU}) (gpu:gpunode_gpu_seconds:rate1h{{state=~"starved|launch|idle"}})'
-        ),
+        signal=f'1 - sum by ({GPU}) (gpu:gpunode_gpu_seconds:rate1h{{state=~"starved|idle"}})',
         unit="percent",
         comparison="<",
         threshold=0.95,

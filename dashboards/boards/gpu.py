@@ -38,7 +38,7 @@ from gpunode.export import palette
 ONE = "{{instance}} GPU {{gpu}}"
 OF_COLLECTIVE = f"{GPU}, collective, between"
 TENSOR = active("tensor")
-USEFUL = of_time('{state=~"compute|memory"}')
+USEFUL = of_time('{state="compute"}')
 PEAK = of_gpus('gpunode_gpu_peak_flops_per_second{precision="half"}')
 
 

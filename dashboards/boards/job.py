@@ -749,7 +749,7 @@ JOB = Board(
                     "the node and the GPU lead to their dashboards.",
                     {
                         "Useful": (
-                            _ranks(_share("compute|memory"), ""),
+                            _ranks(_share("compute"), ""),
                             SHARE,
                         ),
                         "Waits": (_ranks(_share("blocked"), ""), SHARE),

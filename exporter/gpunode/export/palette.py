@@ -29,11 +29,9 @@ FAMILIES: Mapping[Family, Mapping[Urgency, str]] = {
 
 STATES: dict[str, str] = {
     "compute": FAMILIES["work"]["fine"],
-    "memory": FAMILIES["device"]["fine"],
     "communication": FAMILIES["network"]["soon"],
     "blocked": FAMILIES["peers"]["soon"],
     "copy": "#f6bb66",
-    "launch": FAMILIES["host"]["soon"],
     "starved": FAMILIES["data"]["soon"],
     "idle": FAMILIES["unknown"]["soon"],
     "free": "#5c5c64",
@@ -60,8 +58,8 @@ PHASES: dict[str, str] = {
     "step": STATES["compute"],
     "data": STATES["starved"],
     "checkpoint": CAUSES["checkpoint"],
-    "evaluation": STATES["memory"],
-    "compile": STATES["launch"],
+    "evaluation": FAMILIES["device"]["fine"],
+    "compile": FAMILIES["host"]["soon"],
     "other": STATES["idle"],
 }
 """The phases that training reports."""

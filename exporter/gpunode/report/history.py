@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from gpunode.report.prometheus import Labels, Moments, Prometheus
+
+K = TypeVar("K")
 
 HOUR = 3600
 DAY = 24 * HOUR
@@ -25,7 +27,12 @@ FAULT_RULE_INTERVAL = 15
 FAULT_WINDOW = 900
 """Seconds for which faults are counted together."""
 
-USEFUL = ("compute", "memory")
+USEFUL = ("compute",)
+FORMER = {"memory": "compute", "launch": "starved"}
+"""States that exporters up to 0.1 had, and of which they are part: a past has some."""
+
+IS_USEFUL = '{state=~"compute|memory"}'
+IS_LOST = '{state!~"compute|memory|free"}'
 NOT_USED = ("free", "idle", "unknown")
 """As on the dashboard Capacity: the states of GPU hours that were useful, and those in which no job
 ran. All but ``free`` are held."""
@@ -123,14 +130,14 @@ def _kilowatt_hours(by: str, series: str) -> Query:
     )
 
 
-WAITING = ("starved", "launch", "idle")
+WAITING = ("starved", "idle")
 """States in which a GPU that is held waits for its host or for its job."""
 
 DRAWN = "cluster:gpunode_gpu_power:by_state"
 ENERGY = _kilowatt_hours(" by (cluster)", "cluster:gpunode_gpu_power:watts")
 ENERGY_BY_STATE = _kilowatt_hours(" by (state)", DRAWN)
 ENERGY_BLOCKED = _kilowatt_hours("", f'{DRAWN}{{state="blocked"}}')
-ENERGY_WAITING = _kilowatt_hours("", f'{DRAWN}{{state=~"{"|".join(WAITING)}"}}')
+ENERGY_WAITING = _kilowatt_hours("", f'{DRAWN}{{state=~"starved|launch|idle"}}')
 
 _NODE_FAULT = 'node:gpunode_fault:level{fault!="gpu"}[WINDOW]'
 _GPU_FAULT = "gpu:gpunode_gpu_fault:level[WINDOW]"
@@ -148,7 +155,7 @@ GPU_FAULTS = Query(
 
 BY_USEFUL_SHARE = (
     'count_values("useful", round(sum by (cluster, instance, gpu, uuid) '
-    '(gpu:gpunode_gpu_seconds:rate30d{state=~"compute|memory"}), 0.1))'
+    f"(gpu:gpunode_gpu_seconds:rate30d{IS_USEFUL}), 0.1))"
 )
 """GPUs by the share of the 30 days before that was useful."""
 
@@ -415,11 +422,11 @@ class Asking:
 
     def _state(self, labels: Labels, at: int, hours: float) -> None:
         cluster = self.past.clusters.setdefault(labels.get("cluster", ""), {})
-        cluster.setdefault(at, {})[labels.get("state", "")] = hours
+        _add(cluster, at, state_of(labels), hours)
 
     def _job(self, labels: Labels, at: int, hours: float) -> None:
         job = self.past.jobs[_job(labels)]
-        state = labels.get("state", "")
+        state = state_of(labels)
         job.states[state] += hours
         if state != "free":
             job.held[at] += hours
@@ -469,7 +476,7 @@ class Asking:
         days.setdefault(at, {})[labels.get("version", "")] = seconds
 
     def _node(self, labels: Labels, _: int, hours: float) -> None:
-        self.past.nodes[_node(labels)].states[labels.get("state", "")] += hours
+        self.past.nodes[_node(labels)].states[state_of(labels)] += hours
 
     def _node_hours(self, labels: Labels, at: int, hours: float) -> None:
         node = self.past.nodes[_node(labels)]
@@ -478,11 +485,11 @@ class Asking:
         node.last = max(node.last, at)
 
     def _model(self, labels: Labels, _: int, hours: float) -> None:
-        _add(self.past.models, labels.get("name", ""), labels.get("state", ""), hours)
+        _add(self.past.models, labels.get("name", ""), state_of(labels), hours)
 
     def _namespace(self, labels: Labels, _: int, hours: float) -> None:
         name = labels.get("owner_namespace", "")
-        _add(self.past.namespaces, name, labels.get("state", ""), hours)
+        _add(self.past.namespaces, name, state_of(labels), hours)
 
     def _cause(self, labels: Labels, _: int, hours: float) -> None:
         self.past.causes[labels.get("cause", "")] += hours
@@ -497,7 +504,7 @@ class Asking:
         self.past.energy[labels.get("cluster", ""), at] += kilowatt_hours
 
     def _energy_by_state(self, labels: Labels, _: int, kilowatt_hours: float) -> None:
-        self.past.energy_by_state[labels.get("state", "")] += kilowatt_hours
+        self.past.energy_by_state[state_of(labels)] += kilowatt_hours
 
     def _blocked(self, labels: Labels, at: int, hours: float) -> None:
         nodes = self.past.blocked.setdefault((_job(labels), at), {})
@@ -525,7 +532,14 @@ class Asking:
             self.past.faults.setdefault(of, {})[at] = hours
 
 
-def _add(amounts: dict[str, Amounts], name: str, part: str, hours: float) -> None:
+def state_of(labels: Labels) -> str:
+    """The state of the ledger that a series is of, whatever version exported it."""
+    state = labels.get("state", "")
+    return FORMER.get(state, state)
+
+
+def _add(amounts: dict[K, Amounts], name: K, part: str, hours: float) -> None:
+    """Add hours to what is known: of the day of an update, there is a state under two names."""
     own = amounts.setdefault(name, {})
     own[part] = own.get(part, 0.0) + hours
 

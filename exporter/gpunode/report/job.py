@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from gpunode.report.history import HOUR, RULE_INTERVAL, Amounts
+from gpunode.report.history import HOUR, RULE_INTERVAL, Amounts, state_of
 from gpunode.report.prometheus import Labels, Prometheus, quoted
 from gpunode.report.runs import ENDED_AFTER, SLURM, JobName, Run, exact, runs, windows
 from gpunode.report.words import Unit, written
@@ -454,7 +454,8 @@ class _Asking:
     def time(self) -> None:
         past = self.past
         for labels, at, hours in self._windows(SECONDS):
-            past.states[at][labels.get("state", "")] = hours
+            state = state_of(labels)
+            past.states[at][state] = past.states[at].get(state, 0.0) + hours
         for labels, at, hours in self._windows(CAUSES):
             past.causes[at][labels.get("cause", "")] = hours
         past.gains = _gains((labels, hours) for labels, _, hours in self._windows(GAINS))
@@ -478,7 +479,7 @@ class _Asking:
     def now(self) -> None:
         """What the job is like at its end, which the mean of a long run hides."""
         past = self.past
-        past.states_now = _by(self._at_end(STATES_NOW), "state")
+        past.states_now = _states(self._at_end(STATES_NOW))
         past.causes_now = _by(self._at_end(CAUSES_NOW), "cause")
         past.stalled_now = _one(self._at_end(STALLED_NOW))
         past.awaited_now = sorted(
@@ -489,7 +490,7 @@ class _Asking:
 
         if self.run.goes_on and self.run.seconds > LATELY:
             past.lately = Lately(
-                _by(self._at_end(SECONDS, LATELY), "state"),
+                _states(self._at_end(SECONDS, LATELY)),
                 _by(self._at_end(CAUSES, LATELY), "cause"),
                 _gains(self._at_end(GAINS, LATELY)),
             )
@@ -539,7 +540,7 @@ class _Asking:
             known.get(place[:2]),
             statistics.median(others) if others else None,
             cause,
-            _by(self.server.at(asked, end), "state"),
+            _states(self.server.at(asked, end)),
         )
 
     def alerts(self) -> None:
@@ -583,6 +584,14 @@ def selecting(cluster: str, nodes: frozenset[str]) -> str:
 
 def _one(found: Iterator[tuple[Labels, float]]) -> float | None:
     return next((value for _, value in found), None)
+
+
+def _states(found: Iterable[tuple[Labels, float]]) -> Amounts:
+    """Hours by state of the ledger."""
+    hours: dict[str, float] = defaultdict(float)
+    for labels, spent in found:
+        hours[state_of(labels)] += spent
+    return hours
 
 
 def _by(found: Iterator[tuple[Labels, float]], label: str) -> Amounts:
@@ -669,7 +678,7 @@ def _brief(server: Prometheus, run: Run) -> EarlierRun:
         run.first,
         run.seconds - run.missing,
         round(_one(whole(MOST_GPUS)) or len(held)),
-        _by(whole(SECONDS), "state"),
+        _states(whole(SECONDS)),
         _by(whole(CAUSES), "cause"),
         _one(whole(STEPS)),
         _versions(server, run.job, run.end, selecting(run.job.cluster, nodes)),
@@ -713,7 +722,8 @@ def _others(server: Prometheus, past: RunPast) -> dict[JobName, Amounts]:
     for labels, hours in server.at(of_shape(past), past.run.end):
         job = JobName(*(labels.get(name, "") for name in JobName._fields))
         if str(job) not in own:
-            found.setdefault(job, {})[labels.get("state", "")] = hours
+            states = found.setdefault(job, {})
+            states[state_of(labels)] = states.get(state_of(labels), 0.0) + hours
     return found
 
 

@@ -38,7 +38,6 @@ OF_STATES: dict[str, str] = {
     "communication": REMEDIES["communication"].do,
     "blocked": REMEDIES["straggler"].do,
     "copy": REMEDIES["data_loading_copy"].do,
-    "launch": REMEDIES["kernel_launch"].do,
     "starved": "Profile the data loader and what else runs between steps.",
     "idle": "End the job when it is done; set an idle time-out for notebooks.",
     "unknown": "Give the exporter its sensors back: nobody knows what these hours went to.",
@@ -46,13 +45,11 @@ OF_STATES: dict[str, str] = {
 """By state of the ledger that is a loss, where no verdict names a cause."""
 
 STATES: dict[str, str] = {
-    "compute": "arithmetic",
-    "memory": "memory traffic",
+    "compute": "kernels of the job",
     "communication": "communication",
     "blocked": "waiting for peers",
     "copy": "copies to and from the host",
-    "launch": "gaps between small kernels",
-    "starved": "waiting for data or the host",
+    "starved": "waiting for data, launches or the host",
     "idle": "idling while held",
     "free": "held by nobody",
     "unknown": "what sensors could not tell",

@@ -55,16 +55,15 @@ def _shares(view: PeriodView) -> Iterator[Figure]:
     whole = sum(view.total.values())
     everything = _asked(view, "")
     is_held, is_used = '{state!="free"}', '{state!~"free|idle|unknown"}'
-    is_useful, is_lost = '{state=~"compute|memory"}', '{state!~"compute|memory|free"}'
     yield Figure("gpu_hours", "GPU hours", whole, "GPU hours", everything, "that there were")
     for name, title, of, states, note in (
         ("allocated", "Allocated", held, is_held, "held by jobs"),
         ("used", "Used", used, is_used, "a job was running"),
-        ("useful", "Useful", useful, is_useful, "arithmetic and memory traffic"),
+        ("useful", "Useful", useful, history.IS_USEFUL, "kernels ran"),
     ):
         share = ratio(of(view.total), whole)
         yield Figure(name, title, share, "share", f"{_asked(view, states)} / {everything}", note)
-    lost_hours = _asked(view, is_lost)
+    lost_hours = _asked(view, history.IS_LOST)
     yield Figure("lost", "Held without use", lost(view.total), "GPU hours", lost_hours, "GPU hours")
     if view.price is not None:
         yield Figure(
@@ -278,7 +277,7 @@ def energy(view: PeriodView) -> ReportSection:
                 ratio(useful_hours.get("energy", 0.0), useful_hours.get("useful", 0.0)),
                 "kWh",
                 f"{asked} / sum (sum_over_time(cluster:{history.LEDGER}"
-                f'{{state=~"compute|memory"}}[{view.window}]) and on (cluster) {by_cluster})',
+                f"{history.IS_USEFUL}[{view.window}]) and on (cluster) {by_cluster})",
                 "kWh",
             ),
             Figure(
@@ -295,7 +294,7 @@ def energy(view: PeriodView) -> ReportSection:
                 sum(by_state.get(state, 0.0) for state in history.WAITING) if by_state else None,
                 "kWh",
                 view.over(history.ENERGY_WAITING),
-                "starved, launch and idle",
+                "starved and idle",
             ),
         ),
         (_by_week(view, weeks),),

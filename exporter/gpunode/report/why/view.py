@@ -47,7 +47,6 @@ OWN_STATES = {
     "communication": "communicating",
     "blocked": "waiting for peers",
     "copy": "copying",
-    "launch": "in gaps between small kernels",
     "starved": "starved",
     "idle": "idle",
 }

@@ -6,13 +6,11 @@ const POINT = 20000; // and at its history: two points, the width of a hair
 const PATIENCE = 8000; // for an answer
 const SPANS = [600, 1800, 3600]; // seconds that the strips may show
 const STATES = [
-  ["compute", "arithmetic"],
-  ["memory", "waiting for its memory (HBM)"],
+  ["compute", "kernels of the job run"],
   ["communication", "moving data between GPUs or nodes"],
   ["copy", "copies between host and GPU"],
-  ["launch", "gaps between small kernels"],
   ["blocked", "spinning until a peer arrives"],
-  ["starved", "held, with nothing to run"],
+  ["starved", "held, and no kernel runs"],
   ["idle", "held, has run nothing for a while"],
   ["free", "no process"],
   ["unknown", "the sensors cannot tell"],
