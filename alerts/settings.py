@@ -472,6 +472,12 @@ COMPARED_BUSY = Setting(
     "Above this share of its time in a state, a GPU is busy with it.",
     "percent",
 )
+COMPARED_HBM = Setting(
+    "compared_hbm",
+    0.35,
+    "Above this share of its time with HBM active, a GPU is compared by its HBM's rate.",
+    "percent",
+)
 BEHIND_FROM = Setting(
     "behind_from",
     0.01,

@@ -25,7 +25,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from bench.offline import SCRAPE_EVERY
 from bench.report import Report, Result, machine
-from bench.truth.kernels import LONG_GAP
 from bench.truth.outcome import models
 from bench.truth.recorded_daemon import recorded_daemon
 from tests.daemon import SETTLE, Daemon, daemon
@@ -33,7 +32,7 @@ from tests.hardware.jobs import STEPS, hanging, named, training
 from tests.prometheus.incidents import FirstFired, alerting
 from tests.windows.recorded import Recorded, save
 
-STATE = {"matmul": "compute", "elementwise": "memory", "copy": "copy", "sleep": "starved"}
+STATE = {"matmul": "compute", "elementwise": "compute", "copy": "copy", "sleep": "starved"}
 
 CASES: tuple[tuple[float, dict[str, float]], ...] = (
     (0.05, {"matmul": 0.5, "sleep": 0.5}),
@@ -93,11 +92,10 @@ def workload(gpu: int = 0) -> Iterator[Workload]:
 
 def truth(done: Sequence[tuple[float, str]], begin: float, end: float) -> dict[str, float]:
     """Shares of the time from ``begin`` to ``end`` by state, from the workload's own log."""
-    shares = dict.fromkeys((*STATE.values(), "launch"), 0.0)
+    shares = dict.fromkeys(STATE.values(), 0.0)
     for (since, kind), (until, _) in pairwise(done):
         overlap = max(0.0, min(end, until) - max(begin, since))
-        short = kind == "sleep" and until - since < LONG_GAP
-        shares["launch" if short else STATE[kind]] += overlap / (end - begin)
+        shares[STATE[kind]] += overlap / (end - begin)
     return shares
 
 

@@ -1,4 +1,4 @@
-"""The ledger and the verdicts on programs whose every kernel was traced: ``make bench BENCH=ledger``.
+"""The ledger and the verdicts on traced programs: ``make bench BENCH=ledger``.
 
 ``tests/windows`` has what sensors measured of them and what the traces tell. The ledger was made
 with all of these in sight, but for those in ``drawn``: what ``bench.truth.generate`` wrote there

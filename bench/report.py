@@ -138,8 +138,8 @@ FIGURES = (
 
 ABOUT_FIGURES = (
     "The ledger is compared with traces of every kernel, the verdict with what each workload was "
-    "made to suffer from. All were measured on H200s, with a third of the random programs on H100s. "
-    "The workloads were known while the ledger and the verdicts were made. Expect "
+    "made to suffer from. All were measured on H200s, a third of the random programs on "
+    "H100s. The workloads were known while the ledger and the verdicts were made. Expect "
     "the accuracy of random programs of your own."
 )
 

@@ -31,9 +31,9 @@ SLOWEST = 60.0
 LARGEST = 1 << 30
 
 PATTERNS = (
-    ({"compute": 0.5, "memory": 0.2, "communication": 0.1, "blocked": 0.2}, {"straggler": 0.1}),
-    ({"compute": 0.4, "memory": 0.1, "starved": 0.3, "blocked": 0.2}, {"data_loading_cpu": 0.5}),
-    ({"compute": 0.5, "memory": 0.1, "launch": 0.3, "copy": 0.1}, {"kernel_launch": 0.6}),
+    ({"compute": 0.7, "communication": 0.1, "blocked": 0.2}, {"straggler": 0.1}),
+    ({"compute": 0.5, "starved": 0.3, "blocked": 0.2}, {"data_loading_cpu": 0.5}),
+    ({"compute": 0.6, "starved": 0.3, "copy": 0.1}, {"kernel_launch": 0.6}),
     ({"compute": 0.1, "idle": 0.9}, {"no_requests": 0.05}),
 )
 KINDS = ("training", "training", "training", "interactive")

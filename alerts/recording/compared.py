@@ -15,8 +15,7 @@ from alerts.examples import OF_GPU, OF_JOB, TRAIN, A, owner, series
 from alerts.model import FOR_HOURS, Given, Record, Series
 from alerts.promql import GPU, of_gpus, rate, state
 from alerts.recording.faults import INFO
-from alerts.settings import COMPARED_BUSY, COMPARED_LEAST, NEAR_POWER_LIMIT, THROTTLED
-from gpunode.verdict.causes.limits import MEMORY_BUSY
+from alerts.settings import COMPARED_BUSY, COMPARED_HBM, COMPARED_LEAST, NEAR_POWER_LIMIT, THROTTLED
 
 MODEL = "cluster, name"
 SERVICE = "cluster, owner_namespace, workload, user"
@@ -78,12 +77,12 @@ OF_NODES: tuple[Record, ...] = (
         labels=OF_GPU,
         interval=FOR_HOURS,
         expression=(
-            f"({rate(HBM)} > {MEMORY_BUSY}) / on ({GPU}) "
+            f"({rate(HBM)} > {COMPARED_HBM}) / on ({GPU}) "
             f"(max by ({GPU}) ({state('compute')}) > {COMPARED_BUSY}) "
             f"* on ({GPU}) ({of_gpus(HBM_CLOCK)} / on ({GPU}) ({of_gpus(HBM_CLOCK_MAX)} > 0))"
         ),
-        purpose="Share of its HBM's rate that a GPU reaches while its kernels run, if HBM limits them "
-        "most of the time.",
+        purpose="Share of its HBM's rate that a GPU reaches while its kernels run, if they use "
+        "it most of the time.",
         given=gpus_at(2e9, 2e9, share=0.75, own=0.5),
         results={A: 0.5},
     ),

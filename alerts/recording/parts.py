@@ -646,9 +646,10 @@ CONGESTED = "node:gpunode_infiniband_congestion:rate5m"
 
 _WORKLOAD = f"{NODE}, {OF_SERVICE}"
 _MODEL = f"max by ({GPU}, name) (gpunode_gpu_info)"
+_ALL_STARVED = f"max by ({GPU}) ({state('starved')})"
 _STARVED = (
-    f"clamp_min(max by ({GPU}) ({state('starved')}) "
-    f"- on ({GPU}) ({rate(SHORT_GAPS.name)} or on ({GPU}) 0 * max by ({GPU}) ({state('starved')})), 0)"
+    f"clamp_min({_ALL_STARVED} - on ({GPU}) "
+    f"({rate(SHORT_GAPS.name)} or on ({GPU}) 0 * {_ALL_STARVED}), 0)"
 )
 """Without short gaps between kernels, of which JobLaunchBound tells."""
 _SHARE = "gpu:gpunode_gpu_owner:share"

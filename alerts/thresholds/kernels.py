@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from alerts.examples import TRAINS
+from alerts.examples import TRAINS, series
 from alerts.model import Example, Threshold, Tier
 from alerts.promql import JOB
 from alerts.recording.parts import BY_SERVICE, SERVERS

@@ -25,19 +25,20 @@ def test_some_cause_is_right_whatever_the_gpu_did(family: str) -> None:
     known = {*CAUSES, "memory_allocation"}
     for seed in SEEDS:
         for state in (*STATES, "none"):
-            causes = expected(family, parameters(family, seed), {state: 1.0})
+            causes = expected(family, parameters(family, seed), {state: 1.0}, 0.0)
             assert causes
             assert known.issuperset(causes)
 
 
 def test_the_largest_loss_is_named_and_a_small_one_need_not_be() -> None:
     drawn_now = parameters("matmul", 1) | {"gap": "burn"}
-    assert expected("matmul", drawn_now, {"compute": 0.5, "starved": 0.5}) == [
+    assert expected("matmul", drawn_now, {"compute": 0.5, "starved": 0.5}, 0.1) == [
         "data_loading_cpu",
         "host_compute",
     ]
-    assert "none" in expected("matmul", drawn_now, {"compute": 0.88, "starved": 0.12})
-    assert expected("ddp", parameters("ddp", 1), {"blocked": 0.2, "communication": 0.7}) == [
+    assert "kernel_launch" in expected("matmul", drawn_now, {"starved": 0.5}, 0.4)
+    assert "none" in expected("matmul", drawn_now, {"compute": 0.88, "starved": 0.12}, 0.0)
+    assert expected("ddp", parameters("ddp", 1), {"blocked": 0.2, "communication": 0.7}, 0.0) == [
         "communication"
     ]
 

@@ -244,7 +244,7 @@ def trace(**kinds: list[list[float]]) -> Trace:
 
 def test_the_states_of_a_process_are_those_of_its_kernels_and_of_its_peers() -> None:
     own = trace(compute=[[0.0, 0.2]], copy=[[0.1, 0.4]], collective=[[0.4, 0.6]])
-    found = shares([kernels.states(own, [trace(collective=[[0.5, 0.6]])])], 0.0, 1.0)
+    found = shares([kernels.states(own, [trace(collective=[[0.5, 0.6]])])], 0.0, 1.0, moved=1e12)
     assert {state: round(share, 9) for state, share in found.items() if share > 1e-9} == {
         "compute": 0.2,
         "copy": 0.2,
@@ -256,10 +256,10 @@ def test_the_states_of_a_process_are_those_of_its_kernels_and_of_its_peers() -> 
 
 def test_processes_share_the_time_in_which_they_take_turns() -> None:
     one = kernels.states(trace(compute=[[0.0, 0.4]]), [])
-    other = kernels.states(trace(compute=[[0.0, 0.1]], memory=[[0.1, 0.5]]), [])
-    found = shares([one, other], 0.0, 1.0)
+    other = kernels.states(trace(compute=[[0.0, 0.1]], copy=[[0.1, 0.5]]), [])
+    found = shares([one, other], 0.0, 1.0, moved=1e12)
     assert found["compute"] == pytest.approx(0.5 * 5 / 9)
-    assert found["memory"] == pytest.approx(0.5 * 4 / 9)
+    assert found["copy"] == pytest.approx(0.5 * 4 / 9)
     assert found["starved"] == pytest.approx(0.5)
 
 

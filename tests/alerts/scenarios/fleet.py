@@ -315,6 +315,7 @@ class Fleet:
         for state in self.states:
             share = does.states.get(state, 0.0)
             out.counter("gpunode_gpu_seconds_total", share, state=state, **labels)
+        out.counter("gpunode_gpu_short_gaps_seconds_total", does.short_gaps, **labels)
         kind: Kind = here[0].job.kind if here else "unknown"
         out.gauge("gpunode_gpu_bottleneck", 1.0, cause=does.cause, **labels)
         out.gauge("gpunode_gpu_workload", 1.0, kind=kind, **labels)
@@ -388,7 +389,7 @@ class Fleet:
 def played(does: Behaviour, moment: Moment) -> Behaviour:
     """A behaviour with what a recorded window shows."""
     power = does.power if moment.watts is None else moment.watts / BOARD_WATTS
-    return replace(does, states=moment.states, power=power)
+    return replace(does, states=moment.states, short_gaps=moment.short_gaps, power=power)
 
 
 def _fill(expositions: Iterable[dict[Key, Course]]) -> None:

@@ -31,7 +31,10 @@ class Behaviour:
     """The driver's utilisation."""
 
     works: bool = True
-    """Whether the GPU computes, moves memory, launches, copies or communicates."""
+    """Whether the GPU computes, copies or communicates."""
+
+    short_gaps: float = 0.0
+    """How much of the time is ``starved`` in gaps that are short."""
 
     streak: bool = False
     """Whether every window is blocked."""
@@ -92,10 +95,10 @@ BLOCKED = Behaviour(
     phases={},
     cause="stalled_collective",
 )
-TRAINS = Behaviour(states=ledger(memory=0.2, communication=0.08, blocked=0.03))
+TRAINS = Behaviour(states=ledger(communication=0.08, blocked=0.03))
 FREE = replace(NOTHING, states={"free": 1.0}, power=0.11, process=False, holds=False, cause="none")
 SERVES = Behaviour(
-    states={"compute": 0.02, "memory": 0.03, "starved": 0.95},
+    states={"compute": 0.05, "starved": 0.95},
     power=0.2,
     busy=0.05,
     cause="no_requests",
@@ -108,27 +111,27 @@ BEHAVIOURS: Mapping[str, Behaviour] = {
     "trains": TRAINS,
     "accumulates": replace(
         TRAINS,
-        states=ledger(memory=0.2, starved=0.35),
+        states=ledger(starved=0.35),
         cause="host_compute",
         power=0.55,
         busy=0.65,
     ),
     "starves": replace(
         TRAINS,
-        states=ledger(memory=0.1, starved=0.6),
+        states=ledger(starved=0.6),
         cause="data_loading_cpu",
         power=0.35,
         busy=0.4,
         phases={"step": 0.4, "data": 0.6},
     ),
-    "straggles": replace(TRAINS, states=ledger(memory=0.2, starved=0.02), cause="thermal"),
+    "straggles": replace(TRAINS, states=ledger(starved=0.02), cause="thermal"),
     "waits for a straggler": replace(
-        TRAINS, states=ledger(memory=0.1, blocked=0.45), cause="straggler", power=0.55
+        TRAINS, states=ledger(blocked=0.45), cause="straggler", power=0.55
     ),
     "communicates": replace(
-        TRAINS, states=ledger(memory=0.1, communication=0.6), cause="communication", power=0.5
+        TRAINS, states=ledger(communication=0.6), cause="communication", power=0.5
     ),
-    "is a stage": replace(TRAINS, states=ledger(memory=0.2, blocked=0.3), cause="straggler"),
+    "is a stage": replace(TRAINS, states=ledger(blocked=0.3), cause="straggler"),
     "validates now and then": replace(TRAINS, phases={"step": 0.88, "evaluation": 0.12}),
     "diverges": replace(TRAINS, loss_grows=0.5),
     "trains on NaN": replace(TRAINS, finite=False),
@@ -141,7 +144,7 @@ BEHAVIOURS: Mapping[str, Behaviour] = {
     "starts": replace(NOTHING, phases={"other": 1.0}),
     "learns by reinforcement": replace(
         TRAINS,
-        states=ledger(memory=0.1, starved=0.6),
+        states=ledger(starved=0.6),
         cause="host_compute",
         power=0.35,
         busy=0.4,
@@ -161,7 +164,8 @@ BEHAVIOURS: Mapping[str, Behaviour] = {
     "is asked by nobody": replace(NOTHING, cause="no_requests"),
     "decodes": replace(
         SERVES,
-        states={"compute": 0.1, "memory": 0.75, "launch": 0.15},
+        states={"compute": 0.85, "starved": 0.15},
+        short_gaps=0.15,
         cause="memory_bandwidth",
         power=0.4,
         busy=0.99,
@@ -169,7 +173,7 @@ BEHAVIOURS: Mapping[str, Behaviour] = {
         latency=12.0,
     ),
     "shares its GPU": replace(
-        SERVES, states={"compute": 0.3, "memory": 0.2, "launch": 0.1, "starved": 0.4}, busy=0.6
+        SERVES, states={"compute": 0.5, "starved": 0.5}, short_gaps=0.1, busy=0.6
     ),
     "is tried out": replace(
         TRAINS, states={"compute": 0.12, "starved": 0.88}, cause="no_requests", power=0.2, busy=0.12
@@ -186,17 +190,25 @@ NUMBERS = ("power", "busy", "slower", "requests", "latency", "breaks", "loss", "
 """The options that are numbers, beside the states."""
 
 
+def behaviour_with(found: Behaviour, state: str, share: float) -> Behaviour:
+    """A behaviour with so much of one state, which takes time from the others."""
+    rest = 1.0 - found.states.get(state, 0.0)
+    scale = (1.0 - share) / rest if rest else 0.0
+    states = {name: spent * scale for name, spent in found.states.items()}
+    return replace(found, states={**states, state: share})
+
+
 def behaviour(name: str, options: Mapping[str, str]) -> Behaviour:
     """A row with a scenario's options; ``starved=0.3`` takes time from the other states."""
     if name not in BEHAVIOURS:
         raise LookupError(f"no behaviour is called {name!r}")
     found = BEHAVIOURS[name]
     for option, value in options.items():
-        if option in STATES:
-            rest = 1.0 - found.states.get(option, 0.0)
-            scale = (1.0 - float(value)) / rest if rest else 0.0
-            states = {state: share * scale for state, share in found.states.items()}
-            found = replace(found, states={**states, option: float(value)})
+        if option == "short_gaps":
+            found = behaviour_with(found, "starved", float(value))
+            found = replace(found, short_gaps=float(value))
+        elif option in STATES:
+            found = behaviour_with(found, option, float(value))
         elif option in ("cause", "reason"):
             found = replace(found, **{option: value})  # type: ignore[arg-type]
         elif option in NUMBERS:

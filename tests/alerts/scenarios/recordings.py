@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from gpunode.gpu.ledger import split
+from gpunode.gpu.ledger import short_gaps, split
 from tests.windows.programs import REHEARSED
 from tests.windows.recorded import FOLDER, Recorded, load
 
@@ -50,6 +50,9 @@ class Moment:
     """What a window shows."""
 
     states: Mapping[str, float]
+    short_gaps: float
+    """How much of the time is ``starved`` in gaps that are short."""
+
     watts: float | None
 
 
@@ -105,7 +108,8 @@ def windows(what: str, rank: int, seed: str) -> tuple[Moment, ...]:
 def _moment(one: Recorded) -> Moment:
     power = one.window.power
     watts = [drawn for _, drawn in power.samples] if power else []
-    shares = split(one.window).shares
+    shares = split(one.window)
+    short = shares["starved"] if short_gaps(one.window, shares) else 0.0
     total = sum(shares.values())
     states = {state: round(share / total, 6) for state, share in shares.items() if share}
-    return Moment(states, sum(watts) / len(watts) if watts else None)
+    return Moment(states, short, sum(watts) / len(watts) if watts else None)
