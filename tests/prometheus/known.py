@@ -28,7 +28,11 @@ SCRAPE_INTERVAL = 60
 GPUS = 8
 MODEL = "NVIDIA H200"
 MONTH = 30 * 24
-USEFUL = ("compute", "memory")
+USEFUL = ("compute",)
+FORMER = {"memory": "compute", "launch": "starved"}
+"""States of ten that older exporters have, and as what they count."""
+
+EXPORTED = (*STATES, *FORMER)
 GAINS = {"lower": 0.2, "estimate": 0.25, "upper": 0.3}
 """Share of what each cause was named for that would come back without it."""
 
@@ -70,6 +74,13 @@ class Job:
 
     working_hours: bool = False
     """Whether it holds its GPUs from 8 to 18 o'clock only."""
+
+    @property
+    def useful(self) -> float:
+        """Share of its time in which its kernels run."""
+        return sum(
+            share for state, share in self.shares.items() if FORMER.get(state, state) in USEFUL
+        )
 
     def hours(self) -> Iterator[int]:
         for hour in range(self.begin, self.end):
@@ -157,14 +168,14 @@ class Fleet:
         for job, hours in self.job_hours(first, last).items():
             found["free"] -= hours
             for state, share in job.shares.items():
-                found[state] += hours * share
+                found[FORMER.get(state, state)] += hours * share
         return dict(found)
 
     def useful_lately(self) -> dict[str, float]:
         """The share of the last 30 days that was useful, of each GPU of a node at the end."""
         found = {node: 0.0 for node, (_, end) in self.nodes.items() if end == self.hours}
         for job in self.jobs:
-            useful = sum(job.shares.get(state, 0.0) for state in USEFUL)
+            useful = job.useful
             hours = sum(hour >= self.hours - MONTH for hour in self.known(job.hours()))
             for node in job.nodes:
                 if node in found:
@@ -392,7 +403,7 @@ class Fleet:
                 of[node].append(job)
         for node, (begin, end) in self.nodes.items():
             states: dict[str, dict[int, float]] = {
-                state: dict.fromkeys(range(begin, end), 0.0) for state in STATES
+                state: dict.fromkeys(range(begin, end), 0.0) for state in EXPORTED
             }
             states["free"] = dict.fromkeys(range(begin, end), float(GPUS))
             for job in of[node]:
@@ -404,7 +415,7 @@ class Fleet:
                 yield {"instance": node, "state": state}, values
 
     def _of_all(self, more: dict[str, str], nodes: Collection[str]) -> Recorded:
-        whole = [dict.fromkeys(STATES, 0.0) for _ in range(self.hours)]
+        whole = [dict.fromkeys(EXPORTED, 0.0) for _ in range(self.hours)]
         for node, (begin, end) in self.nodes.items():
             for hour in range(begin, end):
                 whole[hour]["free"] += GPUS * (node in nodes)
@@ -414,7 +425,7 @@ class Fleet:
                 whole[hour]["free"] -= gpus
                 for state, share in job.shares.items():
                     whole[hour][state] += gpus * share
-        for state in STATES:
+        for state in EXPORTED:
             yield {**more, "state": state}, {hour: one[state] for hour, one in enumerate(whole)}
 
     def _by(self, label: str) -> Recorded:

@@ -64,6 +64,8 @@ HOSTILE = '<script>alert("1")</script>'
 TOLERANCE = 0.01
 TIMES = ("--from=2026-08-15", "--to=2026-08-29")
 
+# Some of its nodes have had an exporter of ten states: `memory` counts as `compute`, beside it or
+# not, and `launch` as `starved`.
 FLEET = Fleet(
     start=START,
     hours=END,
@@ -248,10 +250,7 @@ def test_hours_by_state_and_their_price(written: Written) -> None:
 
 def test_jobs_that_lost_most_and_what_would_give_it_back(written: Written) -> None:
     rows = written.rows("losers", "jobs")
-    lost = {
-        job.workload: hours * sum(s for state, s in job.shares.items() if state not in USEFUL)
-        for job, hours in truth().items()
-    }
+    lost = {job.workload: hours * (1.0 - job.useful) for job, hours in truth().items()}
     assert [row["job"] for row in rows] == sorted(lost, key=lambda name: -lost[name])
     for row in rows:
         assert near(row["lost"], lost[row["job"]])
@@ -275,24 +274,18 @@ def test_jobs_that_lost_most_and_what_would_give_it_back(written: Written) -> No
         ({"starved": 40, "idle": 30}, {"shm": 50}, ("starved", "shm", 40)),
         ({"starved": 40, "idle": 30}, {"shm": 20}, ("idle", "", 30)),
         ({"starved": 40}, {"shm": 30, "compile": 90}, ("starved", "compile", 30)),
-        ({"idle": 50, "launch": 45}, {"kernel_launch": 60}, ("idle", "", 50)),
-        ({"idle": 50, "launch": 55}, {"kernel_launch": 60}, ("launch", "kernel_launch", 55)),
-        ({"compute": 50, "launch": 5}, {"thermal": 40}, ("launch", "", 5)),
-        ({"unknown": 50, "launch": 5}, {}, ("unknown", "", 0)),
-        # A cause that takes a state above all others comes before those that take it as well.
+        ({"idle": 50, "starved": 55}, {"kernel_launch": 60}, ("starved", "kernel_launch", 55)),
+        ({"compute": 50, "copy": 5}, {"thermal": 40}, ("copy", "", 5)),
+        ({"unknown": 50, "copy": 5}, {}, ("unknown", "", 0)),
+        # The cause that takes most of a state comes first.
         (
-            {"launch": 2, "starved": 8},
+            {"starved": 10},
             {"kernel_launch": 2, "data_loading_cpu": 8},
             ("starved", "data_loading_cpu", 8),
         ),
-        ({"launch": 2, "starved": 3}, {"data_loading_cpu": 5}, ("starved", "data_loading_cpu", 5)),
-        # Short gaps in which a process sleeps, and no more than the verdict was there.
-        ({"launch": 50}, {"unexplained": 100}, ("launch", "unexplained", 50)),
-        (
-            {"launch": 40, "starved": 45},
-            {"data_loading_cpu": 50},
-            ("starved", "data_loading_cpu", 50),
-        ),
+        # No more than the verdict was there.
+        ({"starved": 50}, {"unexplained": 30}, ("starved", "unexplained", 30)),
+        ({"starved": 85}, {"data_loading_cpu": 50}, ("starved", "data_loading_cpu", 50)),
     ],
 )
 def test_what_would_give_back_most(
@@ -389,10 +382,7 @@ def test_the_bills_of_teams_add_up_to_the_whole(folder: Path) -> None:
     found = Written((folder / "report.json").read_text())
     rows = found.by("bills", "bills", "team")
     hours = {job.workload: held for job, held in truth().items()}
-    useful = {
-        job.workload: held * sum(job.shares.get(state, 0.0) for state in USEFUL)
-        for job, held in truth().items()
-    }
+    useful = {job.workload: held * job.useful for job, held in truth().items()}
     assert rows.keys() == {"models", "../../etc/passwd", "no team", "held by nobody"}
     assert near(rows["models"]["held"], hours["llm"] + hours["vision"])
     assert near(rows["models"]["held_cost"], 2.5 * (hours["llm"] + hours["vision"]))
@@ -541,11 +531,7 @@ def test_training_over_weeks(written: Written) -> None:
     for week, (first, last) in zip(weeks, ((14, 21), (21, 28)), strict=True):
         of = truth(first * DAY, last * DAY)
         held = sum(h for job, h in of.items() if job.kind == "training")
-        useful = sum(
-            h * sum(job.shares.get(state, 0.0) for state in USEFUL)
-            for job, h in of.items()
-            if job.kind == "training"
-        )
+        useful = sum(h * job.useful for job, h in of.items() if job.kind == "training")
         assert near(week["held"], held)
         assert near(week["useful"], useful / held)
     (slower,) = written.rows("training", "step_regressions")
@@ -1179,7 +1165,11 @@ def test_a_busy_server_is_asked_again_and_a_small_one_for_less(run: Run, url: st
     whole = run(url, "--from=2026-08-24", "--to=2026-08-29", "--format=json", "--output=-")
     assert most > 2
     assert small.code == 0
-    assert Written(small.out).whole["sections"] == Written(whole.out).whole["sections"]
+    sections, others = (
+        json.loads(found.out, parse_float=lambda text: float(f"{float(text):.9g}"))["sections"]
+        for found in (small, whole)
+    )
+    assert sections == others  # but for the order in which hours are added
 
 
 def test_who_asks_is_shown_as_the_server_wants(

@@ -374,7 +374,7 @@ def test_what_an_owner_gets_back_is_the_sum_of_his_jobs() -> None:
     first = job(of, "first", states={"starved": 4.0, "compute": 4.0})
     first.causes["shm"] = 100.0
     job(of, "second", states={"idle": 8.0})
-    job(of, "third", states={"launch": 1.0, "compute": 7.0})
+    job(of, "third", states={"starved": 1.0, "compute": 7.0})
     rows = table(told(of, price=3), "losers", "owners")
     (back,) = cells(rows, "given_back")
     assert back == pytest.approx(

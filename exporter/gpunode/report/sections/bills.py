@@ -154,13 +154,12 @@ def _whole(view: PeriodView) -> tuple[Figure, ...]:
         return ()
     ledger = f"cluster:{history.LEDGER}"
     found = []
-    for name, title, states in (
-        ("price", "Price of all", tuple(view.total)),
-        ("price_useful", "of useful", history.USEFUL),
-        ("price_lost", "of held without use", LOST),
-        ("price_free", "of held by nobody", ("free",)),
+    for name, title, states, which in (
+        ("price", "Price of all", tuple(view.total), ""),
+        ("price_useful", "of useful", history.USEFUL, history.IS_USEFUL),
+        ("price_lost", "of held without use", LOST, history.IS_LOST),
+        ("price_free", "of held by nobody", ("free",), '{state="free"}'),
     ):
-        which = "" if name == "price" else f'{{state=~"{"|".join(states)}"}}'
         asked = f"sum (sum_over_time({ledger}{which}[{view.window}])) * {view.price:g}"
         hours = sum(view.total.get(state, 0.0) for state in states)
         found.append(
