@@ -18,6 +18,9 @@ WINDOW = "$__rate_interval"
 """At least four scrapes, and no less than the time between two points of a graph:
 https://grafana.com/docs/grafana/latest/datasources/prometheus/template-variables/"""
 
+USEFUL = 'state=~"compute|memory"'
+"""Also of what exporters up to 0.1 recorded, which had ``memory`` beside ``compute``."""
+
 LOST = 'state!~"compute|memory|free"'
 """The time of the GPUs that jobs hold in which they do not work."""
 

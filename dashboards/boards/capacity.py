@@ -24,12 +24,11 @@ from dashboards.panels import (
     lines,
     rows_of,
 )
-from dashboards.queries import LOST, NAMESPACES, NO_NAMESPACE, Query, selected
+from dashboards.queries import LOST, NAMESPACES, NO_NAMESPACE, USEFUL, Query, selected
 from dashboards.variables import budget, currency, datasource, of_many, price
 from gpunode.export import palette
 
 HOURS = "rate1h_hourly"
-USEFUL = 'state=~"compute|memory"'
 USED = 'state!~"free|idle|unknown"'
 HELD = 'state!="free"'
 IDLE = 'state="idle"'

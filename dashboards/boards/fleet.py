@@ -24,7 +24,7 @@ from dashboards.panels import (
     lines,
     rows_of,
 )
-from dashboards.queries import LOST, NAMESPACES, NO_NAMESPACE, Query, joined, selected
+from dashboards.queries import LOST, NAMESPACES, NO_NAMESPACE, USEFUL, Query, joined, selected
 from dashboards.variables import datasource, of_many
 from gpunode.export import palette
 from gpunode.verdict.causes import NONE
@@ -35,7 +35,6 @@ LEDGER = "namespace:gpunode_gpu_seconds:rate5m"
 HOURLY = "namespace:gpunode_gpu_seconds:rate1h_hourly"
 OF_CLUSTERS = "cluster:gpunode_gpu_seconds:rate5m"
 VERDICTS = "namespace:gpunode_gpu_bottleneck:count"
-USEFUL = 'state=~"compute|memory"'
 HELD = 'state!="free"'
 BOUNDING = sorted(cause.name for cause, _ in BOUNDS)
 HELD_UP = f'cause!~"{"|".join((NONE.name, NO_REQUESTS.name, *BOUNDING))}"'

@@ -22,7 +22,7 @@ CAUSES = {
         "starved": "data_loading_storage",
         "idle": "unexplained",
     },
-    "serving": {"idle": "no_requests", "launch": "kernel_launch"},
+    "serving": {"idle": "no_requests", "starved": "kernel_launch"},
 }
 """What the verdicts call that to which each state of GPUs is lost here, by the kind of work."""
 
@@ -104,10 +104,10 @@ def recorded(at: int, age: float, jobs: int) -> Iterator[tuple[str, dict[str, st
 def _trains(age: float) -> Shares:
     """A team that trains day and night and waits less from week to week."""
     waits = {"communication": 6.0, "blocked": 2 + 3 * age, "starved": 4 + 3 * age, "idle": 2.0}
-    return {"compute": 26 - 6 * age, "memory": 12.0, **waits}
+    return {"compute": 38 - 6 * age, **waits}
 
 
 def _serves(at: int) -> Shares:
     """A team that serves people, who sleep at night."""
     awake = 0.5 + 0.5 * math.sin((at / 3600 % 24 - 9) / 24 * 2 * math.pi)
-    return {"compute": 3 + 5 * awake, "memory": 1 + 3 * awake, "idle": 8 - 7 * awake, "launch": 1.0}
+    return {"compute": 4 + 8 * awake, "idle": 8 - 7 * awake, "starved": 1.0}
