@@ -12,13 +12,14 @@ from dataclasses import dataclass, field
 from random import Random
 
 from tests.serving.scheduler import Planned, Scheduler, Setting
+from tests.verdict.stage import HBM, SHORT
 
 BANDWIDTH = 3.35e12 * 0.8
 FLOPS = 989e12 * 0.6
 """What a kernel reaches of an H100's HBM and BF16 peak."""
 
 SHORT_GAP = 0.02
-"""Seconds of a gap between kernels up to which the ledger calls it ``launch``."""
+"""Seconds of a gap between kernels up to which nothing but a launch fits."""
 
 IDLE_AFTER = 10.0
 """As ``gpunode.gpu.ledger.IDLE_AFTER``."""
@@ -63,9 +64,9 @@ class SimulatedEngine:
         setting = self.setting
         read = 2.0 * setting.parameters + self.scheduler.used * setting.cache_bytes
         reads, computes = read / BANDWIDTH, 2.0 * setting.parameters * step.tokens / FLOPS
-        self.spent["memory" if reads >= computes else "compute"] += max(reads, computes)
+        self.spent[HBM if reads >= computes else "compute"] += max(reads, computes)
         host = setting.host * self.random.uniform(0.7, 1.3)
-        self.spent["launch" if host < SHORT_GAP else "starved"] += host
+        self.spent[SHORT if host < SHORT_GAP else "starved"] += host
         self.now += max(reads, computes) + host
         self.worked += max(reads, computes) + host
         self.rested = 0.0

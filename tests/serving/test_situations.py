@@ -82,7 +82,7 @@ def host_bound(random: Random) -> Setting:
     )
 
 
-def none(random: Random) -> Setting:
+def memory_bandwidth(random: Random) -> Setting:
     """Enough people, and room for all."""
     return Setting(
         random.uniform(7e9, 30e9),
@@ -104,7 +104,7 @@ SITUATIONS: tuple[Callable[[Random], Setting], ...] = (
     batch_small,
     prefill_interference,
     host_bound,
-    none,
+    memory_bandwidth,
     no_requests,
 )
 

@@ -82,7 +82,8 @@ class Actor:
 
 SHORT = "short gaps"
 HBM = "HBM"
-"""Of an actor's states: ``starved`` in short gaps, and ``compute`` in which HBM is at its limit."""
+"""Of an actor's states: ``starved`` in short gaps, and ``compute`` in which HBM is at its limit,
+where tensor cores are in the rest of it."""
 
 LIMIT = 0.8
 """The share of the time for which HBM is active there."""
@@ -105,7 +106,7 @@ class Sources:
         self.actor = actor
         self.clock = clock
         self.ledger = dict.fromkeys(STATES, 0.0)
-        self.short_gaps = self.streak = self.hbm = 0.0
+        self.short_gaps = self.streak = self.hbm = self.tensor = 0.0
         self.counted: dict[Labelled, float] = {}
         self.before = clock.monotonic()
         self.reads = 0
@@ -130,6 +131,7 @@ class Sources:
             self.ledger[state] += share * seconds
         self.short_gaps += actor.states.get(SHORT, 0.0) * seconds
         self.hbm += LIMIT * actor.states.get(HBM, 0.0) * seconds
+        self.tensor += LIMIT * actor.states.get("compute", 0.0) * seconds
         still = actor.states.get("blocked", 0.0) >= STANDS_STILL
         self.streak = self.streak + seconds if still else 0.0
         for series, rate in actor.rates.items():
@@ -159,6 +161,7 @@ class Sources:
         ]
         if HBM in actor.states and (ACTIVE, ("dram",)) not in actor.rates:
             samples.append(Sample(ACTIVE, (*at, "dram"), self.hbm))
+            samples.append(Sample(ACTIVE, (*at, "tensor"), self.tensor))
         if actor.memory:
             samples.append(Sample(MEMORY_USED, at, actor.memory[self.reads % len(actor.memory)]))
         self.reads += 1
