@@ -19,7 +19,7 @@ WINDOW = "$__rate_interval"
 https://grafana.com/docs/grafana/latest/datasources/prometheus/template-variables/"""
 
 USEFUL = 'state=~"compute|memory"'
-"""Also of what exporters up to 0.1 recorded, which had ``memory`` beside ``compute``."""
+"""A past may have ``memory``, of exporters with ten states."""
 
 LOST = 'state!~"compute|memory|free"'
 """The time of the GPUs that jobs hold in which they do not work."""

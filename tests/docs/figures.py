@@ -257,8 +257,8 @@ LOSSES: dict[str, tuple[str, ...]] = {
     f"blocked ≥ {LOST:g}": ("straggler", "stalled_collective", "no_requests"),
     f"copy ≥ {LOST:g}": ("data_loading_copy",),
     f"communication ≥ {COMMUNICATES:g}": ("communication",),
-    f"launch ≥ {LAUNCHES:g}": ("kv_full", "host_bound", "kernel_launch"),
-    f"launch ≥ {LOST:g}": ("memory_allocation",),
+    f"short gaps ≥ {LAUNCHES:g}": ("kv_full", "host_bound", "kernel_launch"),
+    f"short gaps ≥ {LOST:g}": ("memory_allocation",),
     f"clocks held down ≥ {THROTTLED_SHARE:g}": ("thermal", "power"),
 }
 """By the loss, the causes that need no other explanation."""
@@ -326,7 +326,7 @@ def verdict() -> str:
     drawn += [
         _text(f"{', '.join(OF_SLEEP)}: also", left, foot + 18, size=12, colour=QUIET),
         _text(
-            f"launch ≥ {LAUNCHES:g} while the process sleeps",
+            f"short gaps ≥ {LAUNCHES:g} while the process sleeps",
             left,
             foot + 34,
             size=12,

@@ -29,7 +29,7 @@ FAULT_WINDOW = 900
 
 USEFUL = ("compute",)
 FORMER = {"memory": "compute", "launch": "starved"}
-"""States that exporters up to 0.1 had, and of which they are part: a past has some."""
+"""States that a past may have of exporters with ten, and as what they count."""
 
 IS_USEFUL = '{state=~"compute|memory"}'
 IS_LOST = '{state!~"compute|memory|free"}'
