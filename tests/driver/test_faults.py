@@ -356,7 +356,7 @@ def test_without_gpm_the_ledger_rests_on_utilisation_and_power(old_fake: FakeDri
     with watching(old_fake) as running, ThreadPoolExecutor(4) as side_by_side:
         found = list(side_by_side.map(lambda gpu: shares(running, gpu), range(4)))
         sensors = by_label(scrape(running), "gpunode_gpu_ledger_sensor", "sensor", gpu="0")
-    for state, share in zip(("compute", "memory", "unknown", "free"), found, strict=True):
+    for state, share in zip(("compute", "compute", "unknown", "free"), found, strict=True):
         assert share[state] == pytest.approx(1, abs=0.01)
     assert sensors["gpm"] == 0
     assert sensors["utilization"] == 1

@@ -110,7 +110,7 @@ def test_readings_that_differ_by_a_hair_give_shares_that_differ_by_a_hair() -> N
 
 SIGNATURES: dict[str, tuple[dict[str, float], float]] = {
     "compute": ({"graphics": 1, "sm": 0.97, "tensor": 0.9, "dram": 0.17}, 690),
-    "memory": ({"graphics": 1, "sm": 0.95, "dram": 0.86}, 480),
+    "elementwise": ({"graphics": 1, "sm": 0.95, "dram": 0.86}, 480),
     "nvlink": (
         {
             "graphics": 1,
