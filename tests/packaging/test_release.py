@@ -193,6 +193,7 @@ def test_pypi_would_take_both(python: list[Path]) -> None:
     assert checked.stdout.count("PASSED") == 2
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("given", "image"),
     [
