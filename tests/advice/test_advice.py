@@ -68,7 +68,7 @@ def test_there_are_scenarios_of_which_nobody_is_told() -> None:
 
 
 @pytest.mark.integration
-@pytest.mark.sweep(5)
+@pytest.mark.sweep(25)
 @pytest.mark.parametrize("name", QUIET)
 def test_no_drain_is_advised_where_nobody_is_to_be_told(name: str) -> None:
     advised = [by_daemon(node) for node in moments(name, SCENARIOS[name])]
@@ -77,7 +77,7 @@ def test_no_drain_is_advised_where_nobody_is_to_be_told(name: str) -> None:
 
 
 @pytest.mark.integration
-@pytest.mark.sweep(5)
+@pytest.mark.sweep(25)
 @pytest.mark.parametrize("name", OTHERWISE)
 def test_no_drain_is_advised_where_nobody_is_told_of_hardware(name: str) -> None:
     assert not any(by_daemon(node).drain for node in moments(name, SCENARIOS[name]))

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from gpunode.cli.loader import load
-from gpunode.cli.reporting import period
+from gpunode.cli.report import period
 from gpunode.cli.settings.report import ReportSettings
 from gpunode.report.billing import Billing, parse
 from gpunode.report.history import HOUR
