@@ -61,7 +61,12 @@ def test_windows_are_those_of_a_gpu_that_opened_since(tmp_path: Path) -> None:
 
 def test_whatever_can_be_drawn_can_be_built() -> None:
     """Without PyTorch, by what the sources say that they build."""
-    modules = ("gpu_work", "troubles", "exchanges")
+    modules = ("gpu_work", "libraries", "troubles", "exchanges")
     sources = [Path(drawn.__file__).with_name(f"{name}.py").read_text() for name in modules]
     built = re.findall(r'^@builds\("(\w+)"\)', "".join(sources), re.MULTILINE)
     assert sorted(built) == sorted(FAMILIES)
+    of_libraries = Path(drawn.__file__).with_name("libraries.py").read_text()
+    assert all(
+        f'"{name}"' in of_libraries or f'"library {name}"' in of_libraries
+        for name in drawn.LIBRARIES
+    )

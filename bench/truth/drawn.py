@@ -398,6 +398,28 @@ def _mixture_host(chance: random.Random) -> Parameters:
     }
 
 
+LIBRARIES = (
+    *("GPT2", "GPTNeoX", "Llama", "BERT"),
+    *("resnet50", "convnext_tiny", "vit_small_patch16_224", "efficientnet_b0"),
+    *("GAT", "GPyTorch", "e3nn", "Numba", "Diffrax", "JAX", "CuPy"),
+)
+"""What ``libraries`` runs: models of transformers, with peft's adapters or without, of timm, PyG,
+GPyTorch and e3nn, and programs of Numba, Diffrax, JAX and CuPy."""
+
+
+def _libraries(chance: random.Random) -> Parameters:
+    return {
+        "of": chance.choice(LIBRARIES),
+        "batch": _size(chance, 1, 64),
+        "length": _size(chance, 32, 512, 8),
+        "half": chance.random() < 0.6,
+        "training": chance.random() < 0.7,
+        "adapters": chance.random() < 0.3,
+        "generates": chance.random() < 0.3,
+        **_pace(chance, 0.4),
+    }
+
+
 KINDS_OF_COLLECTIVES = (
     "all_reduce",
     "all_gather",
@@ -495,6 +517,7 @@ FAMILIES: dict[str, Family] = {
     "offload": Family(_offload),
     "mixture": Family(_mixture),
     "mixture_host": Family(_mixture_host),
+    "libraries": Family(_libraries),
     "shared_gpu": Family(_shared, copies=2, room="shared"),
     "launcher": Family(_launcher, copies=2, environment=UNJOINED, room="launcher"),
     "launcher_pair": Family(_launcher, gpus=2, room="launcher_pair"),

@@ -6,12 +6,12 @@ import os
 
 import torch
 
-from bench.truth import drawn, exchanges, gpu_work, troubles
+from bench.truth import drawn, exchanges, gpu_work, libraries, troubles
 from bench.truth.drawn import PROGRAM
 from bench.truth.pieces import BUILD, paced, work
 from bench.truth.rank import Rank, Step
 
-__all__ = ["exchanges", "gpu_work", "troubles"]
+__all__ = ["exchanges", "gpu_work", "libraries", "troubles"]
 
 
 def program(rank: Rank) -> Step:
