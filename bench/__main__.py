@@ -172,11 +172,18 @@ def repository() -> Iterator[tuple[str, Report]]:
     yield "36-repository", repository.repository()
 
 
+def steadiness() -> Iterator[tuple[str, Report]]:
+    """Without a GPU: how often verdicts change while the same goes on, in a minute."""
+    from bench import steadiness
+
+    yield "37-steadiness", steadiness.steadiness()
+
+
 GROUPS = {
     group.__name__.replace("_", "-"): group
     for group in (
         *(gpu, gpus, truth, hangs, nodes, anywhere, ledger, gain, soak, review, forecasts),
-        *(serving, slow_nodes, updates, image, release, helpers, repository),
+        *(serving, slow_nodes, updates, image, release, helpers, steadiness, repository),
     )
 }
 

@@ -155,3 +155,22 @@ def test_evidence_of_a_verdict_that_stands_is_kept_up_to_date() -> None:
     actor.gauges = {**PREPARES, job.LOADER_THREAD: 0.9}
     stage.play(10)
     assert 0.9 in [evidence.value for evidence in stage.verdict().evidence]
+
+
+def test_a_cause_at_its_limit_in_bursts_is_named_for_as_long_as_its_loss_is_the_same() -> None:
+    actor = Actor(0, {"starved": 0.5, "compute": 0.5}, rates={(job.PRESSURE_WAITING, ("io",)): 0.4})
+    stage = Stage(actor)
+    stage.play(60)
+    assert stage.causes == ["data_loading_storage"]
+    for _ in range(4):
+        actor.rates = {(job.PRESSURE_WAITING, ("io",)): 0.0}
+        stage.play(120)
+        assert stage.causes == ["data_loading_storage"]
+        actor.rates = {(job.PRESSURE_WAITING, ("io",)): 0.4}
+        stage.play(30)
+    actor.rates = {(job.PRESSURE_WAITING, ("io",)): 0.0}
+    stage.play(400)
+    assert stage.causes == ["unexplained"], "five minutes without any evidence"
+    actor.states, actor.rates = {"compute": 1.0}, {}
+    stage.play(60)
+    assert stage.causes == ["none"]

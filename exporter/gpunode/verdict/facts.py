@@ -13,6 +13,9 @@ from gpunode.source import Key
 At = tuple[str, str]
 """A GPU: its index and its UUID."""
 
+LATEST = 4.5
+"""Seconds over which it is seen what a GPU does at the moment: two windows."""
+
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:

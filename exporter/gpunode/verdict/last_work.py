@@ -9,8 +9,7 @@ from gpunode.gpu import GPU
 from gpunode.gpu.activity import SECONDS
 from gpunode.holders.owner import Started
 from gpunode.metric import Metric
-from gpunode.verdict.facts import At, Facts
-from gpunode.verdict.waiting import LATEST
+from gpunode.verdict.facts import LATEST, At, Facts
 
 WORK = ("compute", "communication", "copy")
 """States of the ledger in which a job gets on."""

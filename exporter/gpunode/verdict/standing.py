@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpunode.holders.owner import Started
 from gpunode.verdict.case import Case
 from gpunode.verdict.causes.cause import BOUND
-from gpunode.verdict.facts import At
+from gpunode.verdict.facts import LATEST, At
 from gpunode.verdict.judge import Verdict
-from gpunode.verdict.waiting import LATEST
 
 STEADY = 30.0
 """Seconds for which a verdict stands at least on a GPU that does what it usually does."""
@@ -32,6 +31,10 @@ EXPLAINED = 20.0
 """Seconds within which all is known that explains time without work: its sources are read every
 10 s. Meanwhile one explanation may follow another; and what says more of the same loss may follow
 what says less for ``STEADY`` seconds, as its evidence may be changes that must be seen."""
+
+REMEMBERED = 300.0
+"""Seconds for which a cause is named for a loss that stays the same, after the last evidence for
+it: a disk or a CPU that is at its limit in bursts is about its threshold between them."""
 
 MOVED = 0.25
 VARIES = 3.0
@@ -69,6 +72,9 @@ class Standing:
     varies: float = 0.0
     """The mean distance between the last windows and the usual."""
 
+    evidence: float = -math.inf
+    """When (monotonic) it was last found."""
+
     doubted: int = 0
     doubted_since: float = math.inf
     """Verdicts in a row that named another cause, and when the first of them fell."""
@@ -105,13 +111,19 @@ class Standings:
         processes = frozenset((process.pid, process.start) for process in started)
         standing = self._standing.get(case.at)
         if standing is None or _changed_hands(standing.processes, processes):
-            self._standing[case.at] = Standing(found[0], processes, latest, case.shares, now)
+            self._standing[case.at] = Standing(
+                found[0], processes, latest, case.shares, now, evidence=now
+            )
             return found[0]
         standing.processes = processes
         cause = standing.verdict.cause
         same = next((verdict for verdict in found if verdict.cause is cause), None)
         if same is not None:
-            standing.verdict = same
+            standing.verdict, standing.evidence = same, now
+        elif found[0].cause.uncertain and _is_remembered(standing, latest, now):
+            standing.verdict = replace(standing.verdict, share=found[0].share)
+            standing.learn(latest)
+            return standing.verdict
         if found[0].cause is cause:
             standing.doubted, standing.doubted_since = 0, math.inf
         else:
@@ -122,7 +134,8 @@ class Standings:
                 if standing.moved(latest):
                     usual, began = latest, now
                 self._standing[case.at] = Standing(
-                    found[0], processes, usual, case.shares, began, now, standing.varies
+                    *(found[0], processes, usual, case.shares, began, now, standing.varies),
+                    evidence=now,
                 )
                 return found[0]
         standing.learn(latest)
@@ -131,6 +144,13 @@ class Standings:
     def forget_others(self, gpus: Iterable[At]) -> None:
         """Forget all GPUs but these."""
         self._standing = {at: self._standing[at] for at in gpus if at in self._standing}
+
+
+def _is_remembered(standing: Standing, latest: Mapping[str, float], now: float) -> bool:
+    """Whether a cause still explains the same loss, though nothing shows it at this moment."""
+    cause = standing.verdict.cause
+    of_limits = cause.explains and not (cause.uncertain or cause.ends_by_itself)
+    return of_limits and now - standing.evidence < REMEMBERED and not standing.moved(latest)
 
 
 def distance(one: Mapping[str, float], other: Mapping[str, float]) -> float:

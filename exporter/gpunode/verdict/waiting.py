@@ -14,7 +14,7 @@ from gpunode.jobs import steps
 from gpunode.verdict.case import WaitedFor
 from gpunode.verdict.causes.cause import BOUND
 from gpunode.verdict.causes.host import EXPLAINED, GOES_ON, THREAD_BUSY, WRITES
-from gpunode.verdict.facts import At, Facts
+from gpunode.verdict.facts import LATEST, At, Facts
 from gpunode.verdict.reasons import (
     CHECKPOINTING,
     COMPUTING,
@@ -44,9 +44,6 @@ THROUGHOUT = 0.9
 
 RECENT = 7.0
 """Seconds over which it is seen who waits."""
-
-LATEST = 4.5
-"""Seconds over which it is seen what the others do: two windows."""
 
 SAVES = 5e6
 """From this many bytes per second in write calls, a process for which others wait all the time

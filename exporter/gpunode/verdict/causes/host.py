@@ -22,6 +22,7 @@ from gpunode.verdict.causes.cause import (
 from gpunode.verdict.causes.limits import LAUNCHES
 from gpunode.verdict.engine import USES as OF_ENGINE
 from gpunode.verdict.engine import engine_of, nobody_asks
+from gpunode.verdict.facts import LATEST
 from gpunode.verdict.guidance import Guidance
 from gpunode.verdict.workload import WORKLOAD
 
@@ -313,7 +314,8 @@ NO_REQUESTS = Cause(
 
 def _stopped(case: Case) -> Iterator[Evidence]:
     stopped = case.now(job.STOPPED)
-    if stopped and case.without_work >= RUNS_NOTHING:
+    latest = case.facts.recent(LATEST).shares(case.at)
+    if stopped and latest.get("starved", 0.0) + latest.get("idle", 0.0) >= RUNS_NOTHING:
         yield case.evidence(job.STOPPED, stopped, 1.0, "processes on the GPU that are stopped")
 
 
@@ -332,7 +334,7 @@ STOPPED = Cause(
         Explains(_stopped, rank=10, of_idle=True),
         Explains(_uninterruptible, rank=120),
     ),
-    uses=(job.BLOCKED, job.HOST_CPUS, job.STOPPED),
+    uses=(SECONDS, job.BLOCKED, job.HOST_CPUS, job.STOPPED),
     guidance=Guidance(
         "now",
         "at a standstill: the process is stopped, or waits in the kernel",
