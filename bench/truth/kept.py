@@ -14,9 +14,6 @@ from typing import Any
 from bench.truth.launch import Placed
 from tests.windows.recorded import Recorded, load, save
 
-LONG = 1.0
-"""Seconds of a window that is none of a burst."""
-
 
 @dataclass(slots=True)
 class Kept:

@@ -19,7 +19,7 @@ from typing import Any
 from bench.report import version
 from bench.truth.drawn import parameters, series, split_name
 from bench.truth.expected import expected
-from bench.truth.kept import LONG, Kept
+from bench.truth.kept import Kept
 from bench.truth.kernels import Intervals, Trace, kind_of, shares, short_gaps, states
 from bench.truth.launch import Placed, launch
 from bench.truth.recorder import Closed, Windows
@@ -33,7 +33,7 @@ from tests.windows.recorded import Recorded
 PATIENCE = 60.0
 """The longest time that a series may take to load, and to begin."""
 
-PREPARE = 20.0
+PREPARE = 45.0
 """The longest time that a program may take to get ready, to stop or to save its trace."""
 
 WARM = 0.3
@@ -274,7 +274,7 @@ class Lane:
     def _enough(self, gpu: int, traced: float) -> bool:
         """Whether as many windows as are wanted lie in the time traced."""
         inside = self.windows.of(gpu, traced + 0.15)
-        return sum(each.recorded.window.seconds > LONG for each in inside) >= WINDOWS
+        return len(inside) >= WINDOWS
 
     def _keep(
         self, one: Running, every: Sequence[Looks], begin: float, stop: float, spent: str

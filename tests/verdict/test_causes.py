@@ -91,6 +91,9 @@ def told(actor: Actor) -> Judgement:
     return verdict
 
 
+NOT_PINNED = "data_loading_copy"
+
+
 @with_each(
     [
         # Nothing explains it.
@@ -139,6 +142,9 @@ def told(actor: Actor) -> Judgement:
         # Copies.
         (Actor(0, {"compute": 0.15, "copy": 0.85}, rates=BATCHES), "data_loading_copy"),
         (Actor(0, {"compute": 0.15, "copy": 0.85}), "data_loading_copy"),
+        # A CPU copies memory that is not pinned once more; without copy engines, kernels read it.
+        (Actor(0, {"compute": 0.07, "copy": 0.12, "starved": 0.81}, rates=BATCHES), NOT_PINNED),
+        (Actor(0, {"compute": 0.2, "starved": 0.8}, RESTS, rates=BATCHES), "unexplained"),
         (Actor(0, {"compute": 0.5, "copy": 0.5}, RESTS, RESULTS), "data_loading_copy"),
         (Actor(0, {"compute": 0.3, "copy": 0.2, "starved": 0.5}, RESTS, RESULTS), "unexplained"),
         (Actor(0, {"compute": 0.95, "copy": 0.05}, rates=BATCHES), "none"),

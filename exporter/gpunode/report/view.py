@@ -39,7 +39,7 @@ def used(states: Mapping[str, float]) -> float:
 
 
 def useful(states: Mapping[str, float]) -> float:
-    """GPU hours of arithmetic and memory traffic."""
+    """GPU hours in which kernels ran."""
     return sum(states.get(state, 0.0) for state in USEFUL)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from gpunode.gpu.activity import SECONDS, SHORT_GAPS
-from gpunode.gpu.ledger import STATES
+from gpunode.gpu.ledger import COPY_RATE, STATES
 from gpunode.gpu.units import PCIE_BYTES
 from gpunode.metric import Metric
 from gpunode.verdict.facts import At, Facts, series_name
@@ -24,12 +24,18 @@ STANDS = "where it stands: "
 TO_HOST = 0.5
 """From this many bytes sent per byte received, copies bring results to the host."""
 
-UNPINNED = {"receive": 7.2e9, "transmit": 2.6e9}
+UNPINNED = {"receive": 7.2e9, "transmit": 3.0e9}
 """Bytes per second of copies of memory that is not pinned, by what the GPU does (H200, H100): a CPU
 copies it once more, and finds what was not used before page by page."""
 
-PINNED = 1.5
-"""From this multiple of that, copies wait for no CPU."""
+MANY = 2.5e9
+"""Bytes per second to the GPU from which these are such copies, and neither commands nor pinned."""
+
+RESULTS = 2.0
+"""From this many bytes sent per byte received, a GPU exchanges nothing with peers."""
+
+PINNED = 2.5
+"""From this multiple of the time that they need, copies wait for no CPU."""
 
 OF_ENGINES = 0.5
 """From this part of what copy engines need for the bytes that PCIe moved, it was they who did."""
@@ -179,15 +185,23 @@ class Case:
         return self.evidence(SECONDS, self.shares[state], threshold, meaning, state)
 
 
-def held_up(facts: Facts, at: At, shares: Mapping[str, float], short_gaps: float) -> float:
-    """Share of time in which copies waited for a CPU, as the bytes say that PCIe moved."""
-    rates = {way: facts.rate(PCIE_BYTES, *at, way) or 0.0 for way in UNPINNED}
+def held_up(facts: Facts, at: At, shares: Mapping[str, float]) -> float:
+    """Share of time in which copies waited for a CPU, as the bytes say that PCIe moved.
+
+    Below ``COPY_RATE``, it is not known whether copy engines moved them: peers exchange as much as
+    they read, and only results are copies for sure.
+    """
+    to_device, to_host = (facts.rate(PCIE_BYTES, *at, way) or 0.0 for way in UNPINNED)
     copying = shares.get("copy", 0.0)
-    rest = copying + shares.get("starved", 0.0) - short_gaps
-    needed = sum(rate / UNPINNED[way] for way, rate in rates.items())
-    if copying < OF_ENGINES * sum(rates.values()) / ENGINES or needed > PINNED * rest:
-        return 0.0
-    return max(0.0, min(needed, rest) - copying)
+    rest = copying + shares.get("starved", 0.0)
+    needed = to_host / UNPINNED["transmit"]
+    if to_device >= MANY:
+        needed += to_device / UNPINNED["receive"]
+    if max(to_device, to_host) >= COPY_RATE:
+        copied = copying >= OF_ENGINES * (to_device + to_host) / ENGINES
+    else:
+        copied = to_host >= RESULTS * to_device
+    return max(0.0, min(needed, rest) - copying) if copied and needed <= PINNED * rest else 0.0
 
 
 def per_second(series: str) -> str:

@@ -124,6 +124,7 @@ class Verdicts:
             workload = workloads.get(at)
             if workload is not None:
                 samples += _one_of(KINDS, WORKLOAD, at, workload.kind)
+            held = held_up(recent, at, shares[at])
             case = Case(
                 facts,
                 recent,
@@ -134,8 +135,8 @@ class Verdicts:
                 late.get(at),
                 not starving.isdisjoint(peers),
                 tuple(shares[peer] for peer in sorted(peers) if shares.get(peer)),
-                short[at],
-                held_up(recent, at, shares[at], short[at]),
+                min(short[at], shares[at].get("starved", 0.0) - held),
+                held,
                 tuple(short[peer] for peer in sorted(peers) if shares.get(peer)),
             )
             found = self._judge.verdicts(case)

@@ -212,7 +212,7 @@ def _of_team(view: PeriodView, bill: Bill) -> ReportSection:
     return ReportSection(
         "bill",
         "The bill",
-        "Useful is arithmetic and memory traffic; all other time of a GPU that a job holds is "
+        "Useful is time in which kernels run; all other time of a GPU that a job holds is "
         "lost, also while it waits for data or for other GPUs.",
         tuple(figures),
     )

@@ -37,8 +37,8 @@ def summary(view: PeriodView) -> ReportSection:
     return ReportSection(
         "summary",
         "Where the GPU hours went",
-        "Every GPU second is in one state of the ledger. Useful is arithmetic and memory "
-        "traffic; all other time of a GPU that a job holds is lost."
+        "Every GPU second is in one state of the ledger. Useful is time in which "
+        "kernels ran; all other time of a GPU that a job holds is lost."
         + (" A day with hours without data has a shorter bar." if view.missing_hours() else ""),
         tuple(_shares(view)),
         (_by_state(view), _by_day(view)),
