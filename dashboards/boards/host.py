@@ -98,10 +98,10 @@ CPUS = (
         ),
         lines(
             "Threads of jobs",
-            "Is the thread busy that feeds the GPU, or one that prepares data?",
+            "Is the thread busy that feeds the GPU, or a process that prepares data?",
             [
                 _asked(of_gpus("gpunode_job_host_thread_ratio"), f"{JOB_OF} feeds the GPU"),
-                _asked(of_gpus("gpunode_job_loader_thread_ratio"), f"{JOB_OF} prepares data"),
+                _asked(of_gpus("gpunode_job_loader_cpus_ratio"), f"{JOB_OF} prepares data"),
             ],
             SHARE,
             needs="a job on a GPU",

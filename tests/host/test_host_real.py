@@ -587,7 +587,7 @@ def test_a_compile_worker_is_known_by_the_folder_of_its_program(tmp_path: Path) 
         child.stdin.close()  # which ends the worker
     assert value(reading, job.PROCESSES) == 2
     assert value(reading, job.COMPILERS) == 1
-    assert value(reading, job.LOADER_THREAD) is None
+    assert value(reading, job.LOADER_CPUS) is None
 
 
 WAITS_FOR_ITS_CHILD = """

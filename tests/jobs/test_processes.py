@@ -118,15 +118,23 @@ def test_threads_that_share_one_cpu_count_as_one(
     reading = settled(proc)
     assert told(reading, job.HOST_THREAD) == pytest.approx(host, abs=0.01)
     assert told(reading, job.HOST_CPUS) == pytest.approx(sum(threads), abs=0.01)
-    assert told(reading, job.LOADER_THREAD) is None
+    assert told(reading, job.LOADER_CPUS) is None
 
 
 def test_no_thread_uses_more_than_one_cpu(tmp_path: Path) -> None:
     """A tape may answer with what was read some seconds before."""
     proc = Proc(tmp_path, {1: Task({1: 0.2}, children=(2,)), 2: Task({2: 1.57})})
     reading = settled(proc)
-    assert told(reading, job.LOADER_THREAD) == 1.0
     assert told(reading, job.BUSIEST_THREAD) == 1.0
+
+
+def test_a_worker_counts_with_the_threads_of_its_decoder(tmp_path: Path) -> None:
+    threads = {20 + n: 0.34 for n in range(8)}
+    proc = Proc(
+        tmp_path,
+        {1: Task({1: 0.1}, children=(2,)), 2: Task({2: 0.0, **threads}, name="pt_data_worker")},
+    )
+    assert told(settled(proc), job.LOADER_CPUS) == pytest.approx(2.72, abs=0.05)
 
 
 def test_what_threads_use_while_the_driver_answers_belongs_to_the_read_before(
@@ -174,7 +182,7 @@ def test_loaders_compilers_and_the_process_on_the_gpu_are_told_apart(tmp_path: P
     )
     reading = settled(proc)
     assert told(reading, job.HOST_THREAD) == pytest.approx(0.6, abs=0.01)
-    assert told(reading, job.LOADER_THREAD) == pytest.approx(0.7, abs=0.01)
+    assert told(reading, job.LOADER_CPUS) == pytest.approx(0.8, abs=0.01)
     assert told(reading, job.COMPILERS) == 2
     assert told(reading, job.COMPILER_CPUS) == pytest.approx(1.9, abs=0.01)
     assert told(reading, job.BUSIEST_THREAD) == pytest.approx(1.0, abs=0.01)
@@ -230,7 +238,7 @@ def test_children_that_come_and_go_hide_no_thread(tmp_path: Path) -> None:
         proc.pass_by(10)
         reading = source.read()
     assert told(reading, job.HOST_THREAD) == pytest.approx(0.9, abs=0.01)
-    assert told(reading, job.LOADER_THREAD) == pytest.approx(0.9, abs=0.01)
+    assert told(reading, job.LOADER_CPUS) == pytest.approx(0.9, abs=0.01)
 
 
 @pytest.mark.parametrize(("room", "asked"), [(job.THREADS, True), (0, False)])
@@ -266,7 +274,7 @@ def test_a_rank_on_another_gpu_is_no_loader_of_the_one_that_launched_it(tmp_path
         source.census.look(other)  # type: ignore[arg-type]
         reading = source.read()
     assert told(reading, job.PROCESSES) == 2
-    assert told(reading, job.LOADER_THREAD) == pytest.approx(0.4, abs=0.01)
+    assert told(reading, job.LOADER_CPUS) == pytest.approx(0.4, abs=0.01)
 
 
 def test_workers_that_are_new_in_each_epoch_are_known_by_their_whole_life(tmp_path: Path) -> None:
@@ -281,8 +289,8 @@ def test_workers_that_are_new_in_each_epoch_are_known_by_their_whole_life(tmp_pa
         proc.pass_by(10)
         (tmp_path / "proc/uptime").write_text("1100.00 9000.00\n")
         reading = source.read()
-        assert (told(reading, job.LOADER_THREAD) is None) == (epoch == 0)
-    assert told(reading, job.LOADER_THREAD) == pytest.approx(0.9, abs=0.01)
+        assert (told(reading, job.LOADER_CPUS) is None) == (epoch == 0)
+    assert told(reading, job.LOADER_CPUS) == pytest.approx(0.9, abs=0.01)
     assert told(reading, job.HOST_THREAD) == pytest.approx(0.3, abs=0.01)
 
 
@@ -296,7 +304,7 @@ def test_a_new_child_that_ends_while_it_is_looked_at_hides_no_thread(tmp_path: P
         (tmp_path / "proc/1/task/1/children").write_text(f"2 {child}")
         (tmp_path / "proc/uptime").write_text("1010.00 9000.00\n")
         reading = source.read()
-    assert told(reading, job.LOADER_THREAD) == pytest.approx(0.9, abs=0.01)
+    assert told(reading, job.LOADER_CPUS) == pytest.approx(0.9, abs=0.01)
 
 
 def test_what_a_process_of_one_cpu_does_is_known_at_the_second_look(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def phase(name: str, share: float = 1.0) -> dict[Labelled, float]:
 WRITES: dict[Labelled, float] = {(job.IO_BYTES, ("write",)): 8e8}
 RESTS = {job.HOST_THREAD: 0.02, job.HOST_CPUS: 0.02}
 ONE_THREAD = {job.HOST_THREAD: 1.0, job.HOST_CPUS: 1.0}
-PREPARES = {job.HOST_THREAD: 0.1, job.HOST_CPUS: 0.1, job.LOADER_THREAD: 0.99}
+PREPARES = {job.HOST_THREAD: 0.1, job.HOST_CPUS: 0.1, job.LOADER_CPUS: 0.99}
 
 
 def server(
@@ -99,7 +99,7 @@ NOT_PINNED = "data_loading_copy"
         # Nothing explains it.
         (Actor(0, GAPS), "unexplained"),
         (Actor(0, NOTHING), "unexplained"),
-        (Actor(0, GAPS, {job.LOADER_THREAD: 0.3, **RESTS}), "unexplained"),
+        (Actor(0, GAPS, {job.LOADER_CPUS: 0.3, **RESTS}), "unexplained"),
         (Actor(0, IDLE, RESTS), "none"),
         (Actor(0, {"compute": 0.95, "starved": 0.05}, ONE_THREAD), "none"),
         # Compilation.
@@ -432,7 +432,7 @@ HARDLY: dict[Labelled, float] = {(job.HOST_FAULTS, ()): 2600.0}
             Actor(
                 0,
                 COMPILES,
-                {**TWO_THREADS, job.LOADER_THREAD: 0.99},
+                {**TWO_THREADS, job.LOADER_CPUS: 0.99},
                 SMALL_PIECES,
                 memory=STEP_BY_STEP,
             ),
@@ -546,7 +546,7 @@ GAUGES = (
     job.HOST_CPUS,
     job.HOST_SYSTEM,
     job.HOST_THREAD,
-    job.LOADER_THREAD,
+    job.LOADER_CPUS,
     job.STOPPED,
 )
 COUNTERS: tuple[Labelled, ...] = (

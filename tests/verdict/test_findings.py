@@ -184,7 +184,7 @@ def test_what_cannot_be_read_of_a_job_is_not_said_to_explain_nothing() -> None:
     [
         (RESTS, "at work, with short gaps in which its process sleeps"),
         (
-            {**RESTS, processes.LOADER_THREAD: 0.99},
+            {**RESTS, processes.LOADER_CPUS: 0.99},
             "at work, with short gaps in which its process waits for a CPU or its data",
         ),
     ],

@@ -152,7 +152,7 @@ def test_evidence_of_a_verdict_that_stands_is_kept_up_to_date() -> None:
     actor = Actor(0, {"compute": 0.4, "starved": 0.6}, dict(PREPARES))
     stage = Stage(actor)
     stage.play(60)
-    actor.gauges = {**PREPARES, job.LOADER_THREAD: 0.9}
+    actor.gauges = {**PREPARES, job.LOADER_CPUS: 0.9}
     stage.play(10)
     assert 0.9 in [evidence.value for evidence in stage.verdict().evidence]
 

@@ -107,11 +107,12 @@ HOST_THREAD = Metric(
     "GIL allows (/proc/PID/task/TID/stat).",
     GPU,
 )
-LOADER_THREAD = Metric(
-    "gpunode_job_loader_thread_ratio",
+LOADER_CPUS = Metric(
+    "gpunode_job_loader_cpus_ratio",
     "gauge",
-    "Share of one CPU that the busiest thread of the job's other processes used since the last "
-    "read: of those that prepare its data (/proc/PID/task/TID/stat).",
+    "CPUs that the busiest of the job's other processes used since the last read, over all its "
+    "threads: of those that prepare its data, whose decoders have threads of their own "
+    "(/proc/PID/stat).",
     GPU,
 )
 COMPILERS = Metric(
@@ -433,7 +434,7 @@ class JobProcesses:
         HOST_SYSTEM,
         HOST_FAULTS,
         HOST_THREAD,
-        LOADER_THREAD,
+        LOADER_CPUS,
         COMPILERS,
         COMPILER_CPUS,
         LOADER_WORKERS,
@@ -726,9 +727,6 @@ class JobProcesses:
             yield from BUSIEST_THREAD.at(max(used.threads.values()), *at)
             busy = sum(share >= BUSY for (_, thread), share in used.threads.items() if thread)
             yield from BUSY_THREADS.at(float(busy), *at)
-            if job.compilers is not None:
-                loaders = used.loader_thread(job.roots, job.compilers)
-                yield from LOADER_THREAD.at(loaders, *at)
         if used.processes:
             shares = [share for pid, share in used.processes.items() if pid in job.roots]
             yield from HOST_CPUS.at(sum(shares) if shares else None, *at)
@@ -739,6 +737,9 @@ class JobProcesses:
             if job.compilers is not None:
                 yield from COMPILERS.at(float(len(job.compilers)), *at)
                 yield from COMPILER_CPUS.at(used.compilers(job.compilers), *at)
+                if job.whole:
+                    loaders = used.loader(job.roots, job.compilers)
+                    yield from LOADER_CPUS.at(loaders, *at)
         if job.whole:
             yield from MEMORY.at(job.memory, *at)
         yield from OPEN_FILES.at(job.open_files, *at)
@@ -856,11 +857,11 @@ class Used:
             found.append(min(1.0, whole))
         return max(found, default=None)
 
-    def loader_thread(self, roots: Collection[str], compilers: Collection[str]) -> float | None:
-        """The busiest thread of the other processes, compilers aside."""
+    def loader(self, roots: Collection[str], compilers: Collection[str]) -> float | None:
+        """CPUs of the busiest of the other processes, compilers aside."""
         others = (
             share
-            for (pid, _), share in self.threads.items()
+            for pid, share in self.processes.items()
             if pid not in roots and pid not in compilers
         )
         return max(others, default=None)

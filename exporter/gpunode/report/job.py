@@ -179,9 +179,9 @@ def _mean(metric: str) -> str:
 MEASURED: dict[str, tuple[Measured, ...]] = {
     "data_loading_cpu": (
         Measured(
-            "busiest thread of the loader, as a share of a CPU:",
+            "busiest process of the loader, as a share of one CPU:",
             "share",
-            _of_job(f"clamp_max({_mean('gpunode_job_loader_thread_ratio')}, 1)"),
+            _of_job(f"clamp_max({_mean('gpunode_job_loader_cpus_ratio')}, 1)"),
         ),
         *_waited("cpu"),
     ),

@@ -60,7 +60,7 @@ USES = (
     job.HOST_CPUS,
     job.HOST_THREAD,
     job.IO_BYTES,
-    job.LOADER_THREAD,
+    job.LOADER_CPUS,
     job.STOPPED,
     job.WRITE_CALL_BYTES,
     steps.GARBAGE,
@@ -143,7 +143,7 @@ def _reason(facts: Facts, at: At, most: float) -> Reason:
         return COMPUTING
     if stuck:
         return UNINTERRUPTIBLE
-    if (facts.now(job.LOADER_THREAD, *at) or 0.0) >= THREAD_BUSY:
+    if (facts.now(job.LOADER_CPUS, *at) or 0.0) >= THREAD_BUSY:
         return PREPARING
     if (facts.now(job.HOST_THREAD, *at) or 0.0) >= 1.0 - EXPLAINED * (1.0 - working):
         return CPU_BOUND

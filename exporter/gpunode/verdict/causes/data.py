@@ -86,10 +86,10 @@ DATA_LOADING = Cause(
 
 
 def _loader(case: Case) -> Iterator[Evidence]:
-    loader = case.now(job.LOADER_THREAD)
+    loader = case.now(job.LOADER_CPUS)
     if loader >= THREAD_BUSY:
-        meaning = "share of a CPU used by one thread of a process that prepares data"
-        yield case.evidence(job.LOADER_THREAD, loader, THREAD_BUSY, meaning)
+        meaning = "CPUs used by a process that prepares data"
+        yield case.evidence(job.LOADER_CPUS, loader, THREAD_BUSY, meaning)
 
 
 def _data_on_host(case: Case) -> Iterator[Evidence]:
@@ -142,8 +142,8 @@ DATA_LOADING_CPU = Cause(
     name="data_loading_cpu",
     meaning="starved, and the CPUs that prepare the data are at their limit",
     named_when=(
-        "the GPU is `starved`, and the CPUs are the reason: a thread that prepares data "
-        "is at its limit, or the thread that runs the training was busy for most of the "
+        "the GPU is `starved`, and the CPUs are the reason: a process that prepares data "
+        "keeps a CPU busy or more, or the thread that runs the training was busy for most of the "
         "gaps, or the job's CPU quota throttles it, or its tasks wait for a CPU (PSI); or the "
         "process sleeps in most of the gaps between kernels, however short, for such a reason"
     ),
@@ -157,7 +157,7 @@ DATA_LOADING_CPU = Cause(
         SECONDS,
         job.HOST_CPUS,
         job.HOST_THREAD,
-        job.LOADER_THREAD,
+        job.LOADER_CPUS,
         job.PRESSURE_WAITING,
         job.QUOTA_PERIODS,
         job.QUOTA_THROTTLED_PERIODS,

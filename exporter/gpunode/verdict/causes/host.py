@@ -272,7 +272,7 @@ def _no_requests(case: Case) -> Iterator[Evidence]:
             yield said
         return
     busy = case.facts.now(job.HOST_THREAD, *case.at)
-    if busy is None or case.now(job.LOADER_THREAD) >= THREAD_BUSY:
+    if busy is None or case.now(job.LOADER_CPUS) >= THREAD_BUSY:
         return
     nothing, idle = case.without_work >= RUNS_NOTHING, busy < THREAD_BUSY
     serves, interacts = case.kind == "serving", case.kind == "interactive"
@@ -300,7 +300,7 @@ NO_REQUESTS = Cause(
         "threads have time left or its GPU runs nothing; for a notebook, both"
     ),
     looks=(Explains(_no_requests, rank=50, of_idle=True), Loses(_spins_for_requests)),
-    uses=(*OF_ENGINE, job.HOST_THREAD, job.LOADER_THREAD),
+    uses=(*OF_ENGINE, job.HOST_THREAD, job.LOADER_CPUS),
     guidance=Guidance(
         "note",
         "held, but nobody asks for work",
