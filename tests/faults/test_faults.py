@@ -133,7 +133,7 @@ class TestNode:
     @property
     def faults(self) -> Told:
         told = (one for one in self.loop.samples() if one.metric is START)
-        return {(one.labels[0], *one.labels[2:]): one.value - BEGIN for one in told}
+        return {(one.labels[0], *one.labels[2:]): float(f"{one.value}") - BEGIN for one in told}
 
 
 def broken(told: Told) -> list[tuple[str, str, str, str]]:
@@ -244,7 +244,7 @@ def test_a_reset_for_a_row_of_memory_can_wait() -> None:
     node.action("reset")
     told = broken(node.play(60))
     assert told == [
-        ("1", "gpu", "driver_advises_reset", "ticket"),
+        ("1", "gpu", "driver_advises_reset_for_a_row", "ticket"),
         ("1", "gpu", "row_remap_pending", "ticket"),
     ]
 
@@ -295,7 +295,7 @@ def test_a_link_a_disk_and_a_filesystem() -> None:
     assert broken(node.play(120)) == [
         ("", "disk", "not_live", "ticket"),
         ("", "filesystem", "readonly", "page"),
-        ("", "filesystem", "unanswering", "ticket"),
+        ("", "filesystem", "unanswering", "page"),
         ("1", "nvlink", "down", "page"),
     ]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Literal, NamedTuple
 
@@ -65,7 +65,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """What a reason means in words, and what it asks for.
+    """What a reason means in words, what it asks for, and how urgent it is under a job.
 
     ``not_known`` is what nothing on the node tells, where the action depends on it.
     """
@@ -73,7 +73,20 @@ class Meaning:
     words: str
     action: AdvisedAction
     remedy: str
+    severity: Severity = "page"
     not_known: str = ""
+
+    @property
+    def unfit(self) -> bool:
+        """Whether no job should come to the node until somebody has acted."""
+        return self.severity == "page" and self.action > AdvisedAction.RESTART
+
+
+def unused(severity: Severity, part: Part) -> Severity:
+    """How urgent a fault is that no job has."""
+    if part in ("thermal", "power"):
+        return "info"
+    return "ticket" if severity == "page" else severity
 
 
 RESET = "Drain the node; then reset the GPU (`nvidia-smi --gpu-reset -i {gpu}`)."
@@ -118,24 +131,29 @@ NOT_TOLD = {
 """By the action of the catalogue, what is not known where the advice is to leave the node."""
 
 OF_DRIVER = {
-    "reset": Meaning("its driver asks for a reset", AdvisedAction.RESET, RESET),
-    "reboot": Meaning("its driver asks for a reboot", AdvisedAction.REBOOT, REBOOT),
-    "system_reboot": Meaning("its driver asks for a reboot", AdvisedAction.REBOOT, REBOOT),
+    "reset": Meaning("its driver asks for: reset", AdvisedAction.RESET, RESET),
+    "reboot": Meaning("its driver asks for: reboot", AdvisedAction.REBOOT, REBOOT),
+    "system_reboot": Meaning("its driver asks for: system reboot", AdvisedAction.REBOOT, REBOOT),
     "bus_reset": Meaning(
-        "its driver asks for a reset by its bus",
+        "its driver asks for: bus reset",
         AdvisedAction.REBOOT,
         "Drain the node; then reset the GPU by its bus, or reboot the node.",
     ),
-    "drain_and_reset": Meaning("its driver asks for a reset", AdvisedAction.RESET, RESET),
+    "drain_and_reset": Meaning("its driver asks for: drain and reset", AdvisedAction.RESET, RESET),
     "drain_p2p": Meaning(
-        "its driver asks to end programs that use several GPUs",
+        "its driver asks for: drain p2p",
         AdvisedAction.DRAIN,
         OF_ACTION[AdvisedAction.DRAIN],
+        "ticket",
+    ),
+    "reset_for_a_row": Meaning(
+        "its driver asks for a reset, which can wait", AdvisedAction.RESET, RESET, "ticket"
     ),
     "recover_imex_domain": Meaning(
-        "its driver asks to recover the NVLink domain",
+        "its driver asks for: recover imex domain",
         AdvisedAction.LEAVE,
         "Restart `nvidia-imex` on the nodes of the NVLink domain.",
+        "page",
         "which nodes of the NVLink domain need nvidia-imex started again",
     ),
 }
@@ -153,18 +171,26 @@ OF_PARTS: dict[tuple[Part, str], Meaning] = {
         "its memory lost data (uncorrectable ECC error)", AdvisedAction.RESET, RESET
     ),
     ("gpu", "memory_lost_data_contained"): Meaning(
-        "its memory lost data of one program", AdvisedAction.RESTART, "Restart the program."
+        "its memory lost data of one program",
+        AdvisedAction.RESTART,
+        "Restart the program.",
+        "ticket",
     ),
     ("gpu", "row_remap_pending"): Meaning(
-        "a bad row of its memory is replaced at the next reset", AdvisedAction.RESET, RESET
+        "a bad row of its memory is replaced at the next reset",
+        AdvisedAction.RESET,
+        RESET,
+        "ticket",
     ),
     ("gpu", "row_remap_failed"): Meaning(
-        "a bad row of its memory cannot be replaced", AdvisedAction.CONTACT, VENDOR
+        "a bad row of its memory cannot be replaced", AdvisedAction.CONTACT, VENDOR, "ticket"
     ),
     ("gpu", "sram_threshold_exceeded"): Meaning(
-        "SRAM errors above the threshold", AdvisedAction.CONTACT, VENDOR
+        "SRAM errors above the threshold", AdvisedAction.CONTACT, VENDOR, "ticket"
     ),
-    ("gpu", "unrepairable"): Meaning("memory unrepairable", AdvisedAction.CONTACT, VENDOR),
+    ("gpu", "unrepairable"): Meaning(
+        "memory unrepairable", AdvisedAction.CONTACT, VENDOR, "ticket"
+    ),
     ("fabric", "not_joined"): Meaning(
         "it has not joined the NVSwitch fabric", AdvisedAction.LEAVE, FABRIC_MANAGER
     ),
@@ -173,10 +199,10 @@ OF_PARTS: dict[tuple[Part, str], Meaning] = {
         AdvisedAction.LEAVE,
         "Check the fabric manager and the GPU's XIDs; drain the node and reset the GPUs.",
     ),
-    ("network", "down"): Meaning("port {name} is down", AdvisedAction.LEAVE, PORT),
-    ("network", "missing"): Meaning("port {name} is missing", AdvisedAction.LEAVE, PORT),
-    ("disk", "not_live"): Meaning("disk {name} does not work", AdvisedAction.LEAVE, DISK),
-    ("disk", "missing"): Meaning("disk {name} is missing", AdvisedAction.LEAVE, DISK),
+    ("network", "down"): Meaning("port {name} is down", AdvisedAction.LEAVE, PORT, "ticket"),
+    ("network", "missing"): Meaning("port {name} is missing", AdvisedAction.LEAVE, PORT, "ticket"),
+    ("disk", "not_live"): Meaning("disk {name} does not work", AdvisedAction.LEAVE, DISK, "ticket"),
+    ("disk", "missing"): Meaning("disk {name} is missing", AdvisedAction.LEAVE, DISK, "ticket"),
     ("filesystem", "readonly"): Meaning(
         "{name} has become read-only",
         AdvisedAction.DRAIN,
@@ -187,16 +213,19 @@ OF_PARTS: dict[tuple[Part, str], Meaning] = {
         "its clocks are lowered by heat",
         AdvisedAction.LEAVE,
         "Check airflow and cooling; lower the power limit meanwhile (`nvidia-smi -pl`).",
+        "ticket",
     ),
     ("thermal", "hw_thermal"): Meaning(
         "its clocks are halved by heat",
         AdvisedAction.LEAVE,
         "Check airflow and cooling; lower the power limit meanwhile (`nvidia-smi -pl`).",
+        "ticket",
     ),
     ("power", "hw_power_brake"): Meaning(
         "its clocks are halved by the power supply",
         AdvisedAction.LEAVE,
         "Check the power supplies and the limit of the rack.",
+        "ticket",
     ),
 }
 
@@ -206,17 +235,17 @@ _XID = re.compile(r"xid_([0-9]{1,9})(_fatal)?")
 
 def meaning(where: Where, reason: str) -> Meaning:
     """What a fault means; one whose words a newer gpunode wrote says that it is not known."""
-    found = _meaning(where.part, reason)
+    found = _meaning(where.part, where.name, reason)
     fill = {"gpu": where.gpu, "name": where.name}
     words, remedy = found.words, found.remedy
     for key, value in fill.items():
         words, remedy = (text.replace(f"{{{key}}}", value) for text in (words, remedy))
-    return Meaning(words, found.action, remedy, found.not_known)
+    return replace(found, words=words, remedy=remedy)
 
 
-def _meaning(part: Part, reason: str) -> Meaning:
+def _meaning(part: Part, name: str, reason: str) -> Meaning:
     if found := _XID.fullmatch(reason):
-        return _of_xid(int(found[1]), bool(found[2]))
+        return _of_xid(int(found[1]), bool(found[2]), name)
     if reason.startswith("driver_advises_"):
         asked = reason.removeprefix("driver_advises_")
         words = f"its driver asks for: {asked.replace('_', ' ')}"
@@ -227,19 +256,21 @@ def _meaning(part: Part, reason: str) -> Meaning:
         return Meaning(
             words, AdvisedAction.CONTACT if lasting else AdvisedAction.REBOOT, FABRIC_MANAGER
         )
-    unknown = Meaning(reason.replace("_", " "), AdvisedAction.LEAVE, LOOK, UNKNOWN_REASON)
+    unknown = Meaning(reason.replace("_", " "), AdvisedAction.LEAVE, LOOK, "ticket", UNKNOWN_REASON)
     return OF_PARTS.get((part, reason), unknown)
 
 
-def _of_xid(number: int, fatal: bool) -> Meaning:
+def _of_xid(number: int, fatal: bool, link: str) -> Meaning:
     """An XID; ``fatal`` is one of NVLink 5 whose line says that the GPU is to be reset."""
     if fatal:
-        words = f"XID {number} on NVLink {{name}}, {ACTIONS['RESET_GPU'].words}"
+        where = " on NVLink {name}" if link else ""
+        words = f"XID {number}{where}, {ACTIONS['RESET_GPU'].words}"
         return Meaning(words, AdvisedAction.RESET, RESET)
     code = CODES.get(number)
     if code is None:
         why = f"what XID {number} means; look it up in NVIDIA's catalogue"
-        return Meaning(f"XID {number}", AdvisedAction.LEAVE, LOOK, why)
+        return Meaning(f"XID {number}", AdvisedAction.LEAVE, LOOK, "ticket", why)
     action = OF_CATALOGUE.get(code.action, AdvisedAction.LEAVE)
-    words = f"XID {number} ({code.meaning.partition(' -- ')[0]}), {code.words}"
-    return Meaning(words, action, OF_ACTION[action], NOT_TOLD.get(code.action, ""))
+    words = f"XID {number} ({code.meaning}), {code.words}"
+    severity: Severity = "info" if code.notify == "none" else code.notify
+    return Meaning(words, action, OF_ACTION[action], severity, NOT_TOLD.get(code.action, ""))

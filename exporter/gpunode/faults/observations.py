@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from gpunode.driver.nvidia.xids import CODES, OF_NVLINK5, UNKNOWN
-from gpunode.faults.fault import Part, Severity, Where
+from gpunode.faults.fault import Part, Where
 from gpunode.gpu import health, nvlink, power, xids
 from gpunode.gpu.activity import PROCESSES, GpuActivity
 from gpunode.host import (
@@ -67,8 +67,6 @@ class Observation:
     where: Where
     respect: str
     reason: str = ""
-    used: Severity = "ticket"
-    unused: Severity = "ticket"
     since: float | None = None
     told_for: float | None = None
     began: float | None = None
@@ -159,13 +157,10 @@ def xid_events(seen: Seen, _: Before) -> Iterator[Observation]:
         if number is None or (number in OF_NVLINK5 and (gpu, uuid, xid) in decoded):
             continue
         code = CODES.get(number)
-        notify = code.notify if code else "ticket"
-        if notify == "none":
-            continue
-        where = seen.gpu(gpu, uuid) if gpu else Where("", "", "gpu", uuid)
-        told_for = None if notify == "page" else PROGRAM_REMEMBERED
-        unused: Severity = "info" if notify == "info" else "ticket"
-        yield Observation(where, f"xid_{xid}", f"xid_{xid}", notify, unused, at, told_for)
+        if code is None or code.notify != "none":
+            where = seen.gpu(gpu, uuid) if gpu else Where("", "", "gpu", uuid)
+            told_for = None if code and code.notify == "page" else PROGRAM_REMEMBERED
+            yield Observation(where, f"xid_{xid}", f"xid_{xid}", at, told_for)
 
 
 def fatal_links(seen: Seen, _: Before) -> Iterator[Observation]:
@@ -175,7 +170,7 @@ def fatal_links(seen: Seen, _: Before) -> Iterator[Observation]:
             gpu, uuid = seen.on_bus.get(bus_id, ("", ""))
             where = Where(gpu, uuid, "nvlink", "" if link == "-1" else link)
             reason = f"xid_{xid}_fatal"
-            yield Observation(where, reason, reason, "page", "ticket", at)
+            yield Observation(where, reason, reason, at)
 
 
 def answers(seen: Seen, _: Before) -> Iterator[Observation]:
@@ -188,9 +183,7 @@ def answers(seen: Seen, _: Before) -> Iterator[Observation]:
     known = {(gpu, uuid) for gpu, uuid, *_ in seen.series(PROCESSES)}
     for gpu, uuid in lost | known:
         reason = "no_answer" if (gpu, uuid) in lost else ""
-        yield Observation(
-            seen.gpu(gpu, uuid), "answer", reason, "page", "ticket", after=SILENT_FROM
-        )
+        yield Observation(seen.gpu(gpu, uuid), "answer", reason, after=SILENT_FROM)
 
 
 def lost_data(seen: Seen, before: Before) -> Iterator[Observation]:
@@ -208,7 +201,7 @@ def lost_data(seen: Seen, before: Before) -> Iterator[Observation]:
             yield Observation(where, reason, reason, since=seen.time, told_for=CONTAINED_REMEMBERED)
         else:
             reason = "memory_lost_data"
-            yield Observation(where, reason, reason, "page", "ticket", seen.time)
+            yield Observation(where, reason, reason, since=seen.time)
 
 
 def driver_advice(seen: Seen, _: Before) -> Iterator[Observation]:
@@ -218,9 +211,10 @@ def driver_advice(seen: Seen, _: Before) -> Iterator[Observation]:
     """
     for gpu, uuid, action in seen.series(health.RECOVERY_ACTION):
         reason = "" if action == "none" else f"driver_advises_{action}"
-        for_a_row = bool(seen.series(health.REMAP_PENDING).get((gpu, uuid))) and "reset" in action
-        used: Severity = "ticket" if for_a_row or action == "drain_p2p" else "page"
-        yield Observation(seen.gpu(gpu, uuid), "advice", reason, used)
+        if action in ("reset", "drain_and_reset"):
+            for_a_row = seen.series(health.REMAP_PENDING).get((gpu, uuid))
+            reason = "driver_advises_reset_for_a_row" if for_a_row else reason
+        yield Observation(seen.gpu(gpu, uuid), "advice", reason)
 
 
 def memory_rows(seen: Seen, _: Before) -> Iterator[Observation]:
@@ -241,10 +235,10 @@ def fabric(seen: Seen, _: Before) -> Iterator[Observation]:
     for (gpu, uuid, part), healthy in seen.series(health.FABRIC_HEALTHY).items():
         where = seen.gpu(gpu, uuid, "fabric", "")
         reason = "" if healthy else part
-        yield Observation(where, part, reason, "page", "ticket", after=FABRIC_FROM)
+        yield Observation(where, part, reason, after=FABRIC_FROM)
     for (gpu, uuid), ready in seen.series(health.FABRIC_READY).items():
         where, reason = seen.gpu(gpu, uuid, "fabric", ""), "" if ready else "not_joined"
-        yield Observation(where, "joined", reason, "page", "ticket", after=FABRIC_FROM)
+        yield Observation(where, "joined", reason, after=FABRIC_FROM)
 
 
 def throttled(seen: Seen, before: Before) -> Iterator[Observation]:
@@ -268,9 +262,7 @@ def throttled(seen: Seen, before: Before) -> Iterator[Observation]:
         before.counts[key] = (seconds, seen.time)
         low = reason if grew >= THROTTLED * passed else ""
         where = seen.gpu(gpu, uuid, parts[reason], "")
-        yield Observation(
-            where, reason, low, "ticket", "info", after=THROTTLED_FROM, clears=CLOCKS_WELL
-        )
+        yield Observation(where, reason, low, after=THROTTLED_FROM, clears=CLOCKS_WELL)
 
 
 def links(seen: Seen, before: Before) -> Iterator[Observation]:
@@ -286,14 +278,8 @@ def links(seen: Seen, before: Before) -> Iterator[Observation]:
         if works:
             before.well.add(known)
         if known in before.well:
-            used: Severity = "page" if where.part == "nvlink" else "ticket"
-            yield Observation(
-                where,
-                "link",
-                "" if works else "down",
-                used,
-                clears=LINK_WELL if where.part == "nvlink" else PORT_WELL,
-            )
+            clears = LINK_WELL if where.part == "nvlink" else PORT_WELL
+            yield Observation(where, "link", "" if works else "down", clears=clears)
 
 
 def disks(seen: Seen, before: Before) -> Iterator[Observation]:
@@ -318,20 +304,21 @@ def missing(seen: Seen, before: Before) -> Iterator[Observation]:
         present = there.get(where.part)
         if present and not (where.part == "network" and "/" not in where.name):
             reason = "" if where.name in present else "missing"
-            used: Severity = "page" if where.part == "gpu" else "ticket"
-            yield Observation(where, "there", reason, used, after=MISSING_FROM)
+            yield Observation(where, "there", reason, after=MISSING_FROM)
 
 
 def filesystems(seen: Seen, before: Before) -> Iterator[Observation]:
-    """Filesystems that have become read-only, or do not answer; tenants may mount their own."""
+    """Filesystems that could be written to and are read-only, or do not answer.
+
+    Those that tenants mount for themselves are theirs.
+    """
     for (mountpoint, fstype), read_only in seen.series(filesystem.READ_ONLY).items():
         where = _of_node("filesystem", mountpoint)
-        if not read_only:
+        if not read_only and not fstype.startswith("fuse"):
             before.well.add(where)
         if where in before.well:
-            used: Severity = "ticket" if fstype.startswith("fuse") else "page"
             reason = "readonly" if read_only else ""
-            yield Observation(where, "writable", reason, used, clears=LINK_WELL)
+            yield Observation(where, "writable", reason, clears=LINK_WELL)
     answered = {mountpoint for mountpoint, _ in seen.series(filesystem.SIZE)}
     silent = {
         one.place.mountpoint
@@ -340,8 +327,9 @@ def filesystems(seen: Seen, before: Before) -> Iterator[Observation]:
     }
     for mountpoint in answered | silent:
         where = _of_node("filesystem", mountpoint)
-        reason = "unanswering" if mountpoint in silent else ""
-        yield Observation(where, "space", reason, after=60.0, clears=LINK_WELL)
+        if where in before.well:
+            reason = "unanswering" if mountpoint in silent else ""
+            yield Observation(where, "space", reason, after=60.0, clears=LINK_WELL)
 
 
 def file_servers(seen: Seen, before: Before) -> Iterator[Observation]:
@@ -356,7 +344,7 @@ def file_servers(seen: Seen, before: Before) -> Iterator[Observation]:
             late = requests > 0 and seen.time - known[1] >= UNANSWERED_FROM
             reason = "unanswering" if late else ""
             where = _of_node("filesystem", name)
-            yield Observation(where, "server", reason, "page", began=known[1], clears=LINK_WELL)
+            yield Observation(where, "server", reason, began=known[1], clears=LINK_WELL)
 
 
 def _by_first(series: Mapping[tuple[str, ...], float]) -> dict[str, float]:

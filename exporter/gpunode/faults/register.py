@@ -9,7 +9,7 @@ from itertools import islice
 
 from pydantic import FiniteFloat, TypeAdapter
 
-from gpunode.faults.fault import Fault, Part, Severity, Where
+from gpunode.faults.fault import Fault, Part, Severity, Where, meaning, unused
 from gpunode.faults.observations import Before, Observation, Seen, whole_gpus
 from gpunode.gpu import health, power
 from gpunode.gpu.activity import PROCESSES
@@ -43,8 +43,6 @@ class Lasting:
     reason: str
     severity: Severity
     start: FiniteFloat
-    used: Severity
-    unused: Severity
     clears: FiniteFloat = 0.0
     ends: FiniteFloat | None = None
     """When it is told no longer, of what needs no repair."""
@@ -57,6 +55,9 @@ class Lasting:
 
     advised: bool = False
     """Whether the driver has asked for something since."""
+
+    used: bool | None = None
+    """Whether its GPU is in use, or was when it was last known."""
 
     @property
     def key(self) -> Key:
@@ -120,7 +121,11 @@ class Register:
             elif fault.event and self._is_repaired(fault, seen, booted):
                 self._end(key, seen.time)
         for fault in self._faults.values():
-            fault.severity = self._severity(fault, seen)
+            fault.used = self._is_used(fault, seen)
+            severity = meaning(fault.where, fault.reason).severity
+            if not fault.used or (severity == "page" and seen.only(DRAINED)):
+                severity = unused(severity, fault.where.part)
+            fault.severity = severity
 
     def _believe(self, word: float, now: float) -> None:
         """A person says that all is repaired that broke until then; what is gone is not missed."""
@@ -143,7 +148,7 @@ class Register:
         self._well_since.pop(key, None)
         known = self._faults.get(key)
         if known is not None:
-            known.reason, known.used, known.unused = one.reason, one.used, one.unused
+            known.reason = one.reason
         elif now - (first := self._pending.setdefault(key, now)) >= one.after:
             self._begin(key, one, first if one.began is None else one.began, None)
 
@@ -161,7 +166,7 @@ class Register:
             return
         self._pending.pop(key, None)
         self._faults[key] = Lasting(
-            *(one.where, one.respect, one.reason, one.used, start, one.used, one.unused),
+            *(one.where, one.respect, one.reason, "ticket", start),
             clears=one.clears,
             ends=ends,
             event=one.since is not None,
@@ -191,16 +196,13 @@ class Register:
         at_place = self.on_bus.get(fault.where.name) if fault.where.part == "gpu" else None
         return bool(uuid and at_place and at_place[1] != uuid)
 
-    def _severity(self, fault: Lasting, seen: Seen) -> Severity:
-        """By whether anybody uses the GPU, or any GPU of the node, and whether it is drained."""
+    def _is_used(self, fault: Lasting, seen: Seen) -> bool:
+        """Whether anybody uses the GPU, or any GPU of the node; of a lost one, what was known."""
         gpu = fault.where.gpu
-        times = [self._used[gpu]] if gpu in self._used else list(self._used.values())
-        if gpu and not any(of == gpu for of, *_ in seen.series(PROCESSES)):
-            used = fault.severity == fault.used  # of a GPU that is lost, nothing new is known
-        else:
-            used = any(seen.time - at < USED_LATELY for at in times)
-        severity = fault.used if used else fault.unused
-        return "ticket" if severity == "page" and seen.only(DRAINED) else severity
+        if gpu and fault.used is not None and gpu not in {of for of, *_ in seen.series(PROCESSES)}:
+            return fault.used
+        times = [self._used[gpu]] if gpu in self._used else self._used.values()
+        return any(seen.time - at < USED_LATELY for at in times)
 
     # What is kept
 
