@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import get_args
@@ -12,6 +13,9 @@ from gpunode.faults.source import START
 
 SEVERITIES: tuple[Severity, ...] = ("info", "ticket", "page")
 """How urgent a fault is under a job, the least first."""
+
+_MEANING_OF_XID = re.compile(r" \(.*\)(?=, )")
+"""Left out, as a reason of Slurm has little room."""
 
 FLEET_FAULT = "FleetFault"
 
@@ -53,10 +57,11 @@ def _faults(node: NodeSeries, fleet_parts: Collection[str]) -> Iterator[NodeFaul
         where = Where(one.label("gpu"), one.label("uuid"), part, one.label("name"))
         means = meaning(where, one.label("reason"))
         fault = NodeFault(
-            *(means.words, means.action, means.severity, means.unfit),
+            *(_MEANING_OF_XID.sub("", means.words), means.action, means.severity, means.unfit),
             *(where.gpu, where.uuid, one.value, means.not_known),
         )
-        yield _shared(fault) if part in fleet_parts and not where.gpu else fault
+        missing = one.label("reason") == "missing"
+        yield _shared(fault) if part in fleet_parts and (not where.gpu or missing) else fault
 
 
 def _shared(fault: NodeFault) -> NodeFault:

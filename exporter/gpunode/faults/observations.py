@@ -18,6 +18,7 @@ from gpunode.host import (
     network,
     nfs,
     nvlink_xids,
+    pcie,
     repair,
 )
 from gpunode.host.drained import DRAINED
@@ -83,7 +84,7 @@ USED = frozenset(
         *(health.THROTTLED, nvlink.NVLINK_UP, power.DRIVER_ENERGY, xids.XID_TIME, PROCESSES),
         *(kernel_log.LAST_XID, nvlink_xids.LAST, disk.STATE, infiniband.ACTIVE, network.UP),
         *(filesystem.READ_ONLY, filesystem.SIZE, nfs.IN_FLIGHT, nfs.REQUESTS),
-        *(lustre.IN_FLIGHT, lustre.RPCS, repair.BOOTED, repair.REPAIRED, DRAINED),
+        *(lustre.IN_FLIGHT, lustre.RPCS, pcie.INFO, repair.BOOTED, repair.REPAIRED, DRAINED),
     }
 )
 """The metrics that faults are seen in."""
@@ -300,6 +301,10 @@ def missing(seen: Seen, before: Before) -> Iterator[Observation]:
         "disk": {controller for (controller,) in seen.series(disk.STATE)},
         "network": {"/".join(at) for at in seen.series(infiniband.ACTIVE)},
     }
+    for bus_id, kind in seen.series(pcie.INFO) if gpus else ():
+        if kind == "gpu" and bus_id not in {one.name for one in before.well}:
+            unlisted = Where("", "", "gpu", bus_id)
+            yield Observation(unlisted, "there", "missing", after=MISSING_FROM)
     for where in before.well:
         present = there.get(where.part)
         if present and not (where.part == "network" and "/" not in where.name):
