@@ -29,7 +29,7 @@ from gpunode.config.web import WebSettings
 from gpunode.rules.changes import Changes
 from gpunode.rules.document import Severity, shipped
 from gpunode.rules.render import rendered
-from helm import generate
+from helm import generate, release
 from tests.conftest import until, watching
 from tests.daemon import PATIENCE
 from tests.fakes.nvml import FakeDriver
@@ -98,7 +98,7 @@ def test_a_packed_chart_holds_the_rules_and_the_dashboards(tmp_path: Path) -> No
     assert ran.returncode == 0, ran.stderr
     (packed,) = tmp_path.iterdir()
     with tarfile.open(packed) as archive:
-        archive.extractall(tmp_path, filter="data")
+        release.extract(archive, tmp_path)
     files = tmp_path / "gpunode" / "files"
     boards = {path.name: path.read_bytes() for path in FOLDER.iterdir()}
     assert {path.name: path.read_bytes() for path in (files / "dashboards").iterdir()} == boards
