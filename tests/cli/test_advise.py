@@ -178,8 +178,8 @@ OWNER = ",".join(
     for label in OWNER_LABELS
 )
 BROKE = "gpunode_fault_start_timestamp_seconds"
-LOST_DATA = 'name="",reason="memory_lost_data",severity="page"'
-MISSING = 'name="",reason="missing",severity="page"'
+LOST_DATA = 'part="gpu",name="",reason="memory_lost_data",severity="page"'
+MISSING = 'part="gpu",name="",reason="missing",severity="page"'
 NODES = (("c", "n-1"), ("c", "n-2"), ("c", "n-3"), ("w", "n-1"))
 FOR_AN_HOUR = (
     *(f'up{{cluster="{c}",instance="{n}",job="gpunode"}} 1' for c, n in NODES),
@@ -188,12 +188,12 @@ FOR_AN_HOUR = (
     'gpunode_gpu_info{cluster="c",instance="n-2",gpu="0",uuid="GPU-0",parent=""} 1',
     'gpunode_gpu_info{cluster="c",instance="n-3",gpu="0",uuid="GPU-9",parent=""} 1',
     f'gpunode_gpu_owner_info{{cluster="c",instance="n-1",gpu="3",uuid="GPU-3",{OWNER}}} 1',
-    f'{BROKE}{{cluster="c",instance="n-1",gpu="3",uuid="GPU-3",part="gpu",{LOST_DATA}}} {NOW - 9000}',
-    f'{BROKE}{{cluster="c",instance="n-3",gpu="7",uuid="GPU-8",part="gpu",{MISSING}}} {NOW - 9000}',
+    f'{BROKE}{{cluster="c",instance="n-1",gpu="3",uuid="GPU-3",{LOST_DATA}}} {NOW - 9000}',
+    f'{BROKE}{{cluster="c",instance="n-3",gpu="7",uuid="GPU-8",{MISSING}}} {NOW - 9000}',
     'ALERTS{cluster="c",fault="gpu_missing",alertname="FleetFault",alertstate="firing",'
     'severity="page"} 1',
     'gpunode_gpu_info{cluster="w",instance="n-1",gpu="0",uuid="GPU-7",parent=""} 1',
-    f'{BROKE}{{cluster="w",instance="n-1",gpu="0",uuid="GPU-7",part="gpu",{LOST_DATA}}} {NOW - 9000}',
+    f'{BROKE}{{cluster="w",instance="n-1",gpu="0",uuid="GPU-7",{LOST_DATA}}} {NOW - 9000}',
 )
 
 

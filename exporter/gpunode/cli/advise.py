@@ -184,11 +184,8 @@ def _advise(
     since: Callable[[NodeSeries], Mapping[harm.Owned, float]],
 ) -> NodeAdvice:
     """The advice for a node of a fleet; since when it is held is asked where anybody is harmed."""
-    fleet_parts = {
-        one.label("fault").removesuffix("_missing")
-        for one in shared
-        if one.label("cluster") == node.cluster
-    }
+    of_cluster = (one for one in shared if one.label("cluster") == node.cluster)
+    fleet_parts = {one.label("fault").removesuffix("_missing") for one in of_cluster}
     said = advice(node, fleet_parts)
     if said.action > AdvisedAction.LEAVE:
         return advice(node, fleet_parts, since(node))

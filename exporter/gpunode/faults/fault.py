@@ -167,9 +167,7 @@ OF_PARTS: dict[tuple[Part, str], Meaning] = {
     ("gpu", "missing"): Meaning(
         "is not listed by its driver any more", AdvisedAction.REBOOT, REBOOT
     ),
-    ("gpu", "memory_lost_data"): Meaning(
-        "its memory lost data (uncorrectable ECC error)", AdvisedAction.RESET, RESET
-    ),
+    ("gpu", "memory_lost_data"): Meaning("its memory lost data", AdvisedAction.RESET, RESET),
     ("gpu", "memory_lost_data_contained"): Meaning(
         "its memory lost data of one program",
         AdvisedAction.RESTART,
