@@ -48,6 +48,7 @@ from gpunode.source import (
     Source,
     View,
 )
+from gpunode.verdict.held_up import HeldUp
 from gpunode.verdict.looking import Looking
 from gpunode.verdict.shortages import Shortages
 from gpunode.verdict.source import Verdicts
@@ -97,7 +98,7 @@ METRICS: dict[str, tuple[Metric, ...]] = {
     "Training": TrainingSteps.metrics,
     "Serving": ServingEngines.metrics,
     "Node": _metrics(*NODE_SOURCES, NcclRas, Filesystems),
-    "Verdicts": (*Verdicts.metrics, *Looking.metrics),
+    "Verdicts": (*Verdicts.metrics, *HeldUp.metrics, *Looking.metrics),
     "Faults": Faults.metrics,
     "Incidents": BlackBox.metrics,
     "dcgm-exporter's, with `--compat=dcgm`": DcgmNames.metrics,
@@ -234,7 +235,7 @@ def views(node: Node, settings: Settings) -> list[View]:
     """The views of everything that was read."""
     names: list[View] = [DcgmNames(node, settings)] if settings.compat == "dcgm" else []
     return [
-        *(*names, Verdicts(), Looking(node, settings), Faults(settings.node.faults_file)),
+        *(*names, Verdicts(), HeldUp(), Looking(node, settings), Faults(settings.node.faults_file)),
         *(Shortages(node, settings), History()),
     ]
 
