@@ -288,6 +288,16 @@ def test_what_is_only_a_ticket_because_nobody_uses_the_node_takes_it_out() -> No
         assert by_rules(recorded(missing, spare), (), {}).drain is drains
 
 
+def test_memory_that_lost_data_asks_for_a_reset_unless_it_was_one_programs() -> None:
+    for level, severity, action in (
+        (2.0, "page", AdvisedAction.RESET),
+        (1.0, "ticket", AdvisedAction.RESTART),
+    ):
+        its = firing("GpuUnhealthy", severity, **_at(3))
+        advised = by_rules(recorded(fault("memory lost data", level), its), (), {})
+        assert advised.action is action, severity
+
+
 def test_a_cordoned_node_is_not_drained_again() -> None:
     node = recorded(
         fault("XID 79: reboot the node"),
