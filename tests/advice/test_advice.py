@@ -131,6 +131,16 @@ def test_rows_of_memory_and_silence() -> None:
     assert (advised(node).action, advised(node).drain) == (REBOOT, True)
 
 
+def test_memory_that_lost_data_asks_for_a_reset_unless_it_was_one_programs() -> None:
+    for contained, action in ((False, RESET), (True, RESTART)):
+        node = healthy()
+        if contained:
+            node.set(xids.XID_TIME, BEGIN + 58.0, *AT, "94")
+        node.set(health.ECC, 9.0, *AT, "uncorrected")
+        node.play(30)
+        assert advised(node).action is action, contained
+
+
 def test_what_nobody_uses_takes_the_node_out_all_the_same() -> None:
     """The next job would get it."""
     node = with_xids(gpu3=79)

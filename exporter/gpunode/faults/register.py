@@ -10,7 +10,7 @@ from itertools import islice
 from pydantic import FiniteFloat, TypeAdapter
 
 from gpunode.faults.fault import Fault, Part, Severity, Where, meaning, unused
-from gpunode.faults.observations import Before, Observation, Seen, whole_gpus
+from gpunode.faults.sightings import Before, NodeValues, Sighting, whole_gpus
 from gpunode.gpu import health, power
 from gpunode.gpu.activity import PROCESSES
 from gpunode.host import repair
@@ -89,7 +89,7 @@ class Register:
             found.setdefault((one.where, one.reason, one.severity), fault)
         return tuple(found.values())
 
-    def learn(self, seen: Seen) -> None:
+    def learn(self, seen: NodeValues) -> None:
         """Which GPUs there are, and which are in use."""
         for gpu, uuid, bus_id in whole_gpus(seen):
             self.on_bus[bus_id] = gpu, uuid
@@ -98,7 +98,7 @@ class Register:
             if processes:
                 self._used[gpu] = seen.time
 
-    def update(self, seen: Seen, observed: Iterable[Observation]) -> None:
+    def update(self, seen: NodeValues, observed: Iterable[Sighting]) -> None:
         """Begin and end faults by what is seen now."""
         word, booted = seen.only(repair.REPAIRED), seen.only(repair.BOOTED)
         if word is not None:
@@ -133,7 +133,7 @@ class Register:
             self.before.well.discard(self._faults[key].where)
             self._end(key, word)
 
-    def _event(self, key: Key, one: Observation, since: float, now: float) -> None:
+    def _event(self, key: Key, one: Sighting, since: float, now: float) -> None:
         at = min(one.since or now, now)
         ends = None if one.told_for is None else at + one.told_for
         if at <= max(since, self._repaired.get(key, 0.0)) or (ends is not None and ends <= now):
@@ -144,7 +144,7 @@ class Register:
         elif ends is not None:
             known.ends = ends
 
-    def _bad(self, key: Key, one: Observation, now: float) -> None:
+    def _bad(self, key: Key, one: Sighting, now: float) -> None:
         self._well_since.pop(key, None)
         known = self._faults.get(key)
         if known is not None:
@@ -160,7 +160,7 @@ class Register:
             if now - since >= known.clears:
                 del self._faults[key], self._well_since[key]
 
-    def _begin(self, key: Key, one: Observation, start: float, ends: float | None) -> None:
+    def _begin(self, key: Key, one: Sighting, start: float, ends: float | None) -> None:
         if len(self._faults) >= MOST:
             self.left_out += 1
             return
@@ -178,7 +178,7 @@ class Register:
             while len(self._repaired) > MOST:
                 del self._repaired[min(self._repaired, key=lambda one: self._repaired[one])]
 
-    def _is_repaired(self, fault: Lasting, seen: Seen, booted: float | None) -> bool:
+    def _is_repaired(self, fault: Lasting, seen: NodeValues, booted: float | None) -> bool:
         """The node was started since, the GPU was reset or replaced, or the advice followed."""
         if booted is not None and booted > fault.start:
             return True
@@ -196,7 +196,7 @@ class Register:
         at_place = self.on_bus.get(fault.where.name) if fault.where.part == "gpu" else None
         return bool(uuid and at_place and at_place[1] != uuid)
 
-    def _is_used(self, fault: Lasting, seen: Seen) -> bool:
+    def _is_used(self, fault: Lasting, seen: NodeValues) -> bool:
         """Whether anybody uses the GPU, or any GPU of the node; of a lost one, what was known."""
         gpu = fault.where.gpu
         if gpu and fault.used is not None and gpu not in {of for of, *_ in seen.series(PROCESSES)}:
@@ -208,7 +208,7 @@ class Register:
 
     def packed(self) -> bytes:
         """All that the next daemon has to know, as JSON."""
-        kept = Kept(
+        kept = KeptFaults(
             list(self._faults.values()),
             list(self._repaired.items()),
             sorted(self.before.well)[:MOST_PARTS],
@@ -226,7 +226,7 @@ class Register:
 
 
 @dataclass(slots=True)
-class Kept:
+class KeptFaults:
     """What is kept in the file."""
 
     faults: list[Lasting]
@@ -236,5 +236,5 @@ class Kept:
 
 
 @cache
-def _kept() -> TypeAdapter[Kept]:
-    return TypeAdapter(Kept)
+def _kept() -> TypeAdapter[KeptFaults]:
+    return TypeAdapter(KeptFaults)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from gpunode.driver.errands import Errands
 from gpunode.faults.fault import Fault, meaning
-from gpunode.faults.observations import LOOKS, Observation, Seen
 from gpunode.faults.register import Register
+from gpunode.faults.sightings import LOOKS, NodeValues, Sighting
 from gpunode.gpu import GPU
 from gpunode.metric import Metric, Sample
 from gpunode.source import Reading, Readings
@@ -66,7 +66,7 @@ class Faults:
         if not self._loaded:
             self._load()
         register = self._register
-        seen = Seen.of(readings, register.on_bus)
+        seen = NodeValues.of(readings, register.on_bus)
         register.learn(seen)
         register.update(seen, list(_observed(seen, register)))
         if self.file is not None and self._loaded:
@@ -122,7 +122,7 @@ class Faults:
         self._complained = what
 
 
-def _observed(seen: Seen, register: Register) -> Iterator[Observation]:
+def _observed(seen: NodeValues, register: Register) -> Iterator[Sighting]:
     for look in LOOKS:
         yield from look(seen, register.before)
 

@@ -53,7 +53,7 @@ USED = frozenset({ALLOCATED, BLOCKED_STREAK, INFO, PHASES, PROCESSES, STARTING, 
 
 
 @dataclass(slots=True)
-class Holding:
+class Hold:
     """What holds a GPU up, from when, and when (monotonic) it was last seen."""
 
     cause: str
@@ -69,7 +69,7 @@ class HeldUp:
     metrics = (HELD_UP,)
 
     def __init__(self) -> None:
-        self._holding: dict[At, Holding] = {}
+        self._holding: dict[At, Hold] = {}
         self._saving: dict[At, float] = {}
         """Seconds that each training had spent in checkpoints when it was last looked at."""
 
@@ -79,7 +79,7 @@ class HeldUp:
         for at, (cause, began) in found.items():
             held = self._holding.get(at)
             if held is None or (held.cause != cause and self._is_over(held, cause, now)):
-                self._holding[at] = Holding(cause, began, now)
+                self._holding[at] = Hold(cause, began, now)
             elif held.cause == cause:
                 held.seen, held.began = now, min(held.began, began)
         self._holding = {
@@ -93,7 +93,7 @@ class HeldUp:
         )
         return Reading(tuple(samples))
 
-    def _is_over(self, held: Holding, other: str, now: float) -> bool:
+    def _is_over(self, held: Hold, other: str, now: float) -> bool:
         """Whether a cause gives way at once, to one that needs somebody more, or has for long."""
         return other in OF_THE_MOMENT or stands_still(other) or now - held.seen >= FLICKERS
 

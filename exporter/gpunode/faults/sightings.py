@@ -57,7 +57,7 @@ LINK_WELL, PORT_WELL, CLOCKS_WELL = 120.0, 300.0, 600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Observation:
+class Sighting:
     """What was seen of one part in one respect: ``reason`` is empty where it is well.
 
     An error that is over in a moment tells when it happened (``since``). It lasts until it is
@@ -91,7 +91,7 @@ USED = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class NodeValues:
     """The values of series now, and the sources that do not answer."""
 
     time: float
@@ -101,7 +101,7 @@ class Seen:
     """The GPU at each place on the PCI bus, by index and UUID, as last listed."""
 
     @classmethod
-    def of(cls, readings: Readings, on_bus: Mapping[str, tuple[str, str]]) -> Seen:
+    def of(cls, readings: Readings, on_bus: Mapping[str, tuple[str, str]]) -> NodeValues:
         """What the sources say now."""
         values: dict[Metric, dict[tuple[str, ...], float]] = {}
         for (metric, labels), (value, _) in readings.values(USED).items():
@@ -136,14 +136,14 @@ class Before:
     """Counters, each with when it last grew."""
 
 
-Look = Callable[[Seen, Before], Iterator[Observation]]
+Look = Callable[[NodeValues, Before], Iterator[Sighting]]
 
 
 def _of_node(part: Part, name: str) -> Where:
     return Where("", "", part, name)
 
 
-def xid_events(seen: Seen, _: Before) -> Iterator[Observation]:
+def xid_events(seen: NodeValues, _: Before) -> Iterator[Sighting]:
     """XIDs by the driver, and by the kernel log, which also has those of a GPU that is lost."""
     events = {(gpu, uuid, xid): at for (gpu, uuid, xid), at in seen.series(xids.XID_TIME).items()}
     for (bus_id, xid), at in seen.series(kernel_log.LAST_XID).items():
@@ -161,20 +161,20 @@ def xid_events(seen: Seen, _: Before) -> Iterator[Observation]:
         if code is None or code.notify != "none":
             where = seen.gpu(gpu, uuid) if gpu else Where("", "", "gpu", uuid)
             told_for = None if code and code.notify == "page" else PROGRAM_REMEMBERED
-            yield Observation(where, f"xid_{xid}", f"xid_{xid}", at, told_for)
+            yield Sighting(where, f"xid_{xid}", f"xid_{xid}", at, told_for)
 
 
-def fatal_links(seen: Seen, _: Before) -> Iterator[Observation]:
+def fatal_links(seen: NodeValues, _: Before) -> Iterator[Sighting]:
     """Errors of NVLink 5 whose line says that the GPU is to be reset, or that all links go down."""
     for (bus_id, xid, link, severity, action), at in seen.series(nvlink_xids.LAST).items():
         if action == "reset_gpu" or (severity, action) == ("fatal", UNKNOWN):
             gpu, uuid = seen.on_bus.get(bus_id, ("", ""))
             where = Where(gpu, uuid, "nvlink", "" if link == "-1" else link)
             reason = f"xid_{xid}_fatal"
-            yield Observation(where, reason, reason, at)
+            yield Sighting(where, reason, reason, at)
 
 
-def answers(seen: Seen, _: Before) -> Iterator[Observation]:
+def answers(seen: NodeValues, _: Before) -> Iterator[Sighting]:
     """GPUs that do not answer their driver."""
     lost = {
         (one.place.gpu, one.place.uuid)
@@ -184,10 +184,10 @@ def answers(seen: Seen, _: Before) -> Iterator[Observation]:
     known = {(gpu, uuid) for gpu, uuid, *_ in seen.series(PROCESSES)}
     for gpu, uuid in lost | known:
         reason = "no_answer" if (gpu, uuid) in lost else ""
-        yield Observation(seen.gpu(gpu, uuid), "answer", reason, after=SILENT_FROM)
+        yield Sighting(seen.gpu(gpu, uuid), "answer", reason, after=SILENT_FROM)
 
 
-def lost_data(seen: Seen, before: Before) -> Iterator[Observation]:
+def lost_data(seen: NodeValues, before: Before) -> Iterator[Sighting]:
     """Uncorrectable errors of memory; one that was contained has cost one program its data."""
     for (gpu, uuid, kind), count in seen.series(health.ECC).items():
         key = (health.ECC.name, gpu, uuid, kind)
@@ -199,13 +199,13 @@ def lost_data(seen: Seen, before: Before) -> Iterator[Observation]:
         where = seen.gpu(gpu, uuid)
         if contained is not None and seen.time - contained < CONTAINED_REMEMBERED:
             reason = "memory_lost_data_contained"
-            yield Observation(where, reason, reason, since=seen.time, told_for=CONTAINED_REMEMBERED)
+            yield Sighting(where, reason, reason, since=seen.time, told_for=CONTAINED_REMEMBERED)
         else:
             reason = "memory_lost_data"
-            yield Observation(where, reason, reason, since=seen.time)
+            yield Sighting(where, reason, reason, since=seen.time)
 
 
-def driver_advice(seen: Seen, _: Before) -> Iterator[Observation]:
+def driver_advice(seen: NodeValues, _: Before) -> Iterator[Sighting]:
     """What the driver asks for; a reset for a row of memory can wait, and so can programs' ends.
 
     https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/index.html#row-remapping
@@ -215,34 +215,34 @@ def driver_advice(seen: Seen, _: Before) -> Iterator[Observation]:
         if action in ("reset", "drain_and_reset"):
             for_a_row = seen.series(health.REMAP_PENDING).get((gpu, uuid))
             reason = "driver_advises_reset_for_a_row" if for_a_row else reason
-        yield Observation(seen.gpu(gpu, uuid), "advice", reason)
+        yield Sighting(seen.gpu(gpu, uuid), "advice", reason)
 
 
-def memory_rows(seen: Seen, _: Before) -> Iterator[Observation]:
+def memory_rows(seen: NodeValues, _: Before) -> Iterator[Sighting]:
     """Rows of memory that wait for a reset, or for another GPU."""
     for metric, reason in (
         (health.REMAP_PENDING, "row_remap_pending"),
         (health.REMAP_FAILED, "row_remap_failed"),
     ):
         for (gpu, uuid), there in seen.series(metric).items():
-            yield Observation(seen.gpu(gpu, uuid), reason, reason if there else "")
+            yield Sighting(seen.gpu(gpu, uuid), reason, reason if there else "")
     worn = {(gpu, uuid): fault for gpu, uuid, fault in seen.series(health.MEMORY_FAULT)}
     for gpu, uuid in {(gpu, uuid) for gpu, uuid, _ in seen.series(health.ECC)} | worn.keys():
-        yield Observation(seen.gpu(gpu, uuid), "memory", worn.get((gpu, uuid), ""))
+        yield Sighting(seen.gpu(gpu, uuid), "memory", worn.get((gpu, uuid), ""))
 
 
-def fabric(seen: Seen, _: Before) -> Iterator[Observation]:
+def fabric(seen: NodeValues, _: Before) -> Iterator[Sighting]:
     """Parts of the NVSwitch fabric that are not healthy."""
     for (gpu, uuid, part), healthy in seen.series(health.FABRIC_HEALTHY).items():
         where = seen.gpu(gpu, uuid, "fabric", "")
         reason = "" if healthy else part
-        yield Observation(where, part, reason, after=FABRIC_FROM)
+        yield Sighting(where, part, reason, after=FABRIC_FROM)
     for (gpu, uuid), ready in seen.series(health.FABRIC_READY).items():
         where, reason = seen.gpu(gpu, uuid, "fabric", ""), "" if ready else "not_joined"
-        yield Observation(where, "joined", reason, after=FABRIC_FROM)
+        yield Sighting(where, "joined", reason, after=FABRIC_FROM)
 
 
-def throttled(seen: Seen, before: Before) -> Iterator[Observation]:
+def throttled(seen: NodeValues, before: Before) -> Iterator[Sighting]:
     """GPUs whose clocks are lowered by heat or by the power supply."""
     parts: dict[str, Part] = {
         "sw_thermal": "thermal",
@@ -263,10 +263,10 @@ def throttled(seen: Seen, before: Before) -> Iterator[Observation]:
         before.counts[key] = (seconds, seen.time)
         low = reason if grew >= THROTTLED * passed else ""
         where = seen.gpu(gpu, uuid, parts[reason], "")
-        yield Observation(where, reason, low, after=THROTTLED_FROM, clears=CLOCKS_WELL)
+        yield Sighting(where, reason, low, after=THROTTLED_FROM, clears=CLOCKS_WELL)
 
 
-def links(seen: Seen, before: Before) -> Iterator[Observation]:
+def links(seen: NodeValues, before: Before) -> Iterator[Sighting]:
     """NVLinks and ports that were up and are down: those that never were are not connected."""
     up: list[tuple[Where, float]] = [
         (Where(gpu, uuid, "nvlink", link), value)
@@ -280,18 +280,18 @@ def links(seen: Seen, before: Before) -> Iterator[Observation]:
             before.well.add(known)
         if known in before.well:
             clears = LINK_WELL if where.part == "nvlink" else PORT_WELL
-            yield Observation(where, "link", "" if works else "down", clears=clears)
+            yield Sighting(where, "link", "" if works else "down", clears=clears)
 
 
-def disks(seen: Seen, before: Before) -> Iterator[Observation]:
+def disks(seen: NodeValues, before: Before) -> Iterator[Sighting]:
     """Disks that do not work."""
     for (controller,), live in seen.series(disk.STATE).items():
         where = _of_node("disk", controller)
         before.well.add(where)
-        yield Observation(where, "disk", "" if live else "not_live")
+        yield Sighting(where, "disk", "" if live else "not_live")
 
 
-def missing(seen: Seen, before: Before) -> Iterator[Observation]:
+def missing(seen: NodeValues, before: Before) -> Iterator[Sighting]:
     """GPUs, disks and RDMA ports that were there and are not, while others of their kind are."""
     gpus = {bus_id: Where(gpu, uuid, "gpu", bus_id) for gpu, uuid, bus_id in whole_gpus(seen)}
     others = {one for one in before.well if one.part != "gpu" or one.name not in gpus}
@@ -304,15 +304,15 @@ def missing(seen: Seen, before: Before) -> Iterator[Observation]:
     for bus_id, kind in seen.series(pcie.INFO) if gpus else ():
         if kind == "gpu" and bus_id not in {one.name for one in before.well}:
             unlisted = Where("", "", "gpu", bus_id)
-            yield Observation(unlisted, "there", "missing", after=MISSING_FROM)
+            yield Sighting(unlisted, "there", "missing", after=MISSING_FROM)
     for where in before.well:
         present = there.get(where.part)
         if present and not (where.part == "network" and "/" not in where.name):
             reason = "" if where.name in present else "missing"
-            yield Observation(where, "there", reason, after=MISSING_FROM)
+            yield Sighting(where, "there", reason, after=MISSING_FROM)
 
 
-def filesystems(seen: Seen, before: Before) -> Iterator[Observation]:
+def filesystems(seen: NodeValues, before: Before) -> Iterator[Sighting]:
     """Filesystems that could be written to and are read-only, or do not answer.
 
     Those that tenants mount for themselves are theirs.
@@ -323,7 +323,7 @@ def filesystems(seen: Seen, before: Before) -> Iterator[Observation]:
             before.well.add(where)
         if where in before.well:
             reason = "readonly" if read_only else ""
-            yield Observation(where, "writable", reason, clears=LINK_WELL)
+            yield Sighting(where, "writable", reason, clears=LINK_WELL)
     answered = {mountpoint for mountpoint, _ in seen.series(filesystem.SIZE)}
     silent = {
         one.place.mountpoint
@@ -334,10 +334,10 @@ def filesystems(seen: Seen, before: Before) -> Iterator[Observation]:
         where = _of_node("filesystem", mountpoint)
         if where in before.well:
             reason = "unanswering" if mountpoint in silent else ""
-            yield Observation(where, "space", reason, after=60.0, clears=LINK_WELL)
+            yield Sighting(where, "space", reason, after=60.0, clears=LINK_WELL)
 
 
-def file_servers(seen: Seen, before: Before) -> Iterator[Observation]:
+def file_servers(seen: NodeValues, before: Before) -> Iterator[Sighting]:
     """File servers that answer none of the requests in flight."""
     for waiting, done in ((nfs.IN_FLIGHT, nfs.REQUESTS), (lustre.IN_FLIGHT, lustre.RPCS)):
         in_flight, completed = (_by_first(seen.series(metric)) for metric in (waiting, done))
@@ -349,7 +349,7 @@ def file_servers(seen: Seen, before: Before) -> Iterator[Observation]:
             late = requests > 0 and seen.time - known[1] >= UNANSWERED_FROM
             reason = "unanswering" if late else ""
             where = _of_node("filesystem", name)
-            yield Observation(where, "server", reason, began=known[1], clears=LINK_WELL)
+            yield Sighting(where, "server", reason, began=known[1], clears=LINK_WELL)
 
 
 def _by_first(series: Mapping[tuple[str, ...], float]) -> dict[str, float]:
@@ -359,7 +359,7 @@ def _by_first(series: Mapping[tuple[str, ...], float]) -> dict[str, float]:
     return sums
 
 
-def whole_gpus(seen: Seen) -> Iterator[tuple[str, str, str]]:
+def whole_gpus(seen: NodeValues) -> Iterator[tuple[str, str, str]]:
     """The index, UUID and place of each GPU, without MIG instances."""
     for labels in seen.series(health.INFO):
         found = dict(zip(health.INFO.labels, labels, strict=True))
