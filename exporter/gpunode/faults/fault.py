@@ -64,7 +64,7 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
-class Meaning:
+class FaultMeaning:
     """What a reason means in words, what it asks for, and how urgent it is under a job.
 
     ``not_known`` is what nothing on the node tells, where the action depends on it.
@@ -131,25 +131,29 @@ NOT_TOLD = {
 """By the action of the catalogue, what is not known where the advice is to leave the node."""
 
 OF_DRIVER = {
-    "reset": Meaning("its driver asks for: reset", AdvisedAction.RESET, RESET),
-    "reboot": Meaning("its driver asks for: reboot", AdvisedAction.REBOOT, REBOOT),
-    "system_reboot": Meaning("its driver asks for: system reboot", AdvisedAction.REBOOT, REBOOT),
-    "bus_reset": Meaning(
+    "reset": FaultMeaning("its driver asks for: reset", AdvisedAction.RESET, RESET),
+    "reboot": FaultMeaning("its driver asks for: reboot", AdvisedAction.REBOOT, REBOOT),
+    "system_reboot": FaultMeaning(
+        "its driver asks for: system reboot", AdvisedAction.REBOOT, REBOOT
+    ),
+    "bus_reset": FaultMeaning(
         "its driver asks for: bus reset",
         AdvisedAction.REBOOT,
         "Drain the node; then reset the GPU by its bus, or reboot the node.",
     ),
-    "drain_and_reset": Meaning("its driver asks for: drain and reset", AdvisedAction.RESET, RESET),
-    "drain_p2p": Meaning(
+    "drain_and_reset": FaultMeaning(
+        "its driver asks for: drain and reset", AdvisedAction.RESET, RESET
+    ),
+    "drain_p2p": FaultMeaning(
         "its driver asks for: drain p2p",
         AdvisedAction.DRAIN,
         OF_ACTION[AdvisedAction.DRAIN],
         "ticket",
     ),
-    "reset_for_a_row": Meaning(
+    "reset_for_a_row": FaultMeaning(
         "its driver asks for a reset, which can wait", AdvisedAction.RESET, RESET, "ticket"
     ),
-    "recover_imex_domain": Meaning(
+    "recover_imex_domain": FaultMeaning(
         "its driver asks for: recover imex domain",
         AdvisedAction.LEAVE,
         "Restart `nvidia-imex` on the nodes of the NVLink domain.",
@@ -162,64 +166,72 @@ OF_DRIVER = {
 MENDED_BY_NO_REBOOT = ("configuration", "partition")
 """Parts of the NVSwitch fabric for which a reboot does nothing."""
 
-OF_PARTS: dict[tuple[Part, str], Meaning] = {
-    ("gpu", "no_answer"): Meaning("does not answer its driver", AdvisedAction.REBOOT, REBOOT),
-    ("gpu", "missing"): Meaning(
+OF_PARTS: dict[tuple[Part, str], FaultMeaning] = {
+    ("gpu", "no_answer"): FaultMeaning("does not answer its driver", AdvisedAction.REBOOT, REBOOT),
+    ("gpu", "missing"): FaultMeaning(
         "is not listed by its driver any more", AdvisedAction.REBOOT, REBOOT
     ),
-    ("gpu", "memory_lost_data"): Meaning("its memory lost data", AdvisedAction.RESET, RESET),
-    ("gpu", "memory_lost_data_contained"): Meaning(
+    ("gpu", "memory_lost_data"): FaultMeaning("its memory lost data", AdvisedAction.RESET, RESET),
+    ("gpu", "memory_lost_data_contained"): FaultMeaning(
         "its memory lost data of one program",
         AdvisedAction.RESTART,
         "Restart the program.",
         "ticket",
     ),
-    ("gpu", "row_remap_pending"): Meaning(
+    ("gpu", "row_remap_pending"): FaultMeaning(
         "a bad row of its memory is replaced at the next reset",
         AdvisedAction.RESET,
         RESET,
         "ticket",
     ),
-    ("gpu", "row_remap_failed"): Meaning(
+    ("gpu", "row_remap_failed"): FaultMeaning(
         "a bad row of its memory cannot be replaced", AdvisedAction.CONTACT, VENDOR, "ticket"
     ),
-    ("gpu", "sram_threshold_exceeded"): Meaning(
+    ("gpu", "sram_threshold_exceeded"): FaultMeaning(
         "SRAM errors above the threshold", AdvisedAction.CONTACT, VENDOR, "ticket"
     ),
-    ("gpu", "unrepairable"): Meaning(
+    ("gpu", "unrepairable"): FaultMeaning(
         "memory unrepairable", AdvisedAction.CONTACT, VENDOR, "ticket"
     ),
-    ("fabric", "not_joined"): Meaning(
+    ("fabric", "not_joined"): FaultMeaning(
         "it has not joined the NVSwitch fabric", AdvisedAction.LEAVE, FABRIC_MANAGER
     ),
-    ("nvlink", "down"): Meaning(
+    ("nvlink", "down"): FaultMeaning(
         "NVLink {name} is down",
         AdvisedAction.LEAVE,
         "Check the fabric manager and the GPU's XIDs; drain the node and reset the GPUs.",
     ),
-    ("network", "down"): Meaning("port {name} is down", AdvisedAction.LEAVE, PORT, "ticket"),
-    ("network", "missing"): Meaning("port {name} is missing", AdvisedAction.LEAVE, PORT, "ticket"),
-    ("disk", "not_live"): Meaning("disk {name} does not work", AdvisedAction.LEAVE, DISK, "ticket"),
-    ("disk", "missing"): Meaning("disk {name} is missing", AdvisedAction.LEAVE, DISK, "ticket"),
-    ("filesystem", "readonly"): Meaning(
+    ("network", "down"): FaultMeaning("port {name} is down", AdvisedAction.LEAVE, PORT, "ticket"),
+    ("network", "missing"): FaultMeaning(
+        "port {name} is missing", AdvisedAction.LEAVE, PORT, "ticket"
+    ),
+    ("disk", "not_live"): FaultMeaning(
+        "disk {name} does not work", AdvisedAction.LEAVE, DISK, "ticket"
+    ),
+    ("disk", "missing"): FaultMeaning(
+        "disk {name} is missing", AdvisedAction.LEAVE, DISK, "ticket"
+    ),
+    ("filesystem", "readonly"): FaultMeaning(
         "{name} has become read-only",
         AdvisedAction.DRAIN,
         "Drain the node and look at the disk of {name} (`dmesg`).",
     ),
-    ("filesystem", "unanswering"): Meaning("{name} does not answer", AdvisedAction.LEAVE, SERVER),
-    ("thermal", "sw_thermal"): Meaning(
+    ("filesystem", "unanswering"): FaultMeaning(
+        "{name} does not answer", AdvisedAction.LEAVE, SERVER
+    ),
+    ("thermal", "sw_thermal"): FaultMeaning(
         "its clocks are lowered by heat",
         AdvisedAction.LEAVE,
         "Check airflow and cooling; lower the power limit meanwhile (`nvidia-smi -pl`).",
         "ticket",
     ),
-    ("thermal", "hw_thermal"): Meaning(
+    ("thermal", "hw_thermal"): FaultMeaning(
         "its clocks are halved by heat",
         AdvisedAction.LEAVE,
         "Check airflow and cooling; lower the power limit meanwhile (`nvidia-smi -pl`).",
         "ticket",
     ),
-    ("power", "hw_power_brake"): Meaning(
+    ("power", "hw_power_brake"): FaultMeaning(
         "its clocks are halved by the power supply",
         AdvisedAction.LEAVE,
         "Check the power supplies and the limit of the rack.",
@@ -231,7 +243,7 @@ UNKNOWN_REASON = "what this reason asks for; a newer gpunode may know it"
 _XID = re.compile(r"xid_([0-9]{1,9})(_fatal)?")
 
 
-def meaning(where: Where, reason: str) -> Meaning:
+def meaning(where: Where, reason: str) -> FaultMeaning:
     """What a fault means; one whose words a newer gpunode wrote says that it is not known."""
     found = _meaning(where.part, where.name, reason)
     fill = {"gpu": where.gpu, "name": where.name}
@@ -241,34 +253,36 @@ def meaning(where: Where, reason: str) -> Meaning:
     return replace(found, words=words, remedy=remedy)
 
 
-def _meaning(part: Part, name: str, reason: str) -> Meaning:
+def _meaning(part: Part, name: str, reason: str) -> FaultMeaning:
     if found := _XID.fullmatch(reason):
         return _of_xid(int(found[1]), bool(found[2]), name)
     if reason.startswith("driver_advises_"):
         asked = reason.removeprefix("driver_advises_")
         words = f"its driver asks for: {asked.replace('_', ' ')}"
-        return OF_DRIVER.get(asked, Meaning(words, AdvisedAction.DRAIN, RESET))
+        return OF_DRIVER.get(asked, FaultMeaning(words, AdvisedAction.DRAIN, RESET))
     if part == "fabric" and (part, reason) not in OF_PARTS:
         words = f"a part of its NVSwitch fabric is not healthy: {reason.replace('_', ' ')}"
         lasting = reason in MENDED_BY_NO_REBOOT
-        return Meaning(
+        return FaultMeaning(
             words, AdvisedAction.CONTACT if lasting else AdvisedAction.REBOOT, FABRIC_MANAGER
         )
-    unknown = Meaning(reason.replace("_", " "), AdvisedAction.LEAVE, LOOK, "ticket", UNKNOWN_REASON)
+    unknown = FaultMeaning(
+        reason.replace("_", " "), AdvisedAction.LEAVE, LOOK, "ticket", UNKNOWN_REASON
+    )
     return OF_PARTS.get((part, reason), unknown)
 
 
-def _of_xid(number: int, fatal: bool, link: str) -> Meaning:
+def _of_xid(number: int, fatal: bool, link: str) -> FaultMeaning:
     """An XID; ``fatal`` is one of NVLink 5 whose line says that the GPU is to be reset."""
     if fatal:
         where = " on NVLink {name}" if link else ""
         words = f"XID {number}{where}, {ACTIONS['RESET_GPU'].words}"
-        return Meaning(words, AdvisedAction.RESET, RESET)
+        return FaultMeaning(words, AdvisedAction.RESET, RESET)
     code = CODES.get(number)
     if code is None:
         why = f"what XID {number} means; look it up in NVIDIA's catalogue"
-        return Meaning(f"XID {number}", AdvisedAction.LEAVE, LOOK, "ticket", why)
+        return FaultMeaning(f"XID {number}", AdvisedAction.LEAVE, LOOK, "ticket", why)
     action = OF_CATALOGUE.get(code.action, AdvisedAction.LEAVE)
     words = f"XID {number} ({code.meaning}), {code.words}"
     severity: Severity = "info" if code.notify == "none" else code.notify
-    return Meaning(words, action, OF_ACTION[action], severity, NOT_TOLD.get(code.action, ""))
+    return FaultMeaning(words, action, OF_ACTION[action], severity, NOT_TOLD.get(code.action, ""))
