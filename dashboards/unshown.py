@@ -1,7 +1,7 @@
 """The metrics that no panel shows and no rule looks at, each with the reason.
 
-``docs/dashboards.md`` has the same in a table. What a verdict rests on needs none: the verdict is
-shown, and its evidence is on the node page and in the API.
+``make dashboards`` writes the same into ``docs/dashboards.md``. What a verdict rests on needs none:
+the verdict is shown, and its evidence is on the node page and in the API.
 """
 
 from __future__ import annotations
@@ -70,6 +70,10 @@ UNSHOWN: Mapping[str, tuple[str, ...]] = {
         "gpunode_slurm_jobs",
         "gpunode_training_flops_total",
         "gpunode_training_samples_total",
+    ),
+    "What `gpunode advise` and the node page tell in words": (
+        "gpunode_fault_start_timestamp_seconds",
+        "gpunode_gpu_held_up_seconds",
     ),
     "Of daemons that keep incidents in a folder; their log says why": (
         "gpunode_incident_write_failures_total",

@@ -103,7 +103,7 @@ class Case:
     short_gaps: float = 0.0
     """Share of time in gaps between kernels in which nothing but a launch fits."""
 
-    held_up: float = 0.0
+    copies_wait: float = 0.0
     """Share of time in which copies waited for a CPU."""
 
     short_gaps_of_peers: tuple[float, ...] = ()
@@ -138,13 +138,13 @@ class Case:
 
         For long enough that something else than launches and copies must explain it.
         """
-        explained = self.short_gaps + self.held_up
+        explained = self.short_gaps + self.copies_wait
         return max(0.0, self.shares["starved"] - explained) + self.shares["idle"]
 
     @property
     def copies(self) -> float:
         """Share of time that copies took while no kernel ran."""
-        return self.shares["copy"] + self.held_up
+        return self.shares["copy"] + self.copies_wait
 
     @property
     def results(self) -> float:
@@ -185,7 +185,7 @@ class Case:
         return self.evidence(SECONDS, self.shares[state], threshold, meaning, state)
 
 
-def held_up(facts: Facts, at: At, shares: Mapping[str, float]) -> float:
+def copies_wait(facts: Facts, at: At, shares: Mapping[str, float]) -> float:
     """Share of time in which copies waited for a CPU, as the bytes say that PCIe moved.
 
     Below ``COPY_RATE``, it is not known whether copy engines moved them: peers exchange as much as

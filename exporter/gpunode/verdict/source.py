@@ -15,7 +15,7 @@ from gpunode.metric import Metric, Sample
 from gpunode.source import Reading, Readings
 from gpunode.verdict import judge, last_work, overdue, waiting
 from gpunode.verdict import workload as kinds
-from gpunode.verdict.case import Case, Evidence, WaitedFor, held_up
+from gpunode.verdict.case import Case, Evidence, WaitedFor, copies_wait
 from gpunode.verdict.causes import CAUSES
 from gpunode.verdict.causes import USES as OF_CAUSES
 from gpunode.verdict.causes.cause import LOST
@@ -124,7 +124,7 @@ class Verdicts:
             workload = workloads.get(at)
             if workload is not None:
                 samples += _one_of(KINDS, WORKLOAD, at, workload.kind)
-            held = held_up(recent, at, shares[at])
+            held = copies_wait(recent, at, shares[at])
             case = Case(
                 facts,
                 recent,

@@ -252,7 +252,7 @@ def _copies(case: Case) -> Effect | None:
     if case.results and (explained_by(CHECKPOINT, case) or explained_by(HOST_COMPUTE, case)):
         return None
     evidence = [case.state("copy", LOST)]
-    if case.held_up:
+    if case.copies_wait:
         meaning = (
             "bytes per second over PCI Express, which take this long from memory that is not "
             "pinned: a CPU copies it once more"
