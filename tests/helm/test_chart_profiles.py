@@ -130,7 +130,7 @@ def sandbox(
     """What makes the container of a pod."""
     command = [need("bwrap"), "--die-with-parent", "--cap-add", "ALL"]
     command += ["--unshare-ipc", "--unshare-uts", "--hostname", "gpunode-x7kq2"]
-    command += [] if pod.get("hostPID") else ["--unshare-pid"]
+    command += [] if pod.get("hostPID") or pod.get("shareProcessNamespace") else ["--unshare-pid"]
     command += [] if pod.get("hostNetwork") else ["--unshare-net"]
     command += programs.root
     for place, path in ((CONFINE, "tests/attacks"), (SECCOMP, "docker")):
