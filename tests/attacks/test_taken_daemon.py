@@ -22,9 +22,9 @@ from pathlib import Path
 import pytest
 
 from gpunode.helper import serve
-from tests.attacks.test_helpers import limited
+from tests.attacks.test_helpers import ENTER, limited
 from tests.conftest import until
-from tests.helper.helper import as_user, helper
+from tests.helper.helper import as_user, asked, helper
 from tests.needs import ROOT, as_root, need
 from tests.tenant import SECRET, USER, tenant
 
@@ -265,3 +265,45 @@ def test_no_flood_of_others_of_its_user_is_answered_or_takes_the_daemon_s_place(
                 running.callback(stranger.kill)
                 thread.start()
             assert as_user(NOBODY, ASKS, path, str(pid)) == "b'RANK=3'\n" * 152
+
+
+DEEP = """
+import sys, threading
+sys.setrecursionlimit(10_000)
+threading.stack_size(64 << 20)
+ever = threading.Event()
+def down(frames):
+    if frames:
+        down(frames - 1)
+    ever.wait()
+threads = [threading.Thread(target=down, args=(4000,), daemon=True) for _ in range(64)]
+for one in threads:
+    one.start()
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_an_honest_process_of_very_many_frames_costs_its_look_and_no_helper() -> None:
+    """With the memory of the unit; beyond what a look may take, it says so."""
+    unit = (ROOT / "exporter/systemd/gpunode-stacks.service").read_text()
+    most = re.search(r"^MemoryMax=(\d+)M$", unit, re.MULTILINE)
+    own = re.search(r"^(?:0:|\d+:name=systemd):(/.*)$", serve.content("/proc/self/cgroup"), re.M)
+    assert most
+    assert own
+    with (
+        limited(int(most[1]) << 20) as cgroup,
+        tempfile.TemporaryDirectory(prefix="gpunode-") as name,
+        subprocess.Popen(
+            [sys.executable, "-c", DEEP], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ) as deep,
+    ):
+        assert deep.stdout
+        assert deep.stdout.readline() == b"ready\n"
+        before = (need("sh"), "-c", ENTER, str(cgroup / "cgroup.procs"))
+        with helper("stacks", Path(name), f"--unit={own[1]}", before=before) as child:
+            for _ in range(3):
+                with pytest.raises(OSError, match=r"prints more than 4 MiB|did not end within"):
+                    asked(Path(name), "stacks", "python", str(deep.pid))
+            assert child.poll() is None
+        deep.kill()

@@ -38,6 +38,12 @@ PACKET = 1 << 13
 MOST = 128
 """The most pairs at once; the daemon waits for at most 32 files that do not answer."""
 
+STACK = 1 << 19
+"""Bytes of a thread's stack; its addresses count against the limit of ``stacks``."""
+
+M_ARENA_MAX = -8
+"""Of malloc.h."""
+
 BEAT = 5
 """The most seconds between two signs of life; systemd waits for a minute, as the units say."""
 
@@ -234,6 +240,8 @@ def main(arguments: Sequence[str]) -> None:
         from gpunode.helper.check import is_well
 
         sys.exit(not is_well(path))
+    threading.stack_size(STACK)
+    capability.libc.mallopt(M_ARENA_MAX, 1)  # each other heap sets 64 MiB of addresses aside
     work = work_of(asked.work, asked.rootfs.rstrip("/"), asked.kubelet, asked.client)
     try:
         listener = listening(path, asked.user)
