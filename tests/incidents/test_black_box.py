@@ -14,6 +14,7 @@ from gpunode.cli.agents import HEARD_AFTER, of_incident
 from gpunode.config.daemon import IncidentSettings, Settings, StacksSettings
 from gpunode.export.incident_page import page
 from gpunode.export.web.app import create_app
+from gpunode.export.web.guard import Trusted
 from gpunode.gpu import xids
 from gpunode.incidents import black_box, overheard
 from gpunode.incidents.black_box import BlackBox
@@ -51,9 +52,9 @@ class Played:
             pass
 
 
-def get(loop: Loop, path: str, client: str = "127.0.0.1", host: str = HERE) -> Any:
-    """An answer of the API to who asks from an address."""
-    return TestClient(create_app(lambda: loop), base_url=host, client=(client, 1)).get(path)
+def get(loop: Loop, path: str) -> Any:
+    """An answer of the API to root on this node."""
+    return TestClient(Trusted(create_app(lambda: loop))).get(path)
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +99,7 @@ def test_its_tape_is_played_to_the_same_verdict(hang: Played, tmp_path: Path) ->
 
 def test_the_same_answer_for_who_takes_no_gzip(hang: Played) -> None:
     path = f"/api/v1/incidents/{hang.box.kept[0].brief.id}"
-    client = TestClient(create_app(lambda: hang.loop), base_url=HERE, client=("::1", 1))
+    client = TestClient(Trusted(create_app(lambda: hang.loop)))
     plain = client.get(path, headers={"accept-encoding": "identity"})
     assert "content-encoding" not in plain.headers
     assert parse(plain.content) == parse(client.get(path).content)
@@ -109,29 +110,15 @@ def test_an_incident_that_is_not_kept_is_not_found(hang: Played) -> None:
         assert get(hang.loop, f"/api/v1/incidents/{tail}").status_code == 404
 
 
-STRANGERS = (
-    ("10.1.2.3", "http://10.0.0.9:9816"),
-    ("10.1.2.3", HERE),
-    ("127.0.0.1", "http://rebound.example:9816"),
-    ("127.0.0.1", "http://localhost.example"),
-)
-
-
-def test_strangers_read_no_incident(hang: Played) -> None:
+def test_strangers_read_no_incident_whatever_their_address(hang: Played) -> None:
+    """Nothing tells surely what a proxy on the node passes on."""
     for tail in ("", "/{id}", "/{id}/tape"):
         path = f"/api/v1/incidents{tail}".format(id=hang.box.kept[0].brief.id)
-        for client, host in STRANGERS:
-            answer = get(hang.loop, path, client, host)
-            assert answer.status_code == 403, (path, client, host)
+        for client in ("10.1.2.3", "127.0.0.1", "::1"):
+            asks = TestClient(create_app(lambda: hang.loop), base_url=HERE, client=(client, 1))
+            answer = asks.get(path)
+            assert answer.status_code == 403, (path, client)
             assert "--web.config.file" in answer.json()["detail"]
-
-
-def test_what_a_proxy_on_the_node_passes_on_is_from_a_stranger(hang: Played) -> None:
-    client = TestClient(create_app(lambda: hang.loop), base_url=HERE, client=("127.0.0.1", 1))
-    assert client.get("/api/v1/incidents").status_code == 200
-    for header in ("forwarded", "x-forwarded-for", "x-real-ip", "via"):
-        answer = client.get("/api/v1/incidents", headers={header: "for=10.0.0.1"})
-        assert answer.status_code == 403, header
 
 
 def test_a_healthy_run_is_no_incident() -> None:
