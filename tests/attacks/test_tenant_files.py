@@ -28,7 +28,6 @@ from gpunode.audit.source import LONGEST_FINDING, audit
 from gpunode.config.daemon import Settings
 from gpunode.helper import files, stacks
 from gpunode.helper.environment import LONGEST_VALUE
-from gpunode.helper.inside import AT_SECURE, PAIR
 from gpunode.holders.census import Census
 from gpunode.nccl.log import NcclLogs, line_of, transport
 from gpunode.node import patience, privileged
@@ -46,7 +45,7 @@ from tests.fuzz.seeds import NCCL
 from tests.helper.helper import helper, one_at
 from tests.machine import MachineGpu, OneGpu, exported, told
 from tests.needs import as_root
-from tests.tenant import SECRET, USER, log_of, own, root_with_home, tenant
+from tests.tenant import SECRET, USER, log_of, own, root_with_home, says_who, tenant
 
 
 @pytest.fixture
@@ -235,20 +234,12 @@ class Logging(LocalNode):
         return machine.stat(1) if path.endswith("/stat") else super().read_text(path)
 
 
-def process_of_nobody(folder: Path) -> None:
-    """What says who a process is, with a root in which nothing is yet."""
-    (folder / "root").mkdir(parents=True)
-    (folder / "status").write_text(
-        "".join(f"{who}:" + "\t65534" * 4 + "\n" for who in ("Uid", "Gid"))
-    )
-    (folder / "auxv").write_bytes(PAIR.pack(AT_SECURE, 0))
-
-
 def test_logs_of_processes_that_end_leave_no_descriptor(tmp_path: Path) -> None:
     node = Logging(tmp_path)
     before = len(os.listdir("/proc/self/fd"))
     for pid in range(100):
-        process_of_nobody(tmp_path / f"proc/{pid}")
+        (tmp_path / f"proc/{pid}/root").mkdir(parents=True)
+        says_who(tmp_path / f"proc/{pid}")
         (tmp_path / f"proc/{pid}/root/nccl.log").write_text(log_of(pid))
     for start in range(0, 100, 50):
         gpu = MachineGpu(0, "GPU-aa", "0", tuple(range(start, start + 50)))
@@ -258,7 +249,8 @@ def test_logs_of_processes_that_end_leave_no_descriptor(tmp_path: Path) -> None:
 
 
 def test_a_log_that_is_cut_or_gone_is_followed_from_there(tmp_path: Path) -> None:
-    process_of_nobody(tmp_path / "proc/7")
+    (tmp_path / "proc/7/root").mkdir(parents=True)
+    says_who(tmp_path / "proc/7")
     log = tmp_path / "proc/7/root/nccl.log"
     source = NcclLogs(Census(Logging(tmp_path)), MachineGpu(0, "GPU-aa", "0", (7,)), Settings())
     warning = "host:7:1 [0] NCCL WARN\n"

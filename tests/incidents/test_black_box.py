@@ -20,6 +20,7 @@ from gpunode.incidents import black_box, overheard
 from gpunode.incidents.black_box import BlackBox
 from gpunode.incidents.history import History
 from gpunode.incidents.incident import Incident, Kind, parse
+from gpunode.incidents.signs import IncidentSign, Signs
 from gpunode.jobs import processes, steps
 from gpunode.loop import Loop
 from gpunode.node.node import Node, SteppedClock
@@ -28,6 +29,8 @@ from gpunode.node.tape import TapeNode
 from gpunode.recorded import INCIDENTS
 from gpunode.source import View
 from gpunode.sources import watch
+from gpunode.verdict.facts import At
+from gpunode.verdict.findings import NodeStatus
 from gpunode.verdict.looking import Looking
 from gpunode.verdict.source import Judged
 from gpunode.verdict.where import StackLook
@@ -596,3 +599,54 @@ def test_the_oldest_make_way_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     assert kept[-1] == 0
     assert sum(one.size for one in box.box.kept) <= black_box.MOST_OF_INCIDENTS
     assert black_box.MOST_OF_INCIDENTS + black_box.MOST_OF_TAPE < black_box.MOST
+
+
+def test_a_kill_of_a_stranger_before_a_hang_leaves_it_a_hang(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In a cgroup of its own: the node counts it, and no job."""
+    found = Signs.found
+    killed = [IncidentSign("out_of_memory", "A process was killed for memory", frozenset())]
+
+    def with_a_kill(self: Signs, *given: Any) -> list[IncidentSign]:
+        return [*([killed.pop()] if killed else []), *found(self, *given)]
+
+    monkeypatch.setattr(Signs, "found", with_a_kill)
+    box, _, _ = hung()
+    box.play(120)
+    assert sorted(box.kinds) == ["out_of_memory", "stall"]
+
+
+def test_no_crash_loops_of_one_user_keep_the_hang_of_another_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loops = [
+        IncidentSign("crash_loop", f"loop {n}", frozenset({(f"9{n}", "MIG")}))
+        for n in range(black_box.MOST_OPEN + 2)
+    ]
+    found = Signs.found
+
+    def with_loops(self: Signs, *given: Any) -> list[IncidentSign]:
+        return [*loops, *found(self, *given)]
+
+    def owners(_: NodeStatus, gpus: frozenset[At]) -> tuple[str, ...]:
+        return tuple({"user noisy" if uuid == "MIG" else "user hung" for _, uuid in gpus})
+
+    monkeypatch.setattr(black_box, "owners_of", owners)
+    monkeypatch.setattr(Signs, "found", with_loops)
+    box, _, _ = hung()
+    box.play(120)
+    assert "stall" in box.kinds
+
+
+def test_a_crowd_of_processes_makes_none_of_another_gone() -> None:
+    own = ((10, 1.0),)
+    mine, noisy = Actor(1, processes=own), Actor(0, jobs=(), processes=own)
+    box = Box(noisy, mine)
+    box.play(20)
+    crowd = 2 * black_box.MOST_PROCESSES
+    noisy.processes = tuple((1000 + n, 2.0) for n in range(crowd))
+    noisy.jobs = ("noisy",) * crowd
+    box.play(20)
+    assert not [one for one in box.box._moments if "gone from GPU 1" in one.text]
+    assert box.box._crowd[0].times == crowd + 1 - black_box.MOST_PROCESSES

@@ -11,7 +11,7 @@ import gzip
 import logging
 import re
 import time as clocks
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -43,7 +43,8 @@ from gpunode.node.endings import in_words
 from gpunode.node.node import Node
 from gpunode.node.rolling_tape import CHUNK, MOST_LAST, RollingTape, without_code
 from gpunode.node.tape import RecordingNode
-from gpunode.source import MORE_PROCESSES, Reading, Readings, limit
+from gpunode.source import MORE_PROCESSES, Reading, Readings, bounded, limit
+from gpunode.unread import Unread
 from gpunode.verdict.case import WaitedFor
 from gpunode.verdict.causes import CAUSES
 from gpunode.verdict.facts import At
@@ -225,8 +226,8 @@ class BlackBox:
         self._unwritten = 0
         self._complaint = ""
         self._left_out = 0
-        self._without = 0
-        """Processes on GPUs that the last look left out."""
+        self._crowd: tuple[Unread, ...] = ()
+        """The processes on GPUs that the last look left out."""
 
     def find(self, incident: str) -> Kept | None:
         """An incident by its ID."""
@@ -259,7 +260,7 @@ class BlackBox:
                 if self._left_out > left_out
                 else []
             ),
-            *([MORE_PROCESSES.seen("on all GPUs", self._without)] if self._without else []),
+            *self._crowd,
         ]
         return Reading(tuple(self._samples()), self, tuple(unread))
 
@@ -315,23 +316,25 @@ class BlackBox:
         """Note which processes came to GPUs and which are gone."""
         before = self._processes
         found: dict[tuple[str, int, float], OnGpu] = {}
-        self._without = 0
         self._ended_well.clear()
-        for (gpu, _), processes in on.items():
-            for process in processes:
-                key = gpu, process.pid, process.start
-                if len(found) >= MOST_PROCESSES:
-                    self._without += 1
-                else:
-                    known = (before or {}).get(key)
-                    found[key] = known or OnGpu(
-                        gpu,
-                        process.pid,
-                        process.start,
-                        process.rank,
-                        clean(process.owner.in_short()),
-                        time,
-                    )
+        there = [(gpu, process) for (gpu, _), processes in on.items() for process in processes]
+        kept, self._crowd = bounded(
+            there,
+            MORE_PROCESSES,
+            MOST_PROCESSES,
+            "processes on all GPUs",
+            whose=lambda one: (one[1].owner.in_short(), one[0]),
+        )
+        for gpu, process in kept:
+            key = gpu, process.pid, process.start
+            found[key] = (before or {}).get(key) or OnGpu(
+                gpu,
+                process.pid,
+                process.start,
+                process.rank,
+                clean(process.owner.in_short()),
+                time,
+            )
         read = {gpu for gpu, _ in on}
         silent = {key: one for key, one in (before or {}).items() if one.gpu not in read}
         found |= {key: one for key, one in silent.items() if not self._has_ended(one)}
@@ -345,8 +348,9 @@ class BlackBox:
                     self.node.ended(one.pid, one.start)
             if before is not None and key not in before:
                 yield _moment(time, "process", f"{_named(one)} came to GPU {one.gpu}", (one.gpu,))
+        left_out = {(gpu, one.pid, one.start) for gpu, one in there} - found.keys()
         for key, one in (before or {}).items():
-            if key not in found:
+            if key not in found and key not in left_out:
                 gone = replace(one, gone=time, end=self._end(one, time))
                 if self._statuses.pop((one.pid, one.start), None) == 0:
                     self._ended_well.add((one.pid, one.start))
@@ -400,7 +404,8 @@ class BlackBox:
         for one in self._watched:
             if one.complete and not (sign.lasts and sign.kind == one.kind):
                 continue
-            if not (one.gpus and sign.gpus) or one.gpus & sign.gpus:
+            # A kill for memory somewhere on the node says nothing of a job that hangs.
+            if one.gpus & sign.gpus or (one.kind == sign.kind and not (one.gpus and sign.gpus)):
                 anew = now - one.seen >= OVER or (one.kind, sign.kind) == ("slow", "stall")
                 one.seen = now
                 one.gpus |= sign.gpus
@@ -416,7 +421,8 @@ class BlackBox:
                     one.waits = waits or one.waits
                     one.sign, one.finding, one.found = sign, sign.finding, time
                 return False
-        if len(self._open) >= MOST_OPEN:
+        owners = owners_of(node, sign.gpus)
+        if len(self._open) >= MOST_OPEN and not self._makes_way(owners):
             return True
         since, began, _ = self._pending.get((sign.kind, sign.gpus), (now, time, now))
         first = next(iter(labels_of(node, sign.gpus)), "")
@@ -430,6 +436,7 @@ class BlackBox:
             set(sign.gpus),
             sign.finding,
             time,
+            owners,
             figures=node.figures,
             moments=[moment for moment in self._moments if moment.time >= began - BEFORE],
         )
@@ -442,6 +449,16 @@ class BlackBox:
         self._count[sign.kind] += 1
         log.warning("incident %s begins: %s", one.id, sign.title)
         return False
+
+    def _makes_way(self, owners: tuple[str, ...]) -> bool:
+        """Let the latest incident of whom most go on be complete, if these owners have fewer."""
+        goes_on = Counter(one.owners for one in self._open)
+        crowd, most = goes_on.most_common(1)[0]
+        if goes_on[owners] + 1 >= most:
+            return False
+        latest = max((one for one in self._open if one.owners == crowd), key=lambda one: one.moment)
+        latest.complete = True
+        return True
 
     def _new_id(self, began: float, kind: Kind, first: str) -> str:
         """An ID that no incident has."""

@@ -12,7 +12,7 @@ from dataclasses import astuple, dataclass, replace
 
 from gpunode.driver.driver import Identity
 from gpunode.gpu import GPU
-from gpunode.holders.holder import Holder, Pauses
+from gpunode.holders.holder import Holder, Pauses, of_tenant
 from gpunode.metric import Metric, Sample
 from gpunode.node.node import Clock, Image
 from gpunode.source import bounded, limit
@@ -72,8 +72,11 @@ class RunningVersions:
         # Of a process without a start, nobody could tell whether it is still the same.
         certain = [holder for holder in holders if holder.start is not None]
         self._known = {holder: self._look(holder) for holder in certain}
-        found = {versions for versions, _ in self._known.values()} - {Versions()}
-        kept, left_out = bounded(sorted(found, key=astuple), MORE_VERSIONS, MOST)
+        found = {versions: holder for holder, (versions, _) in self._known.items()}
+        found.pop(Versions(), None)
+        kept, left_out = bounded(
+            sorted(found, key=astuple), MORE_VERSIONS, MOST, whose=lambda one: of_tenant(found[one])
+        )
         return tuple(Sample(INFO, (*self.labels, *astuple(one)), 1.0) for one in kept), left_out
 
     def _look(self, holder: Holder) -> tuple[Versions, Pauses]:
