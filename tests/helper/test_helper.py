@@ -17,6 +17,7 @@ import time
 import tokenize
 import tracemalloc
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -37,7 +38,7 @@ from tests.daemon import PATIENCE
 from tests.fakes.kubelet import kubelet
 from tests.helper.helper import as_user, asked, close, helper, helpers, one_at
 from tests.needs import ROOT, as_root
-from tests.tenant import SECRET, root_with_home, tenant
+from tests.tenant import SECRET, root_with_home, says_who, tenant
 
 PACKAGE = ROOT / "exporter/gpunode/helper"
 NOBODY = 65534
@@ -584,6 +585,70 @@ def is_closed(one: socket.socket) -> bool:
         return False
     except ConnectionResetError:
         return True
+
+
+def test_what_is_read_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file, a part of a log, a table of descriptors."""
+    volume = "/var/lib/kubelet/plugins/kubernetes.io/csi/driver/volume/vol_data.json"
+    (tmp_path / volume[1:]).parent.mkdir(parents=True)
+    (tmp_path / volume[1:]).write_bytes(bytes(files.LARGEST + 1))
+    with pytest.raises(OSError, match="File too large"):
+        files.text(str(tmp_path), volume)
+    log = tmp_path / "proc/7/root/log"
+    log.parent.mkdir(parents=True)
+    says_who(tmp_path / "proc/7")
+    log.write_bytes(bytes(files.MOST + 100))
+    with ThreadPoolExecutor(1) as another:  # which keeps the rights of that process's user
+        part = another.submit(files.part, str(tmp_path), "/proc/7/root/log", "0").result()
+    assert len(part) == files.MOST + len("0 ")
+    pairs = [socket.socketpair() for _ in range(8)]
+    monkeypatch.setattr(files, "DESCRIPTORS", 8)
+    assert len(files.sockets("", str(os.getpid())).split()) <= 8
+    for pair in pairs:
+        for one in pair:
+            one.close()
+
+
+@as_root
+def test_who_has_read_as_another_user_reads_nothing_more(tmp_path: Path, folder: Path) -> None:
+    """A thread keeps the rights that it took on, and so ends with its pair of sockets."""
+    root = root_with_home(tmp_path)
+    (root / "home/log").write_text("log")
+    with tenant(root, NCCL_DEBUG_FILE="/home/log") as pid, one_at(folder / "files.sock") as one:
+        pair, _ = one._pair()
+        with pair:
+            pair.send(f"part\0/proc/{pid}/root/home/log\x000".encode())
+            assert pair.recv(99).endswith(b"0 log")
+            with suppress(ConnectionResetError, BrokenPipeError):
+                pair.send(f"count\0{pid}".encode())
+                assert pair.recv(99) == b""
+
+
+@as_root
+def test_a_path_is_followed_with_the_group_of_its_process_too(tmp_path: Path) -> None:
+    root = root_with_home(tmp_path)
+    (root / "private").mkdir()
+    (root / "private/log").write_text("log")
+    (root / "private").chmod(0o710)  # for root's group
+    with tenant(root) as pid, ThreadPoolExecutor(1) as another:
+        path = f"/proc/{pid}/root/private/log"
+        with pytest.raises(PermissionError):
+            another.submit(files.part, "", path, "0").result()
+
+
+def test_no_program_that_is_started_has_a_helper_s_sockets(folder: Path) -> None:
+    with one_at(folder / "files.sock") as one:
+        pair, _ = one._pair()
+        with pair:
+            assert not pair.get_inheritable()
+
+
+def test_py_spy_looks_at_one_process_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stacks, "FOLDERS", (with_py_spy(tmp_path, "echo"),))
+    with stacks.one_at_a_time, pytest.raises(OSError, match="busy with another process"):
+        stacks.python("", str(os.getpid()))
 
 
 # Taken over

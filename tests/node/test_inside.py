@@ -5,7 +5,9 @@ The tenants are real processes with a root of their own.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
 import stat
 import subprocess
 import threading
@@ -16,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from gpunode.nccl.log import line_of
-from gpunode.node import patience
+from gpunode.node import patience, tcp
 from gpunode.node.local import LocalNode
 from gpunode.node.privileged import Privileged
 from tests.daemon import PATIENCE
@@ -218,3 +220,21 @@ def test_who_looks_where_a_process_stands_waits_for_who_looked_before(
             one.join()
         other.kill()
     assert most == [1] * 8
+
+
+def test_an_answer_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tcp, "LARGEST_ANSWER", 1 << 16)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            connection, _ = listener.accept()
+            with connection, contextlib.suppress(OSError):
+                while True:
+                    connection.sendall(bytes(1 << 16))
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        with pytest.raises(OSError, match="Message too long"):
+            LocalNode(Path("/")).ask(os.getpid(), address, "STATUS\n")
+        thread.join()

@@ -13,6 +13,7 @@ import errno
 import math
 import os
 import socket
+import struct
 import threading
 import time
 from dataclasses import dataclass, field
@@ -31,6 +32,8 @@ AGAIN = 10.0
 
 LONGEST_ANSWER = 2 * LARGEST
 """Bytes; no file that is read has more than half as many."""
+
+DESCRIPTOR = struct.Struct("@i")
 
 MOST_PASSED = 2
 """Descriptors in an answer; the kernel closes others."""
@@ -186,9 +189,18 @@ def _received(connection: socket.socket, until: float, passes: int) -> tuple[int
 
 
 def _taken(connection: socket.socket, size: int) -> tuple[bytes, list[int]]:
-    """A packet, and the descriptors in it."""
-    packet, passed, _, _ = socket.recv_fds(connection, size, MOST_PASSED, socket.MSG_CMSG_CLOEXEC)
-    return packet, list(passed)
+    """A packet, and the descriptors in it, which no program inherits.
+
+    ``socket.recv_fds`` does not pass its flags on.
+    """
+    room = socket.CMSG_LEN(MOST_PASSED * DESCRIPTOR.size)
+    packet, messages, _, _ = connection.recvmsg(size, room, socket.MSG_CMSG_CLOEXEC)
+    passed = b"".join(
+        data[: len(data) - len(data) % DESCRIPTOR.size]
+        for level, kind, data in messages
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS)
+    )
+    return packet, [one for (one,) in DESCRIPTOR.iter_unpack(passed)]
 
 
 def _close(passed: list[int]) -> None:
