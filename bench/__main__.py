@@ -178,11 +178,18 @@ def helpers() -> Iterator[tuple[str, Report]]:
     yield "24-helpers", helper.helpers()
 
 
+def repository() -> Iterator[tuple[str, Report]]:
+    """Without a GPU: what the repository costs who works in it; takes as long as ``make test``."""
+    from bench import repository
+
+    yield "36-repository", repository.repository()
+
+
 GROUPS = {
     group.__name__.replace("_", "-"): group
     for group in (
         *(gpu, gpus, truth, hangs, nodes, anywhere, fit, unseen, gain, soak, review, forecasts),
-        *(serving, slow_nodes, updates, image, release, helpers),
+        *(serving, slow_nodes, updates, image, release, helpers, repository),
     )
 }
 

@@ -1,8 +1,9 @@
-"""Writes ``json/*.json``: ``make dashboards``."""
+"""Writes ``json/*.json``, and the table in ``docs/dashboards.md``: ``make dashboards``."""
 
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
@@ -10,6 +11,9 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from dashboards import FOLDER
 from dashboards.boards import BOARDS
 from dashboards.layout import Board, dashboard
+from dashboards.unshown import table
+
+DOCUMENT = FOLDER.parents[1] / "docs/dashboards.md"
 
 OF_OTHER_VARIABLES = {"auto", "auto_count", "auto_min", "allowCustomValue"}
 """What the SDK writes of every variable: an interval has the first three, and Grafana before 11.5
@@ -42,11 +46,13 @@ def written(board: Board) -> str:
 
 def files() -> dict[Path, str]:
     """Everything that is generated, by its path."""
-    return {FOLDER / f"{board.uid}.json": written(board) for board in BOARDS}
+    boards = {FOLDER / f"{board.uid}.json": written(board) for board in BOARDS}
+    document = re.sub(r"\| why \|.*\n(\|.*\n)+", lambda _: table(), DOCUMENT.read_text())
+    return {**boards, DOCUMENT: document}
 
 
 def main() -> None:
-    """Rewrite the committed dashboards."""
+    """Rewrite what is committed."""
     FOLDER.mkdir(exist_ok=True)
     for path, text in files().items():
         path.write_text(text)

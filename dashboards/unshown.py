@@ -1,7 +1,7 @@
 """The metrics that no panel shows and no rule looks at, each with the reason.
 
-``docs/dashboards.md`` has the same in a table. What a verdict rests on needs none: the verdict is
-shown, and its evidence is on the node page and in the API.
+``make dashboards`` writes the same into ``docs/dashboards.md``. What a verdict rests on needs none:
+the verdict is shown, and its evidence is on the node page and in the API.
 """
 
 from __future__ import annotations

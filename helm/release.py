@@ -177,12 +177,22 @@ class Tree:
     """When the commit was made, in seconds since 1970."""
 
 
+def extract(archive: tarfile.TarFile, folder: Path) -> None:
+    """Unpack data and nothing else; Python before 3.11.4, as in Debian 12, has no filter for it.
+
+    https://docs.python.org/3/library/tarfile.html#extraction-filters
+    """
+    if hasattr(tarfile, "data_filter"):
+        archive.extraction_filter = tarfile.data_filter
+    archive.extractall(folder)  # noqa: S202 of this repository
+
+
 def tree(repository: Path, tag: str, folder: Path) -> Tree:
     """Take the files of a tag. Raises ``Refused`` where they are not of its version."""
     archive = _run("git", "archive", "--format=tar", tag, within=repository)
     folder.mkdir(parents=True)
     with tarfile.open(fileobj=io.BytesIO(archive)) as files:
-        files.extractall(folder, filter="data")
+        extract(files, folder)
     version = check(folder, tag)
     epoch = int(_run("git", "log", "-1", "--format=%ct", tag, within=repository))
     for path in _files(folder, BOUND):

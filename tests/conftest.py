@@ -82,9 +82,9 @@ def pytest_make_collect_report() -> Generator[None, pluggy.Result[pytest.Collect
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Attacks mostly wait for a daemon; of other tests, a worker more is another collection."""
+    """Attacks and whole systems often wait; of quick tests, a worker more is another collection."""
     cores = os.cpu_count() or 1
-    return cores + 2 if config.option.markexpr.startswith("attack") else cores
+    return cores + {"attack": 2, "integration": 1}.get(config.option.markexpr.split(" ")[0], 0)
 
 
 SLOWEST = (

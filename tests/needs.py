@@ -35,6 +35,7 @@ GET = {
     "bwrap": "apt-get install bubblewrap",
     **dict.fromkeys(("setpriv", "nsenter"), "apt-get install util-linux"),
     **{name: f"apt-get install {name}" for name in ("curl", "jq", "zsh", "fish")},
+    "cc": "apt-get install gcc libc6-dev",
     "gdb": "apt-get install gdb-minimal",
     **dict.fromkeys(("g++", "unshare"), "apt-get install g++ util-linux"),
     "openssl": "apt-get install openssl",

@@ -68,7 +68,7 @@ def test_there_are_scenarios_of_which_nobody_is_told() -> None:
 
 
 @pytest.mark.integration
-@pytest.mark.sweep(5)
+@pytest.mark.sweep(25)
 @pytest.mark.parametrize("name", QUIET)
 def test_no_drain_is_advised_where_nobody_is_to_be_told(name: str) -> None:
     advised = [by_daemon(node) for node in moments(name, SCENARIOS[name])]
@@ -77,7 +77,7 @@ def test_no_drain_is_advised_where_nobody_is_to_be_told(name: str) -> None:
 
 
 @pytest.mark.integration
-@pytest.mark.sweep(5)
+@pytest.mark.sweep(25)
 @pytest.mark.parametrize("name", OTHERWISE)
 def test_no_drain_is_advised_where_nobody_is_told_of_hardware(name: str) -> None:
     assert not any(by_daemon(node).drain for node in moments(name, SCENARIOS[name]))
@@ -286,6 +286,16 @@ def test_what_is_only_a_ticket_because_nobody_uses_the_node_takes_it_out() -> No
     for part, drains in (("gpu", True), ("nvme", False)):
         missing = firing("HardwareMissing", "ticket", part=part)
         assert by_rules(recorded(missing, spare), (), {}).drain is drains
+
+
+def test_memory_that_lost_data_asks_for_a_reset_unless_it_was_one_programs() -> None:
+    for level, severity, action in (
+        (2.0, "page", AdvisedAction.RESET),
+        (1.0, "ticket", AdvisedAction.RESTART),
+    ):
+        its = firing("GpuUnhealthy", severity, **_at(3))
+        advised = by_rules(recorded(fault("memory lost data", level), its), (), {})
+        assert advised.action is action, severity
 
 
 def test_a_cordoned_node_is_not_drained_again() -> None:

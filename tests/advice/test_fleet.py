@@ -19,7 +19,7 @@ SCENARIOS = scenarios()
 PAGED = {UNHEALTHY, *OF_ALERTS}
 
 
-PARTS = 10
+PARTS = 36
 """The scenarios are played in so many parts."""
 
 

@@ -150,6 +150,7 @@ OF_KUBERNETES = 'kube_node_spec_unschedulable{{cluster="c",node="n",pod="{}"}}'.
             "-1",
             id="uncordoned as kube-state-metrics restarted",
         ),
+        pytest.param({OF_KUBERNETES("old"): "1x22 stale"}, "1", id="kube-state-metrics is away"),
     ],
 )
 def test_a_node_is_drained_as_was_said_last(

@@ -50,7 +50,7 @@ OTHERS = {
 }
 """What does not come from the exporter, and its labels."""
 
-PARTS = 20
+PARTS = 40
 """The scenarios are played in so many parts, each of which takes a minute on two cores."""
 
 

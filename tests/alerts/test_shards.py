@@ -96,6 +96,7 @@ def is_told_once(alerts: list[dict[str, str]]) -> None:
 
 
 @pytest.mark.integration
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("engine", get_args(Engine))
 def test_a_job_over_both_shards_stands_still_once(engine: Engine) -> None:
     """The node that goes down with it is no page of its own; one that goes down alone is."""
@@ -103,6 +104,7 @@ def test_a_job_over_both_shards_stands_still_once(engine: Engine) -> None:
 
 
 @pytest.mark.integration
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("name", ["shard0", "shard1", ABOVE])
 def test_a_restart_of_a_shard_or_of_what_is_above_ends_no_page_and_makes_none(name: str) -> None:
     is_told_once(paged("prometheus", Restart(name, at=40.0, away=4.0)))

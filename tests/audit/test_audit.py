@@ -16,7 +16,7 @@ import pytest
 from rich.console import Console
 
 from gpunode.audit.source import CHECKS, OK, Audit, Audited, Result, audit
-from gpunode.cli.auditing import audit_table
+from gpunode.cli.audit import audit_table
 from gpunode.cli.main import main
 from gpunode.config.daemon import Settings
 from gpunode.driver.driver import (

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
-from gpunode.cli import explaining, gathering, main, measuring, reporting, this_node
+from gpunode.cli import job_incidents, main, nccl_bench, report, this_node, why
 from gpunode.cli.loader import settings_of
 from gpunode.config.command import CommandSettings
 from gpunode.config.fields import SettingName, leaves
@@ -77,15 +77,15 @@ def stage() -> None:
     gpu = MachineGpu(0, "GPU-aa", "0000:19:00.0")
     replaced: dict[Any, dict[str, Any]] = {
         this_node: {"open_drivers": lambda *_: (MachineDriver([gpu]),)},
-        measuring: {"measure": lambda *_: {8: 1e9}},
-        reporting: {
+        nccl_bench: {"measure": lambda *_: {8: 1e9}},
+        report: {
             "Asking": Answered,
             "Past": lambda _: SimpleNamespace(clusters=["one"]),
             "PeriodView": lambda *_: None,
             "report": lambda *_: None,
             "FORMATS": {"html": str},
         },
-        gathering: {
+        job_incidents: {
             "runs": SimpleNamespace(find=lambda *_: ""),
             "JobQuestions": lambda *_: SimpleNamespace(
                 kept=lambda: ((JobIncident("", "127.0.0.1:9", "", "stall", 0, (), ""),), {}),
@@ -95,7 +95,7 @@ def stage() -> None:
             "gathered": lambda *_: None,
             "printed": lambda *_: None,
         },
-        explaining: {
+        why: {
             "runs": SimpleNamespace(
                 find=lambda *_: "", runs=lambda *_: [run], exact=lambda *_: run, ENDED_AFTER=0
             ),

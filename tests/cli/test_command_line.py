@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import inspect
 import os
 import socket
 import subprocess
@@ -85,6 +86,21 @@ def installed(*arguments: str, **environment: str) -> subprocess.CompletedProces
         timeout=PATIENCE,
         env={**os.environ, "COLUMNS": "120", **environment},
     )
+
+
+def test_where_only_the_client_is_the_version_and_a_command_say_how_to_get_the_daemon() -> None:
+    """Without the packages of the site there is nothing but our own code."""
+    ours = {**os.environ, "PYTHONPATH": str(Path(inspect.getfile(main)).parents[2])}
+    for command, at in (("--version", "stdout"), ("run", "stderr")):
+        ran = subprocess.run(
+            [sys.executable, "-S", "-m", "gpunode", command],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=PATIENCE,
+            env=ours,
+        )
+        assert getattr(ran, at).endswith("pip install 'gpunode[exporter]'\n"), ran
 
 
 def test_the_program_ends_with_what_the_command_says() -> None:

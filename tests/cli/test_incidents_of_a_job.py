@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gpunode.cli.gathering import address
+from gpunode.cli.job_incidents import address
 from gpunode.cli.loader import load
 from gpunode.cli.main import main
 from gpunode.cli.settings.incidents import IncidentCommandSettings

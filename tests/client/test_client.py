@@ -18,7 +18,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import hypothesis
@@ -27,7 +27,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpunode import __version__, client
-from gpunode.client import Session
+from gpunode.client import Session, profiler
 from gpunode.client.garbage import Garbage
 from gpunode.client.protocol import BEST_OF, FRAMES, PHASES, VERSION
 from gpunode.client.sender import Account, compiled_graphs, gpus_of_this_process, where
@@ -548,6 +548,45 @@ def test_nothing_is_raised_into_training(monkeypatch: pytest.MonkeyPatch, path: 
     for _ in session.watch(range(10)):
         session.step(loss="not a number")  # type: ignore[arg-type]
     session.flush()
+
+
+class Traced:
+    """A profile of torch.profiler."""
+
+    started = 0
+
+    def __init__(self, **_: object) -> None:
+        pass
+
+    def start(self) -> None:
+        Traced.started += 1
+
+    def stop(self) -> None:
+        pass
+
+    def key_averages(self) -> list[object]:
+        return []
+
+
+@pytest.mark.parametrize(("after", "profiles"), [(0.0466, 1), (0.0362, 4)])
+def test_a_job_that_a_profile_leaves_slower_is_profiled_once(
+    after: float, profiles: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    torch = ModuleType("torch")
+    torch.profiler = SimpleNamespace(profile=Traced)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setattr(Traced, "started", 0)
+    now = 0.0
+    monkeypatch.setattr(profiler, "perf_counter", lambda: now)
+    step = profiler.StepProfiler(100, lambda _: None)
+    for number in range(450):
+        varies = 0.0001 * (number % 7)
+        now += varies + (0.9 if Traced.started and number % 100 == 0 else 0.0)
+        now += after if Traced.started else 0.0359
+        step()
+    assert Traced.started == profiles
+    said = "a step takes 46.9 ms since the first profile, and took 36.2 ms before it"
+    assert (said in caplog.text) == (profiles == 1)
 
 
 STUCK = """

@@ -20,7 +20,7 @@ def main(steps: int, pause: float) -> None:
     batches = [torch.randn(8, 64) for _ in range(steps)]
     loader = torch.utils.data.DataLoader(batches, batch_size=None)
     client.configure(flops_per_token=6 * 64 * 64)
-    client.profile(every=10)
+    client.profile(every=20)
     for batch in client.watch(loader):
         optimizer.zero_grad()
         loss = ((model(batch) - batch) ** 2).mean()

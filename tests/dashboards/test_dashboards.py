@@ -22,10 +22,11 @@ from alerts.settings import RUNBOOKS_URL
 from alerts.thresholds.table import THRESHOLDS
 from dashboards import FOLDER, runbooks
 from dashboards.boards import BOARDS
-from dashboards.generate import files
+from dashboards.generate import DOCUMENT, files
 from dashboards.panels import DECIMALS, NO_ANSWER, NONE_OF, SHARE, UNSEEN, WHOLE_FLEET
 from dashboards.queries import METRIC, labels_of
 from dashboards.variables import RANKED
+from gpunode.driver.driver import UNITS
 from gpunode.export import palette
 from gpunode.rules.changes import Changes
 from gpunode.rules.render import rendered
@@ -96,7 +97,19 @@ def variables(content: Content) -> dict[str, Content]:
 
 
 def test_what_is_committed_is_what_is_generated() -> None:
-    assert {path: path.read_text() for path in FOLDER.iterdir()} == files(), "run: make dashboards"
+    written = {path: path.read_text() for path in (*FOLDER.iterdir(), DOCUMENT)}
+    assert written == files(), "run: make dashboards"
+
+
+def test_each_unit_of_a_gpu_that_a_panel_asks_for_is_exported() -> None:
+    asked = {
+        unit
+        for content in LOADED.values()
+        for expression in expressions(content)
+        for unit in re.findall(r'unit="(\w+)"', expression)
+    }
+    assert "dram" in asked
+    assert asked <= set(UNITS)
 
 
 def test_the_sdk_is_one_of_every_grafana() -> None:

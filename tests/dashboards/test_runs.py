@@ -249,3 +249,25 @@ def test_it_says_that_there_are_none_only_of_a_job_that_runs(
     found: Found = [({"state": says}, 1.0)] if says else []
     told = promtool(tmp_path, given, 60, {f"count by (state) ({expression})": found})
     assert not told, told
+
+
+def test_the_job_that_loses_most_is_offered_first(tmp_path: Path) -> None:
+    """By the GPUs that it loses, however many work."""
+    board = json.loads((FOLDER / "gpunode-job.json").read_text())
+    (job,) = (one for one in board["templating"]["list"] if one["name"] == "job")
+    asked = filled(job["definition"].removeprefix("query_result(")[:-1])
+    assert asked.startswith("sort_desc(")
+    given = {
+        with_labels(
+            "job:gpunode_gpu_seconds:rate5m",
+            {"cluster": "c", "owner_namespace": "team", "workload": workload, "state": state},
+        ): f"{gpus}x2"
+        for workload, state, gpus in (
+            ("large", "compute", 8),
+            ("large", "starved", 1),
+            ("small", "compute", 1),
+            ("small", "blocked", 3),
+        )
+    }
+    losses: Found = [({"workload": "large"}, 1.0), ({"workload": "small"}, 3.0)]
+    assert promtool(tmp_path, given, 1, {asked: losses}) == ""

@@ -20,6 +20,8 @@ from dashboards import FOLDER
 from tests.dashboards.tables import PACKAGES
 from tests.needs import missing, need
 
+pytestmark = pytest.mark.integration
+
 BOARD = Path(__file__).parent / "grafana" / "board.ts"
 GENERATOR = PACKAGES / ".bin" / "ts-json-schema-generator"
 LOADED = {path.stem: json.loads(path.read_text()) for path in sorted(FOLDER.glob("*.json"))}

@@ -211,7 +211,7 @@ def ran() -> set[CodeType]:
 def test_a_parser_is_fuzzed(module: str, name: str, ran: set[CodeType]) -> None:
     """A row of ``tests/fuzz/table.py`` comes to it from its seeds."""
     parse: Callable[..., object] = inspect.unwrap(getattr(import_module(module), name))
-    assert parse.__code__ in ran
+    assert parse.__code__ in ran, "name it in tests/fuzz/table.py"
 
 
 def test_everything_that_may_not_be_understood_is_in_the_document() -> None:

@@ -17,6 +17,8 @@ from helm.generate import REFUSED
 from tests.helm.test_chart import CHART, NEWEST, OLDEST, daemon_of, helm, render, the
 from tests.needs import ROOT
 
+pytestmark = pytest.mark.integration
+
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 FILES = sorted((Path(__file__).parent / "intentions").glob("*.yaml"))
 

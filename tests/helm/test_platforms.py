@@ -13,6 +13,8 @@ from gpunode.cli.platforms import ALL_GPUS, ALL_GPUS_MOUNT, PLATFORMS
 from tests.helm.test_chart import CHART, NEWEST, OLDEST, PROFILES, daemon_of, helm, render, the
 from tests.needs import ROOT
 
+pytestmark = pytest.mark.integration
+
 NAMES = [one.name for one in PLATFORMS if not one.cannot]
 LIBRARY = "/home/kubernetes/bin/nvidia/lib64/libnvidia-ml.so.1"
 

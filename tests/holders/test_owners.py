@@ -22,6 +22,7 @@ from gpunode.holders.owner import Started
 from gpunode.holders.pods import Pods
 from gpunode.jobs.owners import ALLOCATIONS, GpuOwners, OwnersDetail
 from gpunode.node.local import LocalNode
+from gpunode.node.node import SteppedClock
 from gpunode.source import Absent
 from tests.cases import with_each
 from tests.fakes.kubelet import FakeKubelet, kubelet
@@ -205,6 +206,20 @@ def test_a_gpu_that_is_allocated_and_idle_is_told_from_a_free_one(
     running.pods = {}
     pods.read()
     assert owners(root, pods) == 'gpunode_gpu_allocated{gpu="0",uuid="GPU-aa"} 0.0'
+
+
+def test_an_answer_of_the_kubelet_that_is_old_tells_of_no_gpu(
+    root: Path, running: FakeKubelet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pod may be gone, and another may have the GPU."""
+    pods, clock = pods_of(root), SteppedClock(1.8e9)
+    monkeypatch.setattr(pods.node, "clock", clock)
+    running.pods = {("research", "trainer-0", "main"): [("nvidia.com/gpu", "GPU-aa")]}
+    pods.read()
+    clock.now += 3 * pods.every
+    assert "trainer-0" in owners(root, pods)
+    clock.now += 1
+    assert owners(root, pods) == ""
 
 
 def test_time_slices_and_claims_have_an_owner_each(root: Path, running: FakeKubelet) -> None:

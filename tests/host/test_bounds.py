@@ -9,7 +9,9 @@ import pytest
 
 from gpunode.audit.source import Audit
 from gpunode.config.daemon import Settings
-from gpunode.driver.driver import Gpu
+from gpunode.driver.driver import Gpu, Xid
+from gpunode.gpu.sensors import Sensors
+from gpunode.gpu.xids import XIDS, Xids
 from gpunode.holders.census import Census
 from gpunode.holders.pods import Pods
 from gpunode.host.disk import Disks
@@ -25,8 +27,8 @@ from gpunode.jobs.versions import MOST
 from gpunode.nccl.log import NcclLogs
 from gpunode.nccl.ras import SERVICES, NcclRas
 from gpunode.node.local import LocalNode
-from gpunode.node.node import Node
-from gpunode.source import MANY, MORE_PROCESSES, Meets, Source, bounded
+from gpunode.node.node import Node, SteppedClock
+from gpunode.source import MANY, MORE_PROCESSES, MORE_XIDS, Meets, Source, bounded
 from tests.attacks.test_forged import a_process
 from tests.holders.proc import Proc
 from tests.machine import MachineGpu
@@ -240,3 +242,19 @@ def test_owners_and_then_the_gpus_of_each_have_a_share() -> None:
     assert {one for one in found if one[0] == "quiet" or one[1] == "1"} <= set(kept)
     assert (len(kept), left_out.times) == (6, len(found) - 6)
     assert left_out.example == "103 processes, 6 are read; 97 of noisy are left out"
+
+
+def test_xids_beyond_all_kinds_are_counted_as_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver that makes numbers up makes no series without end."""
+    reported = [Xid(number) for number in range(10_000, 10_000 + 2 * MANY)]
+    monkeypatch.setattr(MachineGpu, "xids", lambda _: reported, raising=False)
+    xids = Xids(MachineGpu(0, "GPU-aa", "0"), SteppedClock(1.8e9), Sensors())
+    counts = {
+        one.labels[-1]: one.value
+        for one in xids.samples()
+        if one.metric is XIDS and isinstance(one.value, float)
+    }
+    assert len(counts) == MANY + 1
+    assert sum(counts.values()) == 2 * MANY
+    assert counts["other"] >= MANY
+    assert sum(one.kind is MORE_XIDS for one in xids.unread()) == counts["other"]

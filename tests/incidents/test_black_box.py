@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 from starlette.testclient import TestClient
 
-from gpunode.cli.agents import HEARD_AFTER, of_incident
+from gpunode.cli.mcp import HEARD_AFTER, of_incident
 from gpunode.config.daemon import IncidentSettings, Settings, StacksSettings
 from gpunode.export.incident_page import page
 from gpunode.export.web.app import create_app

@@ -15,7 +15,7 @@ from tests.packaging.twice import VERSION
 
 
 @as_root
-@pytest.mark.integration
+@pytest.mark.nightly
 def test_two_builds_of_a_tag_give_one_digest_which_a_registry_keeps(
     clone: Path, registry: str, tmp_path: Path
 ) -> None:

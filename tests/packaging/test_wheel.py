@@ -49,6 +49,7 @@ def test_the_wheel_holds_the_package_with_its_types_and_incidents(wheel: Path) -
         assert tapes == {name for name in held if not name.endswith(".py")}
 
 
+@pytest.mark.integration
 def test_the_demo_plays_from_an_installed_wheel(wheel: Path, tmp_path: Path) -> None:
     site = tmp_path / "site"
     install = ["pip", "install", "--quiet", "--no-deps", "--no-index", f"--target={site}"]

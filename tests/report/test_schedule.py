@@ -14,10 +14,10 @@ import pytest
 import yaml
 
 from gpunode.cli.loader import load
-from gpunode.cli.reporting import period
+from gpunode.cli.report import period
 from gpunode.cli.settings.report import ReportSettings
 from gpunode.report.billing import Billing, parse
-from gpunode.report.history import HOUR
+from gpunode.report.history import HOUR, JobKey
 from tests.needs import need
 
 ROOT = Path(__file__).parents[2]
@@ -44,6 +44,20 @@ def test_its_prices_and_teams_and_those_of_the_document_can_be_read(tmp_path: Pa
         assert billing.price_of("NVIDIA H100 80GB HBM3") == 2.2
         assert billing.teams["vision"].mail
         assert billing != Billing()
+
+
+def test_a_job_is_of_the_first_team_that_has_its_account_namespace_or_user(tmp_path: Path) -> None:
+    (tmp_path / "billing.yaml").write_text(
+        "teams: {a: {accounts: [ml]}, b: {namespaces: [res*]}, c: {users: [kim, res]}}"
+    )
+    billing = parse(tmp_path / "billing.yaml")
+    for job, account, team in (
+        (JobKey("", "", "slurm-1", "kim"), "ml", "a"),
+        (JobKey("", "research", "llm", ""), "", "b"),
+        (JobKey("", "", "slurm-2", "kim"), "bio", "c"),
+        (JobKey("", "web", "chat", ""), "", ""),
+    ):
+        assert billing.team(job, account) == team, job
 
 
 def _block(language: str) -> str:

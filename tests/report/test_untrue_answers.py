@@ -110,7 +110,7 @@ class Liar:
 def lied_to(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever asks Prometheus hears untrue answers."""
     monkeypatch.setattr("gpunode.report.prometheus.fetched", Liar(request.param))
-    monkeypatch.setattr("gpunode.cli.explaining.time.time", lambda: float(NOW))
+    monkeypatch.setattr("gpunode.cli.why.time.time", lambda: float(NOW))
 
 
 def only_text(told: str) -> bool:
@@ -171,6 +171,6 @@ def test_no_run_lasts_into_the_time_after_the_question(
         return response, json.dumps(answer).encode()
 
     monkeypatch.setattr("gpunode.report.prometheus.fetched", ahead)
-    monkeypatch.setattr("gpunode.cli.explaining.time.time", lambda: float(NOW))
+    monkeypatch.setattr("gpunode.cli.why.time.time", lambda: float(NOW))
     main(["why", "4301", "--format=json", "--output=-", f"--prometheus.url={url}"])
     assert asked < 200

@@ -581,7 +581,7 @@ Why = Callable[..., Ended]
 @pytest.fixture
 def why(url: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Why:
     """The command at the moment of which everything is known."""
-    monkeypatch.setattr("gpunode.cli.explaining.time.time", lambda: float(NOW))
+    monkeypatch.setattr("gpunode.cli.why.time.time", lambda: float(NOW))
     monkeypatch.setenv("COLUMNS", "100")
 
     def run(*arguments: str) -> Ended:

@@ -141,7 +141,7 @@ def _daemon(settings: AdviseSettings) -> str:
 def _fleet(settings: AdviseSettings) -> list[NodeAdvice]:
     """The advice for the nodes that Prometheus scrapes, without those that are well."""
     with needing("report", "advise --fleet"):
-        from gpunode.cli.reporting import secrets
+        from gpunode.cli.report import secrets
         from gpunode.report.prometheus import Prometheus, quoted
     now = int(time.time() if settings.at is None else settings.at)
     chosen = f'instance=~"{quoted(settings.nodes)}"' if settings.nodes else 'instance!=""'

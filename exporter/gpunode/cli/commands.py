@@ -27,19 +27,19 @@ COMMANDS = {
     "run": Command(
         "Watch this node and serve its metrics.",
         "run:RunSettings",
-        "running:run",
+        "run:run",
         "exporter",
     ),
     "record": Command(
         "Watch this node and record its answers on a tape.",
         "record:RecordSettings",
-        "recording:record",
+        "record:record",
         "exporter",
     ),
     "replay": Command(
         "Play back a tape through the same code and serve its metrics.",
         "replay:ReplaySettings",
-        "replaying:replay",
+        "replay:replay",
     ),
     "demo": Command(
         "Play incidents, say what is worth looking at, and show where the time of each GPU went.",
@@ -71,7 +71,7 @@ COMMANDS = {
     "audit": Command(
         "List what on this node is not set up for training; exit with 1 if anything is not.",
         "audit:AuditSettings",
-        "auditing:audit_node",
+        "audit:audit_node",
     ),
     "doctor": Command(
         "Say which sources give data here now, and what the others take; exit with 0 in any case.",
@@ -81,29 +81,29 @@ COMMANDS = {
     "nccl-bench": Command(
         "Measure a collective or the bandwidth between hosts, keep it; exit with 1 if it is slow.",
         "nccl_bench:NcclBenchSettings",
-        "measuring:nccl_bench",
+        "nccl_bench:nccl_bench",
     ),
     "calibrate": Command(
         "Measure what kernels reach on a GPU that is not in use, in a minute, and keep it.",
         "calibrate:CalibrateSettings",
-        "calibrating:calibrate",
+        "calibrate:calibrate",
     ),
     "report": Command(
         "Write a report on the GPU hours of weeks or months, from what Prometheus has recorded.",
         "report:ReportSettings",
-        "reporting:write",
+        "report:write",
         "report",
     ),
     "why": Command(
         "Say where the time of a job's GPUs went, what took it and what helps, from Prometheus.",
         "why:WhySettings",
-        "explaining:write",
+        "why:write",
         "report",
     ),
     "mcp": Command(
         "Answer an agent about jobs that are held up, with proof (Model Context Protocol, stdio).",
         "mcp:McpSettings",
-        "agents:serve",
+        "mcp:serve",
         "mcp",
     ),
     "rules": Command(

@@ -46,8 +46,8 @@ def show_incident(settings: IncidentCommandSettings) -> None:
     """Print an incident, or those of a job, or write them to files."""
     if settings.job:
         with needing("report", "incident --job"):
-            from gpunode.cli import gathering
-        gathering.write(settings)
+            from gpunode.cli import job_incidents
+        job_incidents.write(settings)
         return
     store = IncidentStore(settings)
     incident = store.incident(settings.incident)

@@ -1,13 +1,29 @@
-"""Profiles every Nth training step with torch.profiler."""
+"""Profiles every Nth training step with torch.profiler, unless that leaves the job slower.
+
+A process that was traced once may launch kernels more slowly for as long as it lives, because CUPTI
+stays attached: https://github.com/pytorch/pytorch/issues/144455. So steps are measured before the
+first profile and after it, and where they have become longer it was the last.
+"""
 
 from __future__ import annotations
 
 import logging
 import sys
 from collections.abc import Callable
+from statistics import median, quantiles
+from time import perf_counter
 from typing import Any
 
 log = logging.getLogger(__name__)
+
+MEASURED = 20
+"""Steps that are measured before the first profile, and after it."""
+
+SETTLES = 2
+"""Steps after a profile that are not measured: to end it takes up to a second."""
+
+LONGER = 1.03
+"""From this multiple on, steps have become longer, where most are longer than before."""
 
 
 class StepProfiler:
@@ -18,6 +34,12 @@ class StepProfiler:
         self.report = report
         self.steps = 0
         self._running: Any = None
+        self._before: list[float] = []
+        self._after: list[float] | None = None
+        """Seconds of the steps after the first profile, until they have been judged."""
+
+        self._judged = False
+        self._ended = perf_counter()
 
     def __call__(self) -> None:
         """Start or stop a profile if due; after a failure, stop profiling for good."""
@@ -38,13 +60,41 @@ class StepProfiler:
         from torch import profiler
 
         self.steps += 1
+        now = perf_counter()
+        seconds, self._ended = now - self._ended, now
         if self._running is not None:
             self._running.stop()
             self.report(kernel_seconds(self._running))
             self._running = None
-        if self.steps % self.every == 0:
+            self._ended = perf_counter()
+        elif self._after is not None and not self._judged:
+            self._after.append(seconds)
+            if len(self._after) == MEASURED + SETTLES:
+                self._judge(self._before, self._after[SETTLES:])
+        elif not self._judged:
+            self._before = [*self._before, seconds][-MEASURED:]
+        if self.steps % self.every == 0 and self._may_profile():
+            self._after = [] if self._after is None else self._after
             self._running = _quiet(profiler.profile)
             self._running.start()
+
+    def _may_profile(self) -> bool:
+        """Whether enough is measured for the first profile, or the first did no harm."""
+        return self._judged or (self._after is None and len(self._before) == MEASURED)
+
+    def _judge(self, before: list[float], after: list[float]) -> None:
+        """Stop for good if the first profile has made steps longer."""
+        self._judged = True
+        had, has = median(before), median(after)
+        if has < LONGER * had or has <= quantiles(before, n=4)[2]:
+            return
+        self.every = sys.maxsize
+        log.warning(
+            "gpunode.client.profile: a step takes %.3g ms since the first profile, and took "
+            "%.3g ms before it, so no other step is profiled",
+            1e3 * has,
+            1e3 * had,
+        )
 
 
 def _quiet(profile: Any) -> Any:

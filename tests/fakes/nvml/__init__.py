@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.needs import need
+
 __all__ = ["LIBRARY_NAME", "FakeDriver", "build"]
 
 LIBRARY_NAME = "libnvidia-ml.so.1"
@@ -23,6 +25,7 @@ def build(directory: Path, *, gpm: bool = True) -> Path:
     few newer ones do not exist in it. Several processes may build into the
     same directory at once.
     """
+    need("cc")
     directory.mkdir(parents=True, exist_ok=True)
     library = directory / LIBRARY_NAME
     unfinished = directory / f".{LIBRARY_NAME}.{os.getpid()}"

@@ -10,7 +10,7 @@ from gpunode import __version__
 from gpunode.cli.boxed import boxed
 from gpunode.cli.server import server
 from gpunode.cli.settings.run import RunSettings
-from gpunode.cli.watching import end, start, watched_node
+from gpunode.cli.watch import end, start, watched_node
 from gpunode.sources import watch
 from gpunode.verdict.asking import LooksOnDemand
 

@@ -18,7 +18,7 @@ from pydantic import BaseModel, Field
 from gpunode import __version__
 from gpunode.cli.daemon import NOT_OURS, DaemonAddress, NoDaemon, ask
 from gpunode.cli.incidents import LATEST, IncidentStore
-from gpunode.cli.reporting import secrets
+from gpunode.cli.report import secrets
 from gpunode.cli.settings.incidents import IncidentsCommandSettings
 from gpunode.cli.settings.mcp import McpSettings
 from gpunode.export.web.node import NodeNow

@@ -7,7 +7,7 @@ import signal
 import time
 
 from gpunode.cli.settings.record import RecordSettings
-from gpunode.cli.watching import end, start, watched_node
+from gpunode.cli.watch import end, start, watched_node
 from gpunode.mistake import UsageError
 from gpunode.node.tape import RecordingNode, TapeWriter
 from gpunode.sources import watch

@@ -9,7 +9,7 @@ from contextlib import closing
 from gpunode.cli import streams
 from gpunode.cli.console import PipedConsole
 from gpunode.cli.daemon import DaemonAddress, NoDaemon
-from gpunode.cli.reporting import deliver, secrets
+from gpunode.cli.report import deliver, secrets
 from gpunode.cli.settings.incidents import IncidentCommandSettings
 from gpunode.incidents.incident import parse
 from gpunode.mistake import UsageError

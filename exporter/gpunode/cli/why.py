@@ -12,7 +12,7 @@ from rich.console import Console
 
 from gpunode.cli import streams
 from gpunode.cli.console import PipedConsole
-from gpunode.cli.reporting import deliver, period, secrets
+from gpunode.cli.report import deliver, period, secrets
 from gpunode.cli.settings.why import WhySettings
 from gpunode.mistake import UsageError
 from gpunode.report import job, runs
