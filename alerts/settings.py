@@ -14,7 +14,8 @@ from gpunode.driver.nvidia.xids import OF_HARDWARE, OF_NVLINK5, those_that
 from gpunode.verdict.causes.cause import LOST
 from gpunode.verdict.causes.data import REMOTE_SHARE, SHM_FULL
 from gpunode.verdict.causes.serving import FULL
-from gpunode.verdict.shortages import XID_REMEMBERED
+
+XID_REMEMBERED = 900.0
 
 
 @dataclass(frozen=True, slots=True)

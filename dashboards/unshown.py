@@ -71,6 +71,10 @@ UNSHOWN: Mapping[str, tuple[str, ...]] = {
         "gpunode_training_flops_total",
         "gpunode_training_samples_total",
     ),
+    "What `gpunode advise` and the node page tell in words": (
+        "gpunode_fault_start_timestamp_seconds",
+        "gpunode_gpu_held_up_seconds",
+    ),
     "Of daemons that keep incidents in a folder; their log says why": (
         "gpunode_incident_write_failures_total",
     ),

@@ -19,6 +19,7 @@ from gpunode.config.daemon import Settings
 from gpunode.driver.driver import DriverError, Gpu
 from gpunode.export.dcgm_names import DcgmNames
 from gpunode.export.web.entrance import Entrance
+from gpunode.faults.source import Faults
 from gpunode.gpu.dcgm_fields import GpuDcgmFields
 from gpunode.holders.census import Census
 from gpunode.holders.pods import Pods
@@ -47,6 +48,7 @@ from gpunode.source import (
     Source,
     View,
 )
+from gpunode.verdict.held_up import HeldUp
 from gpunode.verdict.looking import Looking
 from gpunode.verdict.shortages import Shortages
 from gpunode.verdict.source import Verdicts
@@ -96,7 +98,8 @@ METRICS: dict[str, tuple[Metric, ...]] = {
     "Training": TrainingSteps.metrics,
     "Serving": ServingEngines.metrics,
     "Node": _metrics(*NODE_SOURCES, NcclRas, Filesystems),
-    "Verdicts": (*Verdicts.metrics, *Looking.metrics),
+    "Verdicts": (*Verdicts.metrics, *HeldUp.metrics, *Looking.metrics),
+    "Faults": Faults.metrics,
     "Incidents": BlackBox.metrics,
     "dcgm-exporter's, with `--compat=dcgm`": DcgmNames.metrics,
     "Sources": OF_SOURCES,
@@ -231,7 +234,10 @@ def finders(node: Node, settings: Settings) -> list[Finder]:
 def views(node: Node, settings: Settings) -> list[View]:
     """The views of everything that was read."""
     names: list[View] = [DcgmNames(node, settings)] if settings.compat == "dcgm" else []
-    return [*names, Verdicts(), Looking(node, settings), Shortages(node, settings), History()]
+    return [
+        *(*names, Verdicts(), HeldUp(), Looking(node, settings), Faults(settings.node.faults_file)),
+        *(Shortages(node, settings), History()),
+    ]
 
 
 def watch(node: Node, settings: Settings, *more: View) -> Loop:

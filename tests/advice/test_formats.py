@@ -25,7 +25,7 @@ from gpunode.advice.formats import (
     LONGEST_REASON,
     RECOMMENDED,
 )
-from gpunode.advice.node import NodeAdvice, by_daemon
+from gpunode.advice.node import NodeAdvice, advice
 from gpunode.advice.safe_text import LONGEST_NAME, name, sentence
 from gpunode.advice.series import NodeSeries, SeriesNow
 from gpunode.jobs.owners import OWNER_LABELS
@@ -49,21 +49,23 @@ def node(
     info = {**at, "bus_id": "0000:1b:00.0", "parent": "", "compute_capability": "9.0"}
     series = (
         SeriesNow("gpunode_gpu_info", info, 1.0),
-        SeriesNow("gpunode_gpu_xid_last_timestamp_seconds", {**at, "xid": xid}, 1_700_000_000.0),
+        SeriesNow(
+            "gpunode_fault_start_timestamp_seconds",
+            {**at, "part": "gpu", "name": "", "reason": f"xid_{xid}", "severity": "page"},
+            1_700_000_000.0,
+        ),
         SeriesNow("gpunode_gpu_owner_info", {**at, **dict.fromkeys(OWNER_LABELS, owner)}, 1.0),
     )
-    return by_daemon(NodeSeries(node, 1_700_000_060.0, series))
+    return advice(NodeSeries(node, 1_700_000_060.0, series))
 
 
 def quiet() -> NodeAdvice:
     info = {"gpu": "0", "uuid": "GPU-0", "parent": "", "compute_capability": "9.0"}
-    return by_daemon(
-        NodeSeries("n-1", 1_700_000_060.0, (SeriesNow("gpunode_gpu_info", info, 1.0),))
-    )
+    return advice(NodeSeries("n-1", 1_700_000_060.0, (SeriesNow("gpunode_gpu_info", info, 1.0),)))
 
 
 def blind() -> NodeAdvice:
-    return by_daemon(NodeSeries("n-1", 1_700_000_060.0, ()))
+    return advice(NodeSeries("n-1", 1_700_000_060.0, ()))
 
 
 def formatted(format_name: str, *advised: NodeAdvice) -> Any:
@@ -152,7 +154,7 @@ def test_every_format_has_only_plain_text_of_tenants(text: str) -> None:
 
 def test_the_reason_says_first_what_to_do_and_then_why_and_whom_it_harms() -> None:
     assert FORMATS["slurm-reason"]([node(owner="a")], True) == (
-        "gpunode reset GPU 3, XID 119 reset the GPU, harms a/a\n"
+        "gpunode reset GPU 3, XID 119, reset the GPU, harms a/a\n"
     )
 
 
@@ -361,6 +363,6 @@ def test_odd_numbers_of_a_daemon_break_no_format(text: str, when: float) -> None
         SeriesNow("gpunode_gpu_info", {**at, "compute_capability": text, "bus_id": text}, 1.0),
         SeriesNow("gpunode_kernel_log_last_xid_timestamp_seconds", {"xid": text}, when),
     )
-    advised = by_daemon(NodeSeries(text, 1_700_000_060.0, series))
+    advised = advice(NodeSeries(text, 1_700_000_060.0, series))
     for form in FORMATS.values():
         assert form([advised], True).isascii()

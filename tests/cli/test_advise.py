@@ -23,10 +23,11 @@ from tests.prometheus.programs import served
 NOW = 1_800_000_000
 WELL = 'gpunode_gpu_info{gpu="3",uuid="GPU-3",parent="",compute_capability="9.0"} 1\n'
 BROKEN = (
-    WELL + f'gpunode_gpu_xid_last_timestamp_seconds{{gpu="3",uuid="GPU-3",xid="119"}} {NOW - 60}\n'
+    WELL + 'gpunode_fault_start_timestamp_seconds{gpu="3",uuid="GPU-3",part="gpu",name="",'
+    f'reason="xid_119",severity="page"}} {NOW - 60}\n'
     'gpunode_gpu_owner_info{gpu="3",uuid="GPU-3",owner_namespace="ml",owner_pod="llama-0"} 1\n'
 )
-REASON = "gpunode reset GPU 3, XID 119 reset the GPU, harms ml/llama-0\n"
+REASON = "gpunode reset GPU 3, XID 119, reset the GPU, harms ml/llama-0\n"
 
 
 class Ended(NamedTuple):
@@ -176,24 +177,23 @@ OWNER = ",".join(
     f'{label}="{ {"owner_namespace": "ml", "owner_pod": "llama-0"}.get(label, "") }"'
     for label in OWNER_LABELS
 )
+BROKE = "gpunode_fault_start_timestamp_seconds"
+LOST_DATA = 'part="gpu",name="",reason="memory_lost_data",severity="page"'
+MISSING = 'part="gpu",name="",reason="missing",severity="page"'
+NODES = (("c", "n-1"), ("c", "n-2"), ("c", "n-3"), ("w", "n-1"))
 FOR_AN_HOUR = (
-    'cluster:gpunode_node:count{cluster="c"} 3',
+    *(f'up{{cluster="{c}",instance="{n}",job="gpunode"}} 1' for c, n in NODES),
     'gpunode_gpu_info{cluster="c",instance="n-1",gpu="3",uuid="GPU-3",parent="",'
     'compute_capability="9.0"} 1',
     'gpunode_gpu_info{cluster="c",instance="n-2",gpu="0",uuid="GPU-0",parent=""} 1',
     'gpunode_gpu_info{cluster="c",instance="n-3",gpu="0",uuid="GPU-9",parent=""} 1',
     f'gpunode_gpu_owner_info{{cluster="c",instance="n-1",gpu="3",uuid="GPU-3",{OWNER}}} 1',
-    'gpu:gpunode_gpu_fault:level{cluster="c",instance="n-1",gpu="3",uuid="GPU-3",'
-    'reason="memory lost data"} 2',
-    'ALERTS{cluster="c",instance="n-1",gpu="3",uuid="GPU-3",alertname="GpuUnhealthy",'
-    'alertstate="firing",severity="page"} 1',
-    'ALERTS{cluster="c",instance="n-3",alertname="HardwareMissing",part="gpu",fault="gpu_missing",'
-    'alertstate="firing",severity="page"} 1',
+    f'{BROKE}{{cluster="c",instance="n-1",gpu="3",uuid="GPU-3",{LOST_DATA}}} {NOW - 9000}',
+    f'{BROKE}{{cluster="c",instance="n-3",gpu="7",uuid="GPU-8",{MISSING}}} {NOW - 9000}',
     'ALERTS{cluster="c",fault="gpu_missing",alertname="FleetFault",alertstate="firing",'
     'severity="page"} 1',
     'gpunode_gpu_info{cluster="w",instance="n-1",gpu="0",uuid="GPU-7",parent=""} 1',
-    'gpu:gpunode_gpu_fault:level{cluster="w",instance="n-1",gpu="0",uuid="GPU-7",'
-    'reason="memory lost data"} 2',
+    f'{BROKE}{{cluster="w",instance="n-1",gpu="0",uuid="GPU-7",{LOST_DATA}}} {NOW - 9000}',
 )
 
 
@@ -219,7 +219,7 @@ def test_an_operator_asks_about_a_fleet(advise: Advise, url: str) -> None:
     assert (harmed["pod"], harmed["since"]) == ("llama-0", "2027-01-15T07:00:00Z")
     assert "many nodes have at once" in found["n-3"]["says"]
     assert advise(*fleet, "--format=slurm-reason").out == (
-        "n-1 gpunode reset GPU 3, memory lost data, harms ml/llama-0\n"
+        "n-1 gpunode reset GPU 3, its memory lost data, harms ml/llama-0\n"
     )
 
 
@@ -242,7 +242,7 @@ def test_no_node_is_taken_for_that_of_another_cluster(advise: Advise, url: str) 
 
 
 @pytest.mark.integration
-def test_a_prometheus_without_the_rules_is_told(advise: Advise, url: str) -> None:
+def test_a_prometheus_that_scrapes_no_daemon_is_told(advise: Advise, url: str) -> None:
     ended = advise("--fleet", f"--prometheus.url={url}", f"--at={NOW - 86400}")
     assert ended.code == 2
-    assert "does it evaluate gpunode's rules?" in ended.err
+    assert "it scrapes no such node" in ended.err

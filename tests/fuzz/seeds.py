@@ -437,6 +437,13 @@ ROUND_TRIPS = (
 )
 """What sock_diag says of a connection with a round trip of 187 µs."""
 
+FAULTS = (
+    rb"""{"faults": [{"where": ["1", "GPU-1", "gpu", "0000:2b:00.0"], "respect": "xid_79",
+"reason": "xid_79", "severity": "page", "start": 1700000058.0, "clears": 0.0, "ends": null,
+"event": true, "energy": 5e6, "advised": false, "used": true}],
+"repaired": [[["GPU-2", "gpu", "0000:3b:00.0", "xid_95"], 1700000000.0]],
+"well": [["", "", "network", "mlx5_0/1"]], "on_bus": {"0000:2b:00.0": ["1", "GPU-1"]}}""",
+)
 INCIDENT = rb"""{"brief": {"id": "20261125T204022Z-stall-0", "kind": "stall", "node": "gpu-17",
 "began": 1795639222.0, "over": null, "complete": false, "title": "GPU 0 hangs", "where": "",
 "gpus": ["0", "1"], "owners": ["research/llama-0"], "tape_bytes": 10}, "version": "0.1.0",

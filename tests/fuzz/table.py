@@ -32,6 +32,8 @@ from gpunode.driver.nvidia import identity
 from gpunode.export import incident_page
 from gpunode.export.exposition import requested
 from gpunode.export.web.access import WebFile, look
+from gpunode.faults.register import Register
+from gpunode.faults.source import START
 from gpunode.helper.environment import LONGEST_VALUE
 from gpunode.helper.files import LARGEST
 from gpunode.holders import slurm, slurmstepd
@@ -414,6 +416,13 @@ SCRATCH = tempfile.TemporaryDirectory(prefix="gpunode-fuzz")
 """A folder for what a parser reads from a file; it goes with the process."""
 
 
+def of_faults(data: bytes) -> None:
+    """What a daemon before has kept of faults, exported."""
+    register = Register()
+    register.unpack(data)
+    assert all(len(fault.labels) == len(START.labels) for fault in register.faults())
+
+
 def of_incident(data: bytes) -> None:
     """An incident from a folder or a daemon, shown as a page and in a terminal."""
     with contextlib.suppress(ValueError):
@@ -722,6 +731,7 @@ TABLE: tuple[Parser, ...] = (
     Parser("gdb", of_gdb, (seeds.GDB,), largest=LARGEST),
     Parser("py_spy", of_py_spy, (seeds.PY_SPY,), largest=LARGEST),
     Parser("incident", of_incident, (seeds.INCIDENT,), largest=1 << 18),
+    Parser("faults", of_faults, seeds.FAULTS, largest=1 << 18),
     Parser("datagram", datagrams, (seeds.DATAGRAM, seeds.OLD_DATAGRAM), largest=1 << 18),
     Parser("tape", tape_lines, seeds.tape(), (TapeError,), long=seeds.LONG_TAPE),
     Parser("tape_gzip", compressed_tape, tuple(map(gzip.compress, seeds.tape())), (TapeError,)),

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
-from gpunode.advice.actions import AdvisedAction
 from gpunode.advice.faults import NodeFault
 from gpunode.advice.harm import Harmed
 from gpunode.advice.node import NodeAdvice
 from gpunode.advice.safe_text import name, sentence
+from gpunode.faults.fault import AdvisedAction
 
 LONGEST_REASON = 255
 """Bytes of a reason that slurmdbd keeps: ``tinytext`` of its node_event_table."""
@@ -163,7 +163,7 @@ def _events(one: NodeAdvice) -> Iterable[dict[str, Any]]:
         yield _event(one, "GPU" if fault.gpu else "Node", fault, fields)
 
 
-NONE = NodeFault("no fault is known", AdvisedAction.LEAVE, 0)
+NONE = NodeFault("no fault is known", AdvisedAction.LEAVE, "info")
 
 
 def _event(

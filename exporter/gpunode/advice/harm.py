@@ -6,10 +6,10 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from gpunode.advice.actions import AdvisedAction
 from gpunode.advice.faults import NodeFault
 from gpunode.advice.safe_text import name
 from gpunode.advice.series import NodeSeries, SeriesNow
+from gpunode.faults.fault import AdvisedAction
 from gpunode.gpu import health, nvlink
 from gpunode.gpu.activity import PROCESSES
 from gpunode.holders.owner import Owner

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from gpunode.advice import faults, harm
-from gpunode.advice.actions import AdvisedAction
-from gpunode.advice.faults import NodeFault
+from gpunode.advice.faults import SEVERITIES, NodeFault
 from gpunode.advice.safe_text import name
 from gpunode.advice.series import NodeSeries
+from gpunode.faults.fault import AdvisedAction
 from gpunode.gpu import health
 from gpunode.host.drained import DRAINED
 from gpunode.loop.metrics import UP
-
-CORDONED = "node:gpunode_drained:max"
-"""Nodes that are drained or cordoned, as recorded by the rules."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,24 +57,15 @@ class NodeAdvice:
         return min(known, default=None)
 
 
-def by_daemon(node: NodeSeries) -> NodeAdvice:
-    """The advice by what a daemon serves at one moment."""
+def advice(
+    node: NodeSeries,
+    fleet_parts: Collection[str] = (),
+    since: Mapping[harm.Owned, float] = MappingProxyType({}),
+) -> NodeAdvice:
+    """The advice for a node; ``fleet_parts`` as in ``faults.of``, ``since`` as in ``harm.of``."""
+    found = faults.of(node, fleet_parts)
     drained = any(one.value for one in node.of(DRAINED.name))
-    return _advice(node, faults.of_daemon(node), drained, {})
-
-
-def by_rules(
-    node: NodeSeries, fleet_faults: Collection[str], since: Mapping[harm.Owned, float]
-) -> NodeAdvice:
-    """The advice by what Prometheus has of a node."""
-    drained = any(one.value for one in (*node.of(DRAINED.name), *node.of(CORDONED)))
-    return _advice(node, faults.of_rules(node, fleet_faults), drained, since)
-
-
-def _advice(
-    node: NodeSeries, found: list[NodeFault], drained: bool, since: Mapping[harm.Owned, float]
-) -> NodeAdvice:
-    worst = max(((fault.level, fault.action) for fault in found if fault.action), default=None)
+    worst = max(((SEVERITIES.index(f.severity), f.action) for f in found if f.action), default=None)
     action = worst[1] if worst else AdvisedAction.LEAVE
     harmed = harm.of(node, action, found, since)
     not_known = [_about(fault) for fault in found if fault.not_known]

@@ -12,15 +12,17 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel
 
-from gpunode.advice import faults, harm
-from gpunode.advice.actions import AdvisedAction
+from gpunode.advice import harm
+from gpunode.advice.faults import FLEET_FAULT
 from gpunode.advice.formats import FORMATS
-from gpunode.advice.node import CORDONED, NodeAdvice, by_daemon, by_rules
+from gpunode.advice.node import NodeAdvice, advice
 from gpunode.advice.series import NodeSeries, SeriesNow, by_node, parsed
 from gpunode.cli import streams
 from gpunode.cli.daemon import LARGEST_ANSWER, DaemonAddress, NoDaemon, understood
 from gpunode.cli.extras import needing
 from gpunode.cli.settings.advise import AdviseSettings
+from gpunode.faults.fault import AdvisedAction
+from gpunode.faults.source import START
 from gpunode.gpu import health, nvlink
 from gpunode.gpu.activity import PROCESSES
 from gpunode.host.drained import DRAINED
@@ -32,16 +34,11 @@ ANSWER_TIMEOUT = 10.0
 """Seconds for an answer of the daemon: whoever asks each minute is not to wait for longer."""
 
 GZIP = b"\x1f\x8b"
-FLEET_FAULT = "FleetFault"
-EVALUATED = "cluster:gpunode_node:count"
-"""Recorded wherever gpunode's rules are evaluated."""
-
 ASKED = (
     *(metric.name for metric in (health.INFO, nvlink.NVLINK_UP, OWNER, PROCESS, ALLOCATED)),
-    *(DRAINED.name, CORDONED, PROCESSES.name, EVALUATED),
-    *(faults.FAULT_LEVEL, faults.XID_OF_APPLICATION, faults.SPARE),
+    *(DRAINED.name, PROCESSES.name, START.name),
 )
-"""What is asked of Prometheus, beside alerts and whether nodes are up."""
+"""What is asked of Prometheus, beside the alert about many nodes and whether nodes are up."""
 
 HELD_SINCE = "1d"
 """How far back an owner is looked for; who was there at its beginning may have been before."""
@@ -74,7 +71,7 @@ def ask(settings: AdviseSettings) -> list[NodeAdvice]:
     if not any(one.name.startswith("gpunode_") for one in series):
         raise UsageError(f"{settings.file or settings.address}: no series of gpunode")
     at = time.time() if settings.at is None else settings.at
-    return [by_daemon(NodeSeries(_name(settings), at, series))]
+    return [advice(NodeSeries(_name(settings), at, series))]
 
 
 class _Named(BaseModel):
@@ -153,13 +150,10 @@ def _fleet(settings: AdviseSettings) -> list[NodeAdvice]:
             found = server.at(expression, now)
             return [SeriesNow(labels.get("__name__", ""), labels, value) for labels, value in found]
 
-        if not of(EVALUATED):
-            raise UsageError(
-                f"{server.url}: there is no {EVALUATED}; does it evaluate gpunode's rules?"
-            )
-        found = of(f'{{__name__=~"{"|".join(ASKED)}",{chosen}}}')
-        found += of(f'up{{job=~".*gpunode.*",{chosen}}}')
-        found += of(f'ALERTS{{alertstate="firing",{chosen}}}')
+        found = of(f'up{{job=~".*gpunode.*",{chosen}}}')
+        if not found:
+            raise UsageError(f"{server.url}: it scrapes no such node; is job like gpunode?")
+        found += of(f'{{__name__=~"{"|".join(ASKED)}",{chosen}}}')
         shared = of(f'ALERTS{{alertstate="firing",alertname="{FLEET_FAULT}"}}')
 
         def since(node: NodeSeries) -> dict[harm.Owned, float]:
@@ -173,8 +167,8 @@ def _fleet(settings: AdviseSettings) -> list[NodeAdvice]:
                 )
             )
 
-        advice = [_advise(node, shared, since) for node in by_node(found, float(now))]
-    told = [said for said in advice if said.faults or said.not_known]
+        every = [_advise(node, shared, since) for node in by_node(found, float(now))]
+    told = [said for said in every if said.faults or said.not_known]
     clusters = sorted({said.cluster for said in told})
     if settings.format != "json" and len(clusters) > 1:
         raise UsageError(
@@ -190,8 +184,9 @@ def _advise(
     since: Callable[[NodeSeries], Mapping[harm.Owned, float]],
 ) -> NodeAdvice:
     """The advice for a node of a fleet; since when it is held is asked where anybody is harmed."""
-    fleet_faults = {one.label("fault") for one in shared if one.label("cluster") == node.cluster}
-    said = by_rules(node, fleet_faults, {})
+    of_cluster = (one for one in shared if one.label("cluster") == node.cluster)
+    fleet_parts = {one.label("fault").removesuffix("_missing") for one in of_cluster}
+    said = advice(node, fleet_parts)
     if said.action > AdvisedAction.LEAVE:
-        return by_rules(node, fleet_faults, since(node))
+        return advice(node, fleet_parts, since(node))
     return said

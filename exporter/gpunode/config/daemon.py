@@ -28,6 +28,11 @@ class NodeSettings(Section):
         description="file on the node with the Unix time (date +%s) up to which its faults are "
         "repaired, so that they are told no longer; empty for none",
     )
+    faults_file: OptionalPath = Field(
+        None,
+        description="file in which it is kept what is broken on the node, so that it outlives the "
+        "daemon; empty for memory only",
+    )
 
 
 class CalibrationSettings(Section):

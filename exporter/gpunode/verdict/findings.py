@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from gpunode.faults.fault import Where, meaning
 from gpunode.gpu.activity import GpuActivity, WindowDetail
 from gpunode.gpu.health import INFO
 from gpunode.holders.owner import Owner
@@ -23,7 +24,7 @@ from gpunode.verdict.causes.communication import STALLED_COLLECTIVE
 from gpunode.verdict.facts import At
 from gpunode.verdict.guidance import URGENCIES, Guidance, Urgency
 from gpunode.verdict.reasons import COMPUTING, REASONS, Reason
-from gpunode.verdict.shortages import Fault, NodeFigure, Shortage
+from gpunode.verdict.shortages import NodeFigure, Shortage
 from gpunode.verdict.source import Judged, Judgement
 
 MOST_FINDINGS = 16
@@ -576,12 +577,14 @@ def _of_node(shortage: Shortage, known: Known) -> Iterator[Finding]:
         for at, window in known.windows.items()
     )
     for fault in shortage.faults:
-        yield Finding(
-            urgency="now",
-            title=_sentence(fault, labels),
-            remedy=fault.remedy,
-            gpus=(labels[at],) if (at := (fault.gpu, fault.uuid)) in labels else (),
-        )
+        if fault.severity != "info":
+            at, means = fault.where[:2], meaning(fault.where, fault.reason)
+            yield Finding(
+                urgency="now" if fault.severity == "page" else "soon",
+                title=_sentence(fault.where, means.words, labels),
+                remedy=means.remedy,
+                gpus=(labels[at],) if at in labels else (),
+            )
     told = {_cause(verdict).name for verdict in known.judged.values()}
     short = [
         figure
@@ -596,10 +599,12 @@ def _of_node(shortage: Shortage, known: Known) -> Iterator[Finding]:
         )
 
 
-def _sentence(fault: Fault, labels: dict[At, str]) -> str:
-    if not fault.gpu:
-        return f"{fault.what[:1].upper()}{fault.what[1:]}"
-    return f"GPU {labels.get((fault.gpu, fault.uuid), fault.gpu)}: {fault.what}"
+def _sentence(where: Where, words: str, labels: dict[At, str]) -> str:
+    if where.gpu:
+        return f"GPU {labels.get((where.gpu, where.uuid), where.gpu)}: {words}"
+    if where.part == "gpu":  # it has fallen off the bus, and this is where it was
+        return f"The GPU at {where.name} has {words}"
+    return f"{words[:1].upper()}{words[1:]}"
 
 
 def _short(figure: NodeFigure) -> str:

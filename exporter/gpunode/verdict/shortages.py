@@ -11,19 +11,18 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gpunode.config.daemon import Settings
-from gpunode.driver.nvidia.xids import ACTIONS, CODES, OF_HARDWARE, UNKNOWN
-from gpunode.gpu import health, nvlink, units, xids
+from gpunode.faults.fault import Fault
+from gpunode.faults.source import FaultsNow
+from gpunode.gpu import nvlink, units
 from gpunode.host import (
     cpu,
     disk,
     filesystem,
     infiniband,
-    kernel_log,
     lustre,
     memory,
     network,
     nfs,
-    nvlink_xids,
     pressure,
     shm,
 )
@@ -58,24 +57,8 @@ HOST_MEMORY_FULL = 0.95
 FILESYSTEM_FREE = 0.1
 """Below this share of free space, a filesystem is nearly full."""
 
-RESET = "Drain the node; then reset the GPU (`nvidia-smi --gpu-reset -i {gpu}`)."
-REBOOT = "Drain the node; then reboot it."
-VENDOR = "Drain the node; then have the vendor replace the GPU."
-FABRIC_MANAGER = "Check the fabric manager (`nvidia-fabricmanager`)."
-RECOVERIES = {
-    "reboot": REBOOT,
-    "system_reboot": REBOOT,
-    "bus_reset": "Drain the node; then reset the GPU by its bus, or reboot the node.",
-    "drain_p2p": "End the programs that use several GPUs of the node.",
-    "recover_imex_domain": "Restart `nvidia-imex` on the nodes of the NVLink domain.",
-}
-"""What to do for what the driver advises, where it is not a reset."""
-
 STORAGE = "data_loading_storage"
 """The verdict on GPUs that wait for a disk or a file server."""
-
-XID_REMEMBERED = 900
-"""Seconds for which an XID counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,16 +79,6 @@ class NodeFigure:
     what: str = ""
     remedy: str = ""
     cause: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """A part that is broken: a GPU by its labels, or one of the node."""
-
-    what: str
-    remedy: str
-    gpu: str = ""
-    uuid: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,89 +317,15 @@ LOOKS: tuple[Look, ...] = (
 )
 
 
-def _faults(facts: Facts) -> Iterator[Fault]:
-    for *at, action in facts.series(health.RECOVERY_ACTION):
-        if action != "none":
-            what = f"its driver asks for: {action.replace('_', ' ')}"
-            yield _of_gpu(at, what, RECOVERIES.get(action, RESET))
-    for metric, what in (
-        (health.REMAP_FAILED, "a bad row of its memory cannot be replaced"),
-        (health.REMAP_PENDING, "a bad row of its memory is replaced at the next reset"),
-    ):
-        for labels in facts.series(metric):
-            if facts.now(metric, *labels):
-                yield _of_gpu(labels, what, RESET)
-    for *at, fault in facts.series(health.MEMORY_FAULT):
-        yield _of_gpu(at, health.MEMORY_FAULTS.get(fault, fault), VENDOR)
-    yield from _xids(facts)
-    for *at, part in facts.series(health.FABRIC_HEALTHY):
-        if facts.now(health.FABRIC_HEALTHY, *at, part) == 0.0:
-            what = f"a part of its NVSwitch fabric is not healthy: {part.replace('_', ' ')}"
-            yield _of_gpu(at, what, FABRIC_MANAGER)
-    for labels in facts.series(health.FABRIC_READY):
-        if facts.now(health.FABRIC_READY, *labels) == 0.0:
-            what = "it has not joined the NVSwitch fabric"
-            yield _of_gpu(labels, what, FABRIC_MANAGER)
-    for (controller,) in facts.series(disk.STATE):
-        if facts.now(disk.STATE, controller) == 0.0:
-            yield Fault(f"disk {controller} does not work", "Drain the node and replace the disk.")
-
-
-def _xids(facts: Facts) -> Iterator[Fault]:
-    """Errors after which a GPU cannot be used; the kernel log and the driver tell of the same."""
-    known = [dict(zip(health.INFO.labels, at, strict=True)) for at in facts.series(health.INFO)]
-    on_bus = {gpu["bus_id"]: (gpu["gpu"], gpu["uuid"]) for gpu in known if not gpu["parent"]}
-    happened = {
-        ((gpu, uuid), xid)
-        for gpu, uuid, xid in facts.series(xids.XID_TIME)
-        if _recent(facts, xids.XID_TIME, gpu, uuid, xid)
-    }
-    happened |= {
-        (on_bus.get(bus_id, ("", bus_id)), xid)
-        for bus_id, xid in facts.series(kernel_log.LAST_XID)
-        if _recent(facts, kernel_log.LAST_XID, bus_id, xid)
-    }
-    for (gpu, uuid), xid in sorted(happened):
-        number = int(xid) if xid.isdigit() else 0
-        if number in OF_HARDWARE:
-            code = CODES[number]
-            what = f"XID {xid} ({code.meaning}), {code.words}"
-            remedy = REBOOT if code.action.startswith("RESTART") else RESET
-            if gpu:
-                yield _of_gpu((gpu, uuid), what, remedy)
-            else:  # it has fallen off the bus, and this is where it was
-                yield Fault(f"the GPU at {uuid} has {what}", REBOOT)
-    for bus_id, xid, link, *of in facts.series(nvlink_xids.LAST):
-        severity, action = of
-        fatal = action == "reset_gpu" or (severity, action) == ("fatal", UNKNOWN)
-        if fatal and bus_id in on_bus and _recent(facts, nvlink_xids.LAST, bus_id, xid, link, *of):
-            where = "" if link == "-1" else f" on NVLink {link}"
-            what = f"XID {xid}{where}, {ACTIONS['RESET_GPU'].words}"
-            yield _of_gpu(on_bus[bus_id], what, RESET)
-
-
-def _recent(facts: Facts, metric: Metric, *labels: str) -> bool:
-    """Whether an XID counts by when it occurred."""
-    when = facts.now(metric, *labels)
-    return when is not None and facts.time - when < XID_REMEMBERED
-
-
-def _of_gpu(at: Iterable[str], what: str, remedy: str) -> Fault:
-    gpu, uuid = at
-    return Fault(what, remedy.replace("{gpu}", gpu), gpu, uuid)
-
-
 USED = frozenset(
     {
         *(cpu.CORES, cpu.BUSY_CORES, memory.SIZE, memory.AVAILABLE, pressure.WAITING),
-        *(disk.BUSY, disk.BYTES, disk.STATE, nfs.BYTES, lustre.BYTES),
+        *(disk.BUSY, disk.BYTES, nfs.BYTES, lustre.BYTES),
         *(metric for pair in REMOTE for metric in pair),
         *(shm.USED, shm.SIZE, filesystem.SIZE, filesystem.AVAILABLE),
         *(nvlink.NVLINK_UP, infiniband.ACTIVE, infiniband.BYTES, infiniband.RATE),
         *(network.BYTES, network.SPEED, units.NVLINK_BYTES, units.PCIE_BYTES),
-        *(ras.STALLED, ras.COMMUNICATORS, xids.XID_TIME, health.RECOVERY_ACTION),
-        *(nvlink_xids.LAST, health.INFO, kernel_log.LAST_XID, health.MEMORY_FAULT),
-        *(health.REMAP_FAILED, health.REMAP_PENDING, health.FABRIC_READY, health.FABRIC_HEALTHY),
+        *(ras.STALLED, ras.COMMUNICATORS),
     }
 )
 """The metrics that the figures rest on; ``Facts`` knows no others."""
@@ -449,7 +348,8 @@ class Shortages:
         self._history.append(Snapshot(clock.monotonic(), readings.values(USED)))
         facts = Facts(tuple(self._history), USED, clock.time())
         figures = tuple(figure for look in LOOKS for figure in look(facts))
-        return Reading((), Shortage(self._name(), figures, tuple(_faults(facts))))
+        faults = tuple(f for one in readings.details(FaultsNow) for f in one.detail.faults)
+        return Reading((), Shortage(self._name(), figures, faults))
 
     def _name(self) -> str:
         if self.name_of_node:

@@ -9,6 +9,7 @@ from typing import cast
 from gpunode.audit.source import Audited, Result
 from gpunode.config.daemon import Settings
 from gpunode.driver.driver import DriverError
+from gpunode.faults.source import Faults
 from gpunode.gpu.activity import MEMORY_TOTAL, MEMORY_USED, TEMPERATURE, UTILIZATION
 from gpunode.gpu.health import INFO
 from gpunode.gpu.nvlink import NVLINK_UP
@@ -65,7 +66,7 @@ class Scene:
         self.silent: dict[str, str] = {}
         self.servers: tuple[ServerNow, ...] = ()
         self.stage = Stage(
-            *actors, finders=[self], views=[Shortages(self.node, Settings()), History()]
+            *actors, finders=[self], views=[Faults(), Shortages(self.node, Settings()), History()]
         )
 
     @property
@@ -92,7 +93,7 @@ class Scene:
             held = actor.jobs != ()
             known = {
                 "name": named.model,
-                "bus_id": "0000:00",
+                "bus_id": f"0000:{actor.index:02x}:00.0",
                 "compute_capability": "9.0",
                 "parent": named.parent,
             }

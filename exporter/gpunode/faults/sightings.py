@@ -1,0 +1,373 @@
+"""What the readings show of the parts of the node: each is well, or has a fault."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from gpunode.driver.nvidia.xids import CODES, OF_NVLINK5, UNKNOWN
+from gpunode.faults.fault import Part, Where
+from gpunode.gpu import health, nvlink, power, xids
+from gpunode.gpu.activity import PROCESSES, GpuActivity
+from gpunode.host import (
+    disk,
+    filesystem,
+    infiniband,
+    kernel_log,
+    lustre,
+    network,
+    nfs,
+    nvlink_xids,
+    pcie,
+    repair,
+)
+from gpunode.host.drained import DRAINED
+from gpunode.metric import Metric
+from gpunode.source import Readings, Silent
+
+PROGRAM_REMEMBERED = 900.0
+"""Seconds for which an error of a program is told."""
+
+CONTAINED_REMEMBERED = 1800.0
+"""Seconds for which an error of memory that was contained (XID 94) excuses lost data."""
+
+CONTAINED = "94"
+"""https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/index.html"""
+
+SILENT_FROM = 240.0
+"""Seconds without an answer after which a GPU does not answer: a reset takes less."""
+
+MISSING_FROM = 600.0
+"""Seconds after which a part is missing that was there: a driver that is loaded anew takes less."""
+
+FABRIC_FROM = 300.0
+"""Seconds for which a fabric manager may take to start again."""
+
+UNANSWERED_FROM = 120.0
+"""Seconds in which a file server answers some request, if it answers any."""
+
+THROTTLED = 0.1
+"""Share of the time with lowered clocks from which a GPU is slow for it."""
+
+THROTTLED_FROM = 240.0
+"""Seconds for which clocks must be low: a test of a generator lowers those of a hall for less."""
+
+LINK_WELL, PORT_WELL, CLOCKS_WELL = 120.0, 300.0, 600.0
+"""Seconds for which a link or filesystem, a port, and clocks must be well to be repaired."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """What was seen of one part in one respect: ``reason`` is empty where it is well.
+
+    An error that is over in a moment tells when it happened (``since``). It lasts until it is
+    repaired, or for ``told_for`` seconds where nothing is to be repaired. What is seen must have
+    been so for ``after`` seconds to be a fault, and be well for ``clears`` seconds to be none.
+    """
+
+    where: Where
+    respect: str
+    reason: str = ""
+    since: float | None = None
+    told_for: float | None = None
+    began: float | None = None
+    """From when on it is so, where more is known than since when it is seen."""
+
+    after: float = 0.0
+    clears: float = 0.0
+
+
+USED = frozenset(
+    {
+        *(health.INFO, health.RECOVERY_ACTION, health.REMAP_FAILED, health.REMAP_PENDING),
+        *(health.MEMORY_FAULT, health.FABRIC_HEALTHY, health.FABRIC_READY, health.ECC),
+        *(health.THROTTLED, nvlink.NVLINK_UP, power.DRIVER_ENERGY, xids.XID_TIME, PROCESSES),
+        *(kernel_log.LAST_XID, nvlink_xids.LAST, disk.STATE, infiniband.ACTIVE, network.UP),
+        *(filesystem.READ_ONLY, filesystem.SIZE, nfs.IN_FLIGHT, nfs.REQUESTS),
+        *(lustre.IN_FLIGHT, lustre.RPCS, pcie.INFO, repair.BOOTED, repair.REPAIRED, DRAINED),
+    }
+)
+"""The metrics that faults are seen in."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeValues:
+    """The values of series now, and the sources that do not answer."""
+
+    time: float
+    values: Mapping[Metric, Mapping[tuple[str, ...], float]]
+    silent: tuple[Silent, ...]
+    on_bus: Mapping[str, tuple[str, str]]
+    """The GPU at each place on the PCI bus, by index and UUID, as last listed."""
+
+    @classmethod
+    def of(cls, readings: Readings, on_bus: Mapping[str, tuple[str, str]]) -> NodeValues:
+        """What the sources say now."""
+        values: dict[Metric, dict[tuple[str, ...], float]] = {}
+        for (metric, labels), (value, _) in readings.values(USED).items():
+            values.setdefault(metric, {})[labels] = value
+        return cls(readings.clock.time(), values, tuple(readings.silent()), on_bus)
+
+    def series(self, metric: Metric) -> Mapping[tuple[str, ...], float]:
+        """Every series of a metric."""
+        return self.values.get(metric, {})
+
+    def only(self, metric: Metric) -> float | None:
+        """The value of a metric that has one series at most."""
+        return next(iter(self.series(metric).values()), None)
+
+    def place(self, uuid: str) -> str:
+        """Where on the PCI bus a GPU is."""
+        return next((bus_id for bus_id, (_, one) in self.on_bus.items() if one == uuid), "")
+
+    def gpu(self, gpu: str, uuid: str, part: Part = "gpu", name: str | None = None) -> Where:
+        """A GPU, or its part of this name."""
+        return Where(gpu, uuid, part, self.place(uuid) if name is None else name)
+
+
+@dataclass(slots=True)
+class Before:
+    """What was seen before, without which some faults cannot be told."""
+
+    well: set[Where] = field(default_factory=set)
+    """Parts that were there and worked: only those can break."""
+
+    counts: dict[tuple[str, ...], tuple[float, float]] = field(default_factory=dict)
+    """Counters, each with when it last grew."""
+
+
+Look = Callable[[NodeValues, Before], Iterator[Sighting]]
+
+
+def _of_node(part: Part, name: str) -> Where:
+    return Where("", "", part, name)
+
+
+def xid_events(seen: NodeValues, _: Before) -> Iterator[Sighting]:
+    """XIDs by the driver, and by the kernel log, which also has those of a GPU that is lost."""
+    events = {(gpu, uuid, xid): at for (gpu, uuid, xid), at in seen.series(xids.XID_TIME).items()}
+    for (bus_id, xid), at in seen.series(kernel_log.LAST_XID).items():
+        gpu, uuid = seen.on_bus.get(bus_id, ("", bus_id))
+        events.setdefault((gpu, uuid, xid), at)
+    decoded = {
+        (*seen.on_bus.get(bus_id, ("", bus_id)), xid)
+        for bus_id, xid, *_ in seen.series(nvlink_xids.LAST)
+    }
+    for (gpu, uuid, xid), at in events.items():
+        number = int(xid) if xid.isdecimal() else None
+        if number is None or (number in OF_NVLINK5 and (gpu, uuid, xid) in decoded):
+            continue
+        code = CODES.get(number)
+        if code is None or code.notify != "none":
+            where = seen.gpu(gpu, uuid) if gpu else Where("", "", "gpu", uuid)
+            told_for = None if code and code.notify == "page" else PROGRAM_REMEMBERED
+            yield Sighting(where, f"xid_{xid}", f"xid_{xid}", at, told_for)
+
+
+def fatal_links(seen: NodeValues, _: Before) -> Iterator[Sighting]:
+    """Errors of NVLink 5 whose line says that the GPU is to be reset, or that all links go down."""
+    for (bus_id, xid, link, severity, action), at in seen.series(nvlink_xids.LAST).items():
+        if action == "reset_gpu" or (severity, action) == ("fatal", UNKNOWN):
+            gpu, uuid = seen.on_bus.get(bus_id, ("", ""))
+            where = Where(gpu, uuid, "nvlink", "" if link == "-1" else link)
+            reason = f"xid_{xid}_fatal"
+            yield Sighting(where, reason, reason, at)
+
+
+def answers(seen: NodeValues, _: Before) -> Iterator[Sighting]:
+    """GPUs that do not answer their driver."""
+    lost = {
+        (one.place.gpu, one.place.uuid)
+        for one in seen.silent
+        if one.source == GpuActivity.name and one.place.gpu
+    }
+    known = {(gpu, uuid) for gpu, uuid, *_ in seen.series(PROCESSES)}
+    for gpu, uuid in lost | known:
+        reason = "no_answer" if (gpu, uuid) in lost else ""
+        yield Sighting(seen.gpu(gpu, uuid), "answer", reason, after=SILENT_FROM)
+
+
+def lost_data(seen: NodeValues, before: Before) -> Iterator[Sighting]:
+    """Uncorrectable errors of memory; one that was contained has cost one program its data."""
+    for (gpu, uuid, kind), count in seen.series(health.ECC).items():
+        key = (health.ECC.name, gpu, uuid, kind)
+        known = before.counts.get(key)
+        before.counts[key] = (count, seen.time)
+        if kind != "uncorrected" or known is None or count <= known[0]:
+            continue
+        contained = seen.series(xids.XID_TIME).get((gpu, uuid, CONTAINED))
+        where = seen.gpu(gpu, uuid)
+        if contained is not None and seen.time - contained < CONTAINED_REMEMBERED:
+            reason = "memory_lost_data_contained"
+            yield Sighting(where, reason, reason, since=seen.time, told_for=CONTAINED_REMEMBERED)
+        else:
+            reason = "memory_lost_data"
+            yield Sighting(where, reason, reason, since=seen.time)
+
+
+def driver_advice(seen: NodeValues, _: Before) -> Iterator[Sighting]:
+    """What the driver asks for; a reset for a row of memory can wait, and so can programs' ends.
+
+    https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/index.html#row-remapping
+    """
+    for gpu, uuid, action in seen.series(health.RECOVERY_ACTION):
+        reason = "" if action == "none" else f"driver_advises_{action}"
+        if action in ("reset", "drain_and_reset"):
+            for_a_row = seen.series(health.REMAP_PENDING).get((gpu, uuid))
+            reason = "driver_advises_reset_for_a_row" if for_a_row else reason
+        yield Sighting(seen.gpu(gpu, uuid), "advice", reason)
+
+
+def memory_rows(seen: NodeValues, _: Before) -> Iterator[Sighting]:
+    """Rows of memory that wait for a reset, or for another GPU."""
+    for metric, reason in (
+        (health.REMAP_PENDING, "row_remap_pending"),
+        (health.REMAP_FAILED, "row_remap_failed"),
+    ):
+        for (gpu, uuid), there in seen.series(metric).items():
+            yield Sighting(seen.gpu(gpu, uuid), reason, reason if there else "")
+    worn = {(gpu, uuid): fault for gpu, uuid, fault in seen.series(health.MEMORY_FAULT)}
+    for gpu, uuid in {(gpu, uuid) for gpu, uuid, _ in seen.series(health.ECC)} | worn.keys():
+        yield Sighting(seen.gpu(gpu, uuid), "memory", worn.get((gpu, uuid), ""))
+
+
+def fabric(seen: NodeValues, _: Before) -> Iterator[Sighting]:
+    """Parts of the NVSwitch fabric that are not healthy."""
+    for (gpu, uuid, part), healthy in seen.series(health.FABRIC_HEALTHY).items():
+        where = seen.gpu(gpu, uuid, "fabric", "")
+        reason = "" if healthy else part
+        yield Sighting(where, part, reason, after=FABRIC_FROM)
+    for (gpu, uuid), ready in seen.series(health.FABRIC_READY).items():
+        where, reason = seen.gpu(gpu, uuid, "fabric", ""), "" if ready else "not_joined"
+        yield Sighting(where, "joined", reason, after=FABRIC_FROM)
+
+
+def throttled(seen: NodeValues, before: Before) -> Iterator[Sighting]:
+    """GPUs whose clocks are lowered by heat or by the power supply."""
+    parts: dict[str, Part] = {
+        "sw_thermal": "thermal",
+        "hw_thermal": "thermal",
+        "hw_power_brake": "power",
+    }
+    for (gpu, uuid, reason), seconds in seen.series(health.THROTTLED).items():
+        if reason not in parts:
+            continue
+        key = (health.THROTTLED.name, gpu, uuid, reason)
+        known = before.counts.get(key)
+        if known is None or seconds < known[0]:
+            before.counts[key] = (seconds, seen.time)
+            continue
+        grew, passed = seconds - known[0], seen.time - known[1]
+        if passed < 60.0 and grew < THROTTLED * 60.0:
+            continue
+        before.counts[key] = (seconds, seen.time)
+        low = reason if grew >= THROTTLED * passed else ""
+        where = seen.gpu(gpu, uuid, parts[reason], "")
+        yield Sighting(where, reason, low, after=THROTTLED_FROM, clears=CLOCKS_WELL)
+
+
+def links(seen: NodeValues, before: Before) -> Iterator[Sighting]:
+    """NVLinks and ports that were up and are down: those that never were are not connected."""
+    up: list[tuple[Where, float]] = [
+        (Where(gpu, uuid, "nvlink", link), value)
+        for (gpu, uuid, link), value in seen.series(nvlink.NVLINK_UP).items()
+    ]
+    for metric in (infiniband.ACTIVE, network.UP):
+        up += [(_of_node("network", "/".join(at)), v) for at, v in seen.series(metric).items()]
+    for where, works in up:
+        known = where._replace(gpu="")
+        if works:
+            before.well.add(known)
+        if known in before.well:
+            clears = LINK_WELL if where.part == "nvlink" else PORT_WELL
+            yield Sighting(where, "link", "" if works else "down", clears=clears)
+
+
+def disks(seen: NodeValues, before: Before) -> Iterator[Sighting]:
+    """Disks that do not work."""
+    for (controller,), live in seen.series(disk.STATE).items():
+        where = _of_node("disk", controller)
+        before.well.add(where)
+        yield Sighting(where, "disk", "" if live else "not_live")
+
+
+def missing(seen: NodeValues, before: Before) -> Iterator[Sighting]:
+    """GPUs, disks and RDMA ports that were there and are not, while others of their kind are."""
+    gpus = {bus_id: Where(gpu, uuid, "gpu", bus_id) for gpu, uuid, bus_id in whole_gpus(seen)}
+    others = {one for one in before.well if one.part != "gpu" or one.name not in gpus}
+    before.well = others | {*gpus.values()}
+    there: dict[Part, Collection[str]] = {
+        "gpu": gpus,
+        "disk": {controller for (controller,) in seen.series(disk.STATE)},
+        "network": {"/".join(at) for at in seen.series(infiniband.ACTIVE)},
+    }
+    for bus_id, kind in seen.series(pcie.INFO) if gpus else ():
+        if kind == "gpu" and bus_id not in {one.name for one in before.well}:
+            unlisted = Where("", "", "gpu", bus_id)
+            yield Sighting(unlisted, "there", "missing", after=MISSING_FROM)
+    for where in before.well:
+        present = there.get(where.part)
+        if present and not (where.part == "network" and "/" not in where.name):
+            reason = "" if where.name in present else "missing"
+            yield Sighting(where, "there", reason, after=MISSING_FROM)
+
+
+def filesystems(seen: NodeValues, before: Before) -> Iterator[Sighting]:
+    """Filesystems that could be written to and are read-only, or do not answer.
+
+    Those that tenants mount for themselves are theirs.
+    """
+    for (mountpoint, fstype), read_only in seen.series(filesystem.READ_ONLY).items():
+        where = _of_node("filesystem", mountpoint)
+        if not read_only and not fstype.startswith("fuse"):
+            before.well.add(where)
+        if where in before.well:
+            reason = "readonly" if read_only else ""
+            yield Sighting(where, "writable", reason, clears=LINK_WELL)
+    answered = {mountpoint for mountpoint, _ in seen.series(filesystem.SIZE)}
+    silent = {
+        one.place.mountpoint
+        for one in seen.silent
+        if one.source == filesystem.FilesystemSpace.name and one.place.mountpoint
+    }
+    for mountpoint in answered | silent:
+        where = _of_node("filesystem", mountpoint)
+        if where in before.well:
+            reason = "unanswering" if mountpoint in silent else ""
+            yield Sighting(where, "space", reason, after=60.0, clears=LINK_WELL)
+
+
+def file_servers(seen: NodeValues, before: Before) -> Iterator[Sighting]:
+    """File servers that answer none of the requests in flight."""
+    for waiting, done in ((nfs.IN_FLIGHT, nfs.REQUESTS), (lustre.IN_FLIGHT, lustre.RPCS)):
+        in_flight, completed = (_by_first(seen.series(metric)) for metric in (waiting, done))
+        for name, requests in in_flight.items():
+            key, count = (done.name, name), completed.get(name, 0.0)
+            known = before.counts.get(key)
+            if known is None or count != known[0] or not requests:
+                before.counts[key] = known = (count, seen.time)
+            late = requests > 0 and seen.time - known[1] >= UNANSWERED_FROM
+            reason = "unanswering" if late else ""
+            where = _of_node("filesystem", name)
+            yield Sighting(where, "server", reason, began=known[1], clears=LINK_WELL)
+
+
+def _by_first(series: Mapping[tuple[str, ...], float]) -> dict[str, float]:
+    sums: dict[str, float] = {}
+    for (first, *_), value in series.items():
+        sums[first] = sums.get(first, 0.0) + value
+    return sums
+
+
+def whole_gpus(seen: NodeValues) -> Iterator[tuple[str, str, str]]:
+    """The index, UUID and place of each GPU, without MIG instances."""
+    for labels in seen.series(health.INFO):
+        found = dict(zip(health.INFO.labels, labels, strict=True))
+        if not found["parent"]:
+            yield found["gpu"], found["uuid"], found["bus_id"]
+
+
+LOOKS: Collection[Look] = (
+    *(xid_events, fatal_links, answers, lost_data, driver_advice, memory_rows, fabric),
+    *(throttled, links, disks, missing, filesystems, file_servers),
+)

@@ -1,0 +1,138 @@
+"""Tells what is broken on the node and since when, and keeps it in a file."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpunode.driver.errands import Errands
+from gpunode.faults.fault import Fault, meaning
+from gpunode.faults.register import Register
+from gpunode.faults.sightings import LOOKS, NodeValues, Sighting
+from gpunode.gpu import GPU
+from gpunode.metric import Metric, Sample
+from gpunode.source import Reading, Readings
+
+log = logging.getLogger(__name__)
+
+START = Metric(
+    "gpunode_fault_start_timestamp_seconds",
+    "gauge",
+    "Unix time at which a part of the node broke, for as long as there is no evidence that it was "
+    "repaired. `name` is a port, mount point, link, or place on the PCI bus. `severity` is `page` "
+    "where the GPU, or for a part of the node any GPU, is in use. docs/rules.md lists the reasons.",
+    (*GPU, "part", "name", "reason", "severity"),
+)
+
+READ_INTERVAL = 5.0
+"""Seconds between looks; most sources of the node are read every ten."""
+
+LARGEST = 1 << 18
+"""Bytes of the file that are read."""
+
+
+@dataclass(frozen=True, slots=True)
+class FaultsNow:
+    """The faults that last, the oldest first."""
+
+    faults: tuple[Fault, ...]
+
+
+class Faults:
+    """Watches for faults. ``file`` is where they outlive the daemon; without, they end with it.
+
+    A disk that does not answer costs the file, and nothing else: it is read and written in a
+    thread of its own.
+    """
+
+    name = "faults"
+    every = READ_INTERVAL
+    metrics = (START,)
+
+    def __init__(self, file: Path | None = None) -> None:
+        self.file = file
+        self._register = Register()
+        self._errands = Errands()
+        self._loaded = file is None
+        self._read_in: bytes | None = None
+        self._written = b""
+        self._complained = ""
+
+    def read(self, readings: Readings) -> Reading:
+        if not self._loaded:
+            self._load()
+        register = self._register
+        seen = NodeValues.of(readings, register.on_bus)
+        register.learn(seen)
+        register.update(seen, list(_observed(seen, register)))
+        if self.file is not None and self._loaded:
+            self._keep(self.file, register.packed())
+        faults = register.faults()
+        return Reading(tuple(_samples(faults)), FaultsNow(faults))
+
+    def _load(self) -> None:
+        """Take over what the file has, once it has been read."""
+        file = self.file
+        if file is None or self._errands.run({"read faults": lambda: self._read(file)}):
+            return
+        self._loaded = True
+        if self._read_in:
+            try:
+                self._register.unpack(self._read_in)
+            except ValueError as error:
+                self._complain(f"{file} is no file of faults, and begins anew: {error}")
+
+    def _read(self, file: Path) -> None:
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        try:
+            with open(os.open(file, flags), "rb") as opened:
+                self._read_in = opened.read(LARGEST)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            self._complain(f"faults from before are not known: {error}")
+
+    def _keep(self, file: Path, packed: bytes) -> None:
+        if packed != self._written:
+            self._errands.run({"write faults": lambda: self._write(file, packed)})
+
+    def _write(self, file: Path, packed: bytes) -> None:
+        fresh = file.with_name(f".{file.name}.new")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            with open(os.open(fresh, flags, 0o600), "wb") as opened:
+                opened.write(packed)
+                opened.flush()
+                os.fsync(opened.fileno())
+            os.replace(fresh, file)
+        except OSError as error:
+            self._complain(f"faults are kept in memory only, and end with the daemon: {error}")
+            with contextlib.suppress(OSError):
+                fresh.unlink(missing_ok=True)
+        else:
+            self._written, self._complained = packed, ""
+
+    def _complain(self, what: str) -> None:
+        if what != self._complained:
+            log.warning("%s", what)
+        self._complained = what
+
+
+def _observed(seen: NodeValues, register: Register) -> Iterator[Sighting]:
+    for look in LOOKS:
+        yield from look(seen, register.before)
+
+
+def _samples(faults: tuple[Fault, ...]) -> Iterator[Sample]:
+    for fault in faults:
+        yield from START.at(fault.start, *fault.labels)
+
+
+def described(fault: Fault) -> str:
+    """A fault in a line."""
+    where = f"GPU {fault.where.gpu}: " if fault.where.gpu else ""
+    return where + meaning(fault.where, fault.reason).words

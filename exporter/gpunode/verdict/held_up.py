@@ -1,0 +1,182 @@
+"""What holds each GPU up now, and for how long already: one cause at most, in an order of need.
+
+Rules add these up; they need not remember, and a cause that comes and goes has no part in them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gpunode.gpu import GPU
+from gpunode.gpu.activity import BLOCKED_STREAK, PROCESSES, GpuActivity
+from gpunode.jobs.owners import ALLOCATED, OwnersDetail
+from gpunode.jobs.processes import JobDetail
+from gpunode.jobs.steps import SECONDS as PHASES
+from gpunode.metric import Metric, Sample
+from gpunode.serving.requests import INFO, STARTING, TOKENLESS
+from gpunode.source import Reading, Readings
+from gpunode.verdict.causes import CAUSES
+from gpunode.verdict.causes.communication import STALLED_COLLECTIVE
+from gpunode.verdict.facts import At
+from gpunode.verdict.reasons import CHECKPOINTING, STOPPED, UNINTERRUPTIBLE
+from gpunode.verdict.source import Judged, Judgement
+
+OF_THE_MOMENT = {
+    "gpu_lost": "its driver does not answer for it",
+    "no_process": "it was given to a job, and no process is on it",
+    "stopped": "its process is stopped by a signal or a debugger",
+    "no_tokens": "its engine has requests and makes no token",
+    "starting": "its engine loads, and answers no request yet",
+    "checkpoint": "its job saves the state of the training, or waits for who does",
+    "filesystem_silent": "its process waits in the kernel, as for a disk or file server",
+}
+"""What takes the place of a verdict, the most telling first, and what it means."""
+
+HELD_UP = Metric(
+    "gpunode_gpu_held_up_seconds",
+    "gauge",
+    "For how long a GPU has been held up by what holds it up now: at most one cause, absent where "
+    "nothing does. "
+    + "; ".join(f"`{name}`: {words}" for name, words in OF_THE_MOMENT.items())
+    + "; otherwise the cause of the verdict, where time is lost to it (docs/verdict.md).",
+    (*GPU, "cause"),
+)
+
+READ_INTERVAL = 2.0
+"""Seconds between looks, as often as verdicts fall."""
+
+FLICKERS = 10.0
+"""Seconds for which a cause may be away, or another in its place, before it is over."""
+
+USED = frozenset({ALLOCATED, BLOCKED_STREAK, INFO, PHASES, PROCESSES, STARTING, TOKENLESS})
+
+
+@dataclass(slots=True)
+class Hold:
+    """What holds a GPU up, from when, and when (monotonic) it was last seen."""
+
+    cause: str
+    began: float
+    seen: float
+
+
+class HeldUp:
+    """Remembers what holds each GPU up."""
+
+    name = "held_up"
+    every = READ_INTERVAL
+    metrics = (HELD_UP,)
+
+    def __init__(self) -> None:
+        self._holding: dict[At, Hold] = {}
+        self._saving: dict[At, float] = {}
+        """Seconds that each training had spent in checkpoints when it was last looked at."""
+
+    def read(self, readings: Readings) -> Reading:
+        now = readings.clock.monotonic()
+        found = dict(self._found(readings, now))
+        for at, (cause, began) in found.items():
+            held = self._holding.get(at)
+            if held is None or (held.cause != cause and self._is_over(held, cause, now)):
+                self._holding[at] = Hold(cause, began, now)
+            elif held.cause == cause:
+                held.seen, held.began = now, min(held.began, began)
+        self._holding = {
+            at: held
+            for at, held in self._holding.items()
+            if at in found or not self._is_over(held, "", now)
+        }
+        samples = (
+            Sample(HELD_UP, (*at, held.cause), now - held.began)
+            for at, held in self._holding.items()
+        )
+        return Reading(tuple(samples))
+
+    def _is_over(self, held: Hold, other: str, now: float) -> bool:
+        """Whether a cause gives way at once, to one that needs somebody more, or has for long."""
+        return other in OF_THE_MOMENT or stands_still(other) or now - held.seen >= FLICKERS
+
+    def _found(self, readings: Readings, now: float) -> Iterator[tuple[At, tuple[str, float]]]:
+        """What holds each GPU up now, and from when on (monotonic)."""
+        values: dict[Metric, dict[tuple[str, ...], float]] = {}
+        for (metric, labels), (value, _) in readings.values(USED).items():
+            values.setdefault(metric, {})[labels] = value
+        verdicts = {
+            (one.gpu, one.uuid): one
+            for told in readings.details(Judged)
+            for one in told.detail.verdicts
+        }
+        told = dict(self._of_the_moment(readings, values, verdicts, now))
+        for at, began in told.items():
+            yield at, began
+        for at, verdict in verdicts.items():
+            cause = CAUSES[verdict.cause]
+            if at not in told and cause.costs:
+                streak = values.get(BLOCKED_STREAK, {}).get(at, 0.0)
+                since = streak if cause is STALLED_COLLECTIVE else 0.0
+                yield at, (cause.name, now - since)
+
+    def _of_the_moment(
+        self,
+        readings: Readings,
+        values: dict[Metric, dict[tuple[str, ...], float]],
+        verdicts: dict[At, Judgement],
+        now: float,
+    ) -> Iterator[tuple[At, tuple[str, float]]]:
+        """The same for what takes the place of a verdict; the last of a GPU counts."""
+        late = {one.at: one.reason for verdict in verdicts.values() for one in verdict.waits_for}
+        states = _states(readings)
+        for at, verdict in verdicts.items():
+            reasons = {one.reason for one in verdict.waits_for} | {late.get(at, "")}
+            if UNINTERRUPTIBLE.name in reasons or states.get(at) == {"D"}:
+                yield at, ("filesystem_silent", now)
+            if CHECKPOINTING.name in reasons or self._saves(at, values.get(PHASES, {})):
+                yield at, ("checkpoint", now)
+        for (gpu, uuid), seconds in values.get(STARTING, {}).items():
+            yield (gpu, uuid), ("starting", now - seconds)
+        for (_, first, *_), seconds in values.get(TOKENLESS, {}).items():
+            if seconds > 0:
+                for gpu, uuid, *_, of, _ in values.get(INFO, {}):
+                    if of == first:
+                        yield (gpu, uuid), ("no_tokens", now - seconds)
+        for at in verdicts:
+            if late.get(at) == STOPPED.name or states.get(at) == {"T"}:
+                yield at, ("stopped", now)
+        on_each: dict[At, float] = {}
+        for (gpu, uuid, *_), processes in values.get(PROCESSES, {}).items():
+            on_each[gpu, uuid] = on_each.get((gpu, uuid), 0.0) + processes
+        for (gpu, uuid), allocated in values.get(ALLOCATED, {}).items():
+            if allocated and on_each.get((gpu, uuid)) == 0.0:
+                yield (gpu, uuid), ("no_process", now)
+        for one in readings.silent():
+            if one.source == GpuActivity.name and one.place.gpu and one.since is not None:
+                away = max(0.0, readings.clock.time() - one.since)
+                yield (one.place.gpu, one.place.uuid), ("gpu_lost", now - away)
+
+    def _saves(self, at: At, phases: dict[tuple[str, ...], float]) -> bool:
+        """Whether a training has spent time in a checkpoint since the last look."""
+        seconds = phases.get((*at, "checkpoint"))
+        if seconds is None:
+            return False
+        before = self._saving.get(at, seconds)
+        self._saving[at] = seconds
+        return seconds > before
+
+
+def stands_still(cause: str) -> bool:
+    """Whether nothing goes on while a cause of a verdict lasts."""
+    return cause in CAUSES and CAUSES[cause].stands_still
+
+
+def _states(readings: Readings) -> dict[At, set[str]]:
+    """The states of the processes that hold each GPU, as letters of ``ps``."""
+    holders = {
+        (one.place.gpu, one.place.uuid): {process.pid for process in one.detail.processes}
+        for one in readings.details(OwnersDetail)
+    }
+    return {
+        at: {listed.state for listed in one.detail.processes if listed.pid in holders.get(at, ())}
+        for one in readings.details(JobDetail)
+        if (at := (one.place.gpu, one.place.uuid))
+    }

@@ -1,0 +1,1 @@
+"""Tests of what is broken, since when and until when."""

@@ -1,0 +1,284 @@
+"""What is broken, since when, and until there is evidence of repair: as exported."""
+
+from __future__ import annotations
+
+import os
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpunode.faults.register import Register
+from gpunode.gpu import health, nvlink, power, xids
+from gpunode.gpu.activity import PROCESSES
+from gpunode.host import disk, filesystem, infiniband, kernel_log, nfs, nvlink_xids, repair
+from gpunode.host.drained import DRAINED
+from gpunode.source import Place
+from tests.cases import with_each
+from tests.faults.node import BEGIN, GPUS, TestNode, Told, bus
+
+
+def broken(told: Told) -> list[tuple[str, str, str, str]]:
+    """GPU, part, reason and severity of each fault."""
+    return sorted((gpu, part, reason, severity) for gpu, part, _, reason, severity in told)
+
+
+def test_nothing_is_broken_where_all_is_well() -> None:
+    node = TestNode()
+    assert node.play(1200) == {}
+
+
+XID = xids.XID_TIME
+
+
+def test_an_xid_of_the_hardware_lasts_until_the_node_is_started_again() -> None:
+    node = TestNode()
+    node.play(60)
+    node.set(XID, BEGIN + 58.0, "1", "GPU-1", "79")
+    assert node.play(10) == {("1", "gpu", bus(1), "xid_79", "page"): 58.0}
+    assert broken(node.play(6000)) == [("1", "gpu", "xid_79", "page")]
+    node.set(repair.BOOTED, BEGIN + 6500.0)
+    assert node.play(1000) == {}
+
+
+@with_each({"a reset": "reset", "another GPU": "replaced", "a person": "declared"})
+def test_evidence_of_repair_ends_it_for_good(how: str) -> None:
+    node = TestNode()
+    node.play(60)
+    node.set(XID, BEGIN + 58.0, "1", "GPU-1", "79")
+    node.play(60)
+    if how == "reset":
+        node.set(power.DRIVER_ENERGY, 12.0, "1", "GPU-1")
+    elif how == "replaced":
+        node.unplug(1)
+        node.plug(1, "GPU-9")
+    else:
+        node.set(repair.REPAIRED, node.clock.time())
+    node.play(900)
+    assert "xid_79" not in str(node.faults), "the driver goes on to tell of the XID"
+
+
+def test_the_driver_s_advice_that_was_followed_is_evidence_too() -> None:
+    node = TestNode()
+    node.play(60)
+    node.set(XID, BEGIN + 58.0, "1", "GPU-1", "95")
+    node.action("reset")
+    reasons = ["driver_advises_reset", "xid_95"]
+    assert [reason for _, _, reason, _ in broken(node.play(30))] == reasons
+    node.action("none")
+    assert node.play(30) == {}
+
+
+def test_the_kernel_log_tells_of_a_gpu_that_is_lost_and_it_is_one_fault() -> None:
+    node = TestNode()
+    node.play(60)
+    node.set(kernel_log.LAST_XID, BEGIN + 61.0, bus(2), "79")
+    node.set(XID, BEGIN + 62.0, "2", "GPU-2", "79")
+    node.play(10)
+    node.unplug(2)
+    told = node.play(1000)
+    assert broken(told) == [("2", "gpu", "missing", "page"), ("2", "gpu", "xid_79", "page")]
+
+
+def test_what_the_catalogue_asks_of_a_program_is_told_for_a_quarter_of_an_hour() -> None:
+    node = TestNode()
+    node.play(60)
+    node.set(XID, BEGIN + 58.0, "0", "GPU-0", "31")
+    assert broken(node.play(30)) == [("0", "gpu", "xid_31", "info")]
+    assert node.play(900) == {}
+
+
+def test_an_nvlink5_error_counts_by_its_line() -> None:
+    node = TestNode()
+    node.play(60)
+    node.set(XID, BEGIN + 58.0, "0", "GPU-0", "149")
+    node.set(nvlink_xids.LAST, BEGIN + 58.0, bus(0), "149", "3", "nonfatal", "ignore")
+    node.set(nvlink_xids.LAST, BEGIN + 58.0, bus(1), "149", "4", "fatal", "reset_gpu")
+    assert node.play(30) == {("1", "nvlink", "4", "xid_149_fatal", "page"): 58.0}
+
+
+def test_a_gpu_that_does_not_answer_is_a_fault_after_four_minutes() -> None:
+    node = TestNode()
+    node.play(60)
+    node.silent.add(Place("3", "GPU-3"))
+    assert node.play(200) == {}
+    assert broken(node.play(120)) == [("3", "gpu", "no_answer", "page")]
+    node.silent.clear()
+    assert node.play(30) == {}
+
+
+def test_memory_that_lost_data_waits_for_a_reset_unless_it_was_contained() -> None:
+    node = TestNode()
+    node.play(60)
+    node.set(XID, BEGIN + 58.0, "2", "GPU-2", "94")
+    node.set(health.ECC, 4.0, "2", "GPU-2", "uncorrected")
+    node.set(health.ECC, 4.0, "3", "GPU-3", "uncorrected")
+    told = broken(node.play(30))
+    assert ("2", "gpu", "memory_lost_data_contained", "ticket") in told
+    assert ("3", "gpu", "memory_lost_data", "page") in told
+    node.set(power.DRIVER_ENERGY, 1.0, "3", "GPU-3")
+    assert "memory_lost_data" not in [reason for _, _, reason, _ in broken(node.play(30))]
+
+
+def test_a_reset_for_a_row_of_memory_can_wait() -> None:
+    node = TestNode()
+    node.set(health.REMAP_PENDING, 1.0, "1", "GPU-1")
+    node.action("reset")
+    told = broken(node.play(60))
+    assert told == [
+        ("1", "gpu", "driver_advises_reset_for_a_row", "ticket"),
+        ("1", "gpu", "row_remap_pending", "ticket"),
+    ]
+
+
+def test_nobody_is_woken_for_what_nobody_uses_or_what_is_drained() -> None:
+    node = TestNode()
+    for gpu in range(GPUS):
+        node.set(PROCESSES, 0.0, str(gpu), f"GPU-{gpu}", "compute")
+    node.play(60)
+    node.set(XID, BEGIN + 58.0, "1", "GPU-1", "79")
+    assert broken(node.play(30)) == [("1", "gpu", "xid_79", "ticket")]
+    node.set(PROCESSES, 1.0, "1", "GPU-1", "compute")
+    assert broken(node.play(30)) == [("1", "gpu", "xid_79", "page")]
+    node.set(DRAINED, 1.0)
+    assert broken(node.play(30)) == [("1", "gpu", "xid_79", "ticket")]
+
+
+def test_who_broke_under_a_job_was_used_for_as_long_as_it_takes_to_look() -> None:
+    node = TestNode()
+    node.play(60)
+    node.set(XID, BEGIN + 58.0, "1", "GPU-1", "79")
+    node.set(PROCESSES, 0.0, "1", "GPU-1", "compute")
+    assert broken(node.play(600)) == [("1", "gpu", "xid_79", "page")]
+    assert broken(node.play(600)) == [("1", "gpu", "xid_79", "ticket")]
+
+
+def test_a_port_is_down_that_was_up_until_it_is_back_for_five_minutes() -> None:
+    node = TestNode()
+    node.set(infiniband.ACTIVE, 0.0, "mlx5_9", "1")
+    node.play(60)
+    node.set(infiniband.ACTIVE, 0.0, "mlx5_0", "1")
+    assert broken(node.play(60)) == [("", "network", "down", "ticket")]
+    for up in (1.0, 0.0, 1.0):
+        node.set(infiniband.ACTIVE, up, "mlx5_0", "1")
+        told = node.play(120)
+        assert told == {("", "network", "mlx5_0/1", "down", "ticket"): pytest.approx(60, abs=6)}
+    assert node.play(240) == {}
+
+
+def test_a_link_a_disk_and_a_filesystem() -> None:
+    node = TestNode()
+    node.play(60)
+    node.set(nvlink.NVLINK_UP, 0.0, "1", "GPU-1", "0")
+    node.set(disk.STATE, 0.0, "nvme1")
+    node.set(filesystem.READ_ONLY, 1.0, "/", "ext4")
+    node.silent.add(Place(mountpoint="/data"))
+    del node.series[filesystem.SIZE]["/data", "nfs4"]
+    assert broken(node.play(120)) == [
+        ("", "disk", "not_live", "ticket"),
+        ("", "filesystem", "readonly", "page"),
+        ("", "filesystem", "unanswering", "page"),
+        ("1", "nvlink", "down", "page"),
+    ]
+
+
+def test_a_file_server_that_answers_nothing_for_two_minutes() -> None:
+    node = TestNode()
+    node.play(60)
+    node.set(nfs.IN_FLIGHT, 9.0, "/data")
+    assert node.play(60) == {}
+    told = node.play(90)
+    assert told == {("", "filesystem", "/data", "unanswering", "page"): pytest.approx(60, abs=6)}
+    node.set(nfs.IN_FLIGHT, 0.0, "/data")
+    node.play(10)
+    assert node.play(130) == {}
+
+
+def test_a_part_of_the_fabric_may_take_five_minutes_to_start() -> None:
+    node = TestNode()
+    node.play(60)
+    node.set(health.FABRIC_HEALTHY, 0.0, "0", "GPU-0", "access_timeout")
+    assert node.play(240) == {}
+    assert broken(node.play(90)) == [("0", "fabric", "access_timeout", "page")]
+
+
+def test_clocks_that_heat_lowers_for_minutes() -> None:
+    node = TestNode()
+    node.play(60)
+    seconds = 7.0
+    for minute in range(6):
+        seconds += 30.0
+        node.set(health.THROTTLED, seconds, "2", "GPU-2", "hw_thermal")
+        told = node.play(60)
+        assert minute > 3 or told == {}
+    assert broken(told) == [("2", "thermal", "hw_thermal", "ticket")]
+    assert broken(node.play(300)) == [("2", "thermal", "hw_thermal", "ticket")]
+    assert node.play(600) == {}
+
+
+def test_an_index_that_changes_leaves_a_fault_its_gpu() -> None:
+    node = TestNode()
+    node.action("reset", 2)
+    node.play(60)
+    for of in node.series.values():
+        for labels in [one for one in of if "GPU-2" in one]:
+            moved = tuple("1" if label == "2" else label for label in labels)
+            of[moved] = of.pop(labels)
+    assert broken(node.play(30)) == [("1", "gpu", "driver_advises_reset", "page")]
+
+
+# What outlives the daemon
+
+
+def test_a_fault_outlives_the_daemon_and_so_does_its_repair(tmp_path: Path) -> None:
+    file = tmp_path / "faults.json"
+    node = TestNode(file)
+    node.play(60)
+    node.set(XID, BEGIN + 58.0, "1", "GPU-1", "79")
+    node.set(infiniband.ACTIVE, 0.0, "mlx5_0", "1")
+    before = node.play(60)
+    assert len(before) == 2
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    again = TestNode(file, at=200.0)
+    again.set(infiniband.ACTIVE, 0.0, "mlx5_0", "1")
+    assert again.play(10) == before, "the next driver tells of no XID from before"
+    again.set(repair.REPAIRED, BEGIN + 205.0)
+    assert [part for _, part, *_ in broken(again.play(30))] == ["network"]
+    later = TestNode(file, at=400.0)
+    later.set(kernel_log.LAST_XID, BEGIN + 58.0, bus(1), "79")
+    later.set(infiniband.ACTIVE, 0.0, "mlx5_0", "1")
+    assert [part for _, part, *_ in broken(later.play(30))] == ["network"], "the log is read anew"
+
+
+@pytest.mark.parametrize("content", [None, b"{", b"[" * (1 << 19)], ids=["folder", "{", "large"])
+def test_without_a_file_that_can_be_used_faults_are_told_all_the_same(
+    content: bytes | None, tmp_path: Path
+) -> None:
+    file = tmp_path / "faults.json"
+    if content is None:
+        file.mkdir()
+    else:
+        file.write_bytes(content)
+    node = TestNode(file)
+    node.set(XID, BEGIN + 2.0, "1", "GPU-1", "79")
+    assert broken(node.play(60)) == [("1", "gpu", "xid_79", "page")]
+
+
+def test_a_disk_that_never_answers_keeps_nothing(
+    tmp_path: Path,
+) -> None:
+    fifo = tmp_path / "faults.json"
+    os.mkfifo(fifo)  # opened without waiting: it is no file, and cannot be replaced while it hangs
+    node = TestNode(fifo)
+    node.set(XID, BEGIN + 2.0, "1", "GPU-1", "79")
+    assert broken(node.play(60)) == [("1", "gpu", "xid_79", "page")]
+
+
+@given(st.binary(max_size=200) | st.text().map(str.encode))
+@settings(max_examples=50)
+def test_no_file_spoils_a_register(content: bytes) -> None:
+    with suppress(ValueError):
+        Register().unpack(content)
