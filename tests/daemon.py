@@ -21,7 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+import httpx2
 import psutil
+
+from gpunode.config.web import socket_here
 
 PATIENCE = 300.0
 """Seconds to wait for what takes one where nothing else runs: a busy machine is no failure."""
@@ -85,6 +88,11 @@ class Daemon:
         request = urllib.request.Request(url, headers={"Accept": accept})
         with urllib.request.urlopen(request, timeout=10) as answer:
             return bytes(answer.read())
+
+    def private(self, path: str) -> bytes:
+        """The body of a page for root, at the daemon's Unix socket."""
+        with httpx2.Client(transport=httpx2.HTTPTransport(uds=socket_here(self.port))) as client:
+            return client.get(f"http://localhost{path}").raise_for_status().content
 
     def connect(self) -> None:
         """See whether anything listens. Raises ``OSError``."""

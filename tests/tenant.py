@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gpunode.config.daemon import Settings
+from gpunode.helper.inside import AT_SECURE, PAIR
 from gpunode.holders.census import Census
 from gpunode.nccl.log import NcclLogs
 from tests.machine import MachineGpu, OneGpu, exported, told
@@ -69,3 +70,11 @@ def root_with_home(folder: Path) -> Path:
     home.mkdir(parents=True)
     os.chown(home, USER, USER)
     return home.parent
+
+
+def says_who(process: Path) -> None:
+    """Add to a process's folder what says that it has been one user since it began."""
+    user = "\t65534" * 4
+    with (process / "status").open("a") as file:
+        file.write(f"Uid:{user}\nGid:{user}\n")
+    (process / "auxv").write_bytes(PAIR.pack(AT_SECURE, 0))

@@ -8,7 +8,9 @@ a ``GPU_SOURCE`` or ``HOLDERS_SOURCE`` (``holders/source.py``) declared in a mod
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Generic, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
@@ -54,18 +56,49 @@ class Reading:
 
 
 def bounded(
-    found: Iterable[T], limited: Unknown, most: int = MANY, of: str = ""
+    found: Iterable[T],
+    limited: Unknown,
+    most: int = MANY,
+    of: str = "",
+    whose: Callable[[T], tuple[str, ...]] | None = None,
 ) -> tuple[list[T], tuple[Unread, ...]]:
     """The first of what was found, and a note of those left out, as ``80 disks, 64 are read``.
 
-    ``of`` is a more precise word for them.
+    ``of`` is a more precise word for them. What tenants make has an owner, and then a GPU:
+    ``whose`` tells both. Each owner has a turn before any has a second, and so has each of his
+    GPUs; the note says of whom most was left out. It is asked only where there is too much.
     """
     kept = list(found)
     if len(kept) <= most:
         return kept, ()
     words = of or limited.what.replace("_", " ")
-    cut = limited.seen(f"{len(kept)} {words}, {most} are read", len(kept) - most)
-    return kept[:most], (cut,)
+    said = f"{len(kept)} {words}, {most} are read"
+    if whose is not None:
+        owned = [(whose(one), one) for one in kept]
+        turns = list(in_turns(owned))
+        kept = [one for _, one in turns]
+        ((owner, times),) = Counter(keys[0] for keys, _ in turns[most:]).most_common(1)
+        said += f"; {times} of {owner or 'an unknown owner'} are left out"
+    return kept[:most], (limited.seen(said, len(kept) - most),)
+
+
+def in_turns(
+    owned: Iterable[tuple[tuple[str, ...], T]], level: int = 0
+) -> Iterator[tuple[tuple[str, ...], T]]:
+    """One of each owner, then a second of each, and so on; of an owner, one of each GPU in turn."""
+    groups: dict[str, list[tuple[tuple[str, ...], T]]] = {}
+    for keys, one in owned:
+        groups.setdefault(keys[level], []).append((keys, one))
+    queues = [
+        iter(group if len(group[0][0]) == level + 1 else in_turns(group, level + 1))
+        for group in groups.values()
+    ]
+    while queues:
+        waiting, queues = queues, []
+        for queue in waiting:
+            with suppress(StopIteration):
+                yield next(queue)
+                queues.append(queue)
 
 
 class Source(Protocol):

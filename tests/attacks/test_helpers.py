@@ -19,6 +19,7 @@ import psutil
 import pytest
 
 from gpunode.helper.files import MOST
+from gpunode.helper.serve import content
 from gpunode.node.patience import OF_ALL as OVERDUE
 from helm.generate import CHART
 from tests.attacks.conftest import MOST_MEMORY
@@ -190,7 +191,9 @@ def test_the_memory_that_the_chart_gives_is_enough_for_all_that_the_daemon_asks_
     (root / "home/log").write_bytes(b"x" * MOST)
     with limited(memory) as cgroup, tenant(root, NCCL_DEBUG_FILE="/home/log") as pid:
         before = (need("sh"), "-c", ENTER, str(cgroup / "cgroup.procs"))
-        with helper("files", tmp_path, before=before) as child:
+        own = re.search(r"^(?:0:|\d+:name=systemd):(/.*)$", content("/proc/self/cgroup"), re.M)
+        assert own
+        with helper("files", tmp_path, f"--unit={own[1]}", before=before) as child:
             assert (cgroup / "cgroup.procs").read_text().split() == [str(child.pid)]
             part = (tmp_path, "files", "part", f"/proc/{pid}/root/home/log", "0")
             with ThreadPoolExecutor(OVERDUE) as asking:

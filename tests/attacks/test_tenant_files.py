@@ -45,7 +45,7 @@ from tests.fuzz.seeds import NCCL
 from tests.helper.helper import helper, one_at
 from tests.machine import MachineGpu, OneGpu, exported, told
 from tests.needs import as_root
-from tests.tenant import SECRET, USER, log_of, own, root_with_home, tenant
+from tests.tenant import SECRET, USER, log_of, own, root_with_home, says_who, tenant
 
 
 @pytest.fixture
@@ -239,6 +239,7 @@ def test_logs_of_processes_that_end_leave_no_descriptor(tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     for pid in range(100):
         (tmp_path / f"proc/{pid}/root").mkdir(parents=True)
+        says_who(tmp_path / f"proc/{pid}")
         (tmp_path / f"proc/{pid}/root/nccl.log").write_text(log_of(pid))
     for start in range(0, 100, 50):
         gpu = MachineGpu(0, "GPU-aa", "0", tuple(range(start, start + 50)))
@@ -248,8 +249,9 @@ def test_logs_of_processes_that_end_leave_no_descriptor(tmp_path: Path) -> None:
 
 
 def test_a_log_that_is_cut_or_gone_is_followed_from_there(tmp_path: Path) -> None:
+    (tmp_path / "proc/7/root").mkdir(parents=True)
+    says_who(tmp_path / "proc/7")
     log = tmp_path / "proc/7/root/nccl.log"
-    log.parent.mkdir(parents=True)
     source = NcclLogs(Census(Logging(tmp_path)), MachineGpu(0, "GPU-aa", "0", (7,)), Settings())
     warning = "host:7:1 [0] NCCL WARN\n"
     for text, warnings in [

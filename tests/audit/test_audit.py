@@ -35,6 +35,7 @@ from gpunode.node.local import LocalNode
 from gpunode.node.node import Filesystem
 from tests.machine import MachineDriver
 from tests.nccl.test_nccl import recorded
+from tests.tenant import says_who
 
 PID = 4242
 NCCL_LOG = f"/proc/{PID}/root/tmp/nccl.{PID}.log"
@@ -292,6 +293,8 @@ def node(root: Path, changes: dict[str, Any]) -> AuditedNode:
             file = root / path.lstrip("/")
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text)
+    if (root / f"proc/{PID}").exists():
+        says_who(root / f"proc/{PID}")
     gpu = {**GOOD_GPU, **{k: v for k, v in changes.items() if k in GOOD_GPU}}
     neighbour = {**GOOD_GPU, **changes["neighbour"]} if "neighbour" in changes else None
     return AuditedNode(root, gpu, neighbour, shm=changes.get("shm", GOOD_SHM))

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import socket
-from typing import cast
+import threading
+from typing import Any, cast
 
+import httpx2
 import pytest
 from starlette.testclient import TestClient
 
 from gpunode.config.daemon import Settings
 from gpunode.export.web.app import create_app
+from gpunode.export.web.entrance import Entrance
 from gpunode.export.web.node import node
-from gpunode.export.web.server import listen
+from gpunode.export.web.server import listen, serve
 from gpunode.gpu.ledger import STATES
 from gpunode.host import cpu, memory
 from gpunode.loop import Loop
@@ -298,3 +301,24 @@ def test_a_port_without_an_address_is_open_to_ipv4_and_ipv6(
             port = listener.getsockname()[1]
             for host in ("127.0.0.1", "::1") if socket.has_dualstack_ipv6() else ("127.0.0.1",):
                 socket.create_connection((host, port), 5).close()
+
+
+def test_nobody_has_another_address_by_saying_so() -> None:
+    """Passwords and connections count for the origin that the kernel tells."""
+
+    async def echo(scope: Any, _receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": str(scope["client"][0]).encode()})
+
+    listener = listen(("127.0.0.1", 0))
+    served = (cast(Any, echo), listener, Entrance(None))
+    threading.Thread(target=serve, args=served, daemon=True).start()
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
+    answer = httpx2.get(url, headers={"x-forwarded-for": "10.9.9.9"})
+    assert answer.text == "127.0.0.1"
+
+
+def test_no_redirect_repeats_what_a_client_calls_the_server() -> None:
+    loop, _ = replayed("straggler")
+    client = TestClient(create_app(lambda: loop), base_url="http://evil.example")
+    assert client.get("/healthz/", follow_redirects=False).status_code == 404

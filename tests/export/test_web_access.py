@@ -149,7 +149,7 @@ def test_a_command_says_what_it_takes_to_ask_a_daemon_with_tls(
     scheme: str, why: str, locked: tuple[Papers, Daemon]
 ) -> None:
     url = f"{scheme}://127.0.0.1:{locked[1].port}"
-    address = DaemonAddress(url, None, ssl.create_default_context())
+    address = DaemonAddress(url, tls=ssl.create_default_context())
     with pytest.raises(NoDaemon, match=why):
         address.get("/api/v1/node", PATIENCE)
 

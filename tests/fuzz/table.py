@@ -66,7 +66,7 @@ from gpunode.incidents import incident
 from gpunode.jobs import cgroup, processes, steps
 from gpunode.jobs.files import parse_open_files_limit
 from gpunode.jobs.owners import GpuOwners, ProcessRoles
-from gpunode.jobs.versions import IN_NCCL, IN_TORCH, parse_nccl, parse_torch
+from gpunode.jobs.versions import IN_TORCH, parse_torch
 from gpunode.loop.door import Door
 from gpunode.mistake import UsageError
 from gpunode.nccl import bench, fabric, inspector, ras
@@ -509,8 +509,7 @@ def of_a_container(data: bytes) -> None:
 
 def of_libraries(data: bytes) -> None:
     """What a tenant's files say of versions."""
-    kept = [lines_of(data[:MOST_READ], 0, pattern).kept for pattern in (IN_TORCH, IN_NCCL)]
-    for _, version in (*parse_torch(kept[0]), *parse_nccl(kept[1])):
+    for _, version in parse_torch(lines_of(data[:MOST_READ], 0, IN_TORCH).kept):
         assert re.fullmatch(r"[\w.+-]{1,64}", version, re.ASCII)
 
 

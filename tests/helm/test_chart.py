@@ -435,7 +435,9 @@ def test_a_profile_gives_each_container_what_it_needs_and_the_daemon_no_right(
         name: (set(one["securityContext"]["capabilities"].get("add", ())), mounted(pod, one))
         for name, one in helpers.items()
     }
-    assert found == of_helpers
+    assert found == {name: (own | {"CHOWN"}, seen) for name, (own, seen) in of_helpers.items()}
+    # So that they know the daemon from another process of its user.
+    assert bool(helpers) == bool(pod.get("hostPID") or pod.get("shareProcessNamespace"))
     assert "add" not in daemon["securityContext"]["capabilities"]
     for one in pod["containers"]:
         assert one["securityContext"]["readOnlyRootFilesystem"] is True
@@ -580,7 +582,7 @@ def test_a_site_adds_to_the_rights_of_the_daemon_and_to_those_of_helpers(tmp_pat
             "limits": {"memory": "1Gi"},
         }
     of_files = helpers_of(pod)["files"]["securityContext"]["capabilities"]["add"]
-    assert sorted(of_files) == sorted({*OF_FILES, "SYSLOG"})
+    assert sorted(of_files) == sorted({*OF_FILES, "CHOWN", "SYSLOG"})
     _, daemon = daemon_of(render(tmp_path, {"profile": "jobs", "securityContext": site}))
     assert daemon["securityContext"]["capabilities"]["add"] == ["SYSLOG", "SYS_PTRACE"]
 

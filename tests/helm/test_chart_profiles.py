@@ -130,7 +130,7 @@ def sandbox(
     """What makes the container of a pod."""
     command = [need("bwrap"), "--die-with-parent", "--cap-add", "ALL"]
     command += ["--unshare-ipc", "--unshare-uts", "--hostname", "gpunode-x7kq2"]
-    command += [] if pod.get("hostPID") else ["--unshare-pid"]
+    command += [] if pod.get("hostPID") or pod.get("shareProcessNamespace") else ["--unshare-pid"]
     command += [] if pod.get("hostNetwork") else ["--unshare-net"]
     command += programs.root
     for place, path in ((CONFINE, "tests/attacks"), (SECCOMP, "docker")):
@@ -170,7 +170,9 @@ def rights(pod: dict[str, Any], container: dict[str, Any], python: str) -> list[
     known = dict(CAPABILITY.findall(HEADER.read_text()))
     kept = ",".join(known[name] for name in own["capabilities"].get("add", ()))
     user, group = str(who["runAsUser"]), str(who["runAsGroup"])
-    more = RUNS if container["name"] == "helper-stacks" else ()
+    helper = container["name"].startswith("helper-")
+    more = ["lchown", "fchownat"] if helper else []  # the runtime's own profile, for its socket
+    more += RUNS if container["name"] == "helper-stacks" else ()
     return [
         *(python, f"{CONFINE}/rights.py", user, group, kept),
         *(python, f"{CONFINE}/seccomp.py", f"{SECCOMP}/seccomp.json", f"--allow={','.join(more)}"),
@@ -305,7 +307,9 @@ def shows_what_it_promises(profile: str, folder: Path, programs: Programs) -> No
         for name, status in pod.status().items():
             held = CAPABILITIES.get(name, set())
             assert status["Uid"].split() == ["65534" if name == "gpunode" else "0"] * 4
-            assert capabilities(status["CapPrm"]) == capabilities(status["CapBnd"]) == held
+            once = {"CHOWN"} if name.startswith("helper-") else set()
+            assert capabilities(status["CapPrm"]) == held
+            assert capabilities(status["CapBnd"]) == held | once
             lent = held if name == "helper-stacks" else set()
             assert capabilities(status["CapAmb"]) == capabilities(status["CapInh"]) == lent
             assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")

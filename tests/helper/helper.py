@@ -78,6 +78,7 @@ def close(one: Helper) -> None:
     """End the connections that are kept for the next who ask."""
     for connection in one._idle:
         connection.close()
+    one._hang_up()
 
 
 BECOME = """

@@ -26,6 +26,7 @@ from gpunode.node.node import Filesystem, KeptLines
 from gpunode.source import Reading
 from tests.holders.proc import Card, Proc
 from tests.machine import exported
+from tests.tenant import says_who
 
 
 class Sensors(Card):
@@ -147,6 +148,7 @@ def test_the_log_of_the_next_process_begins_at_its_beginning(proc: Proc, card: S
     for start, lines in ((1000, 3), (1001, 1), (1001, 2)):
         proc.run(7, start=start, environment="NCCL_DEBUG_FILE=/log")
         (proc.root / "proc/7/root").mkdir(exist_ok=True)
+        says_who(proc.root / "proc/7")
         (proc.root / "proc/7/root/log").write_text(LINE.format(7) * lines)
         warnings += [sample.value for sample in source.read().samples]
         proc.clock.now += 1

@@ -22,13 +22,13 @@ from gpunode.host.lustre import Lustre
 from gpunode.host.network import Network
 from gpunode.host.nfs import Nfs
 from gpunode.host.pcie import Pcie
-from gpunode.jobs.owners import GpuOwners, ProcessRoles
+from gpunode.jobs.owners import GpuOwners, OwnersDetail, ProcessRoles, RolesDetail
 from gpunode.jobs.versions import MOST
 from gpunode.nccl.log import NcclLogs
 from gpunode.nccl.ras import SERVICES, NcclRas
 from gpunode.node.local import LocalNode
 from gpunode.node.node import Node, SteppedClock
-from gpunode.source import MANY, MORE_XIDS, Meets, Source
+from gpunode.source import MANY, MORE_PROCESSES, MORE_XIDS, Meets, Source, bounded
 from tests.attacks.test_forged import a_process
 from tests.holders.proc import Proc
 from tests.machine import MachineGpu
@@ -157,7 +157,8 @@ def test_what_reads_the_processes_on_a_gpu_says_what_it_leaves_out(tmp_path: Pat
         ProcessRoles(census, gpu, settings),
         NcclLogs(census, gpu, settings),
     ):
-        assert [one.example for one in source.read().unread] == [SAID.format("processes on a GPU")]
+        said = f"{SAID.format('processes on a GPU')}; 1 of user 1000 are left out"
+        assert [one.example for one in source.read().unread] == [said]
         assert source.read().unread[0].kind in source.unknowns
 
 
@@ -173,7 +174,7 @@ def test_a_gpu_with_more_versions_than_are_told_says_so(
     monkeypatch.setattr(node, "libraries", lambda pid: [toolkits[pid]])
     reading = ProcessRoles(Census(node), gpu, Settings()).read()
     assert len(reading.samples) == MOST
-    said = f"{MOST + 2} versions, {MOST} are read"
+    said = f"{MOST + 2} versions, {MOST} are read; 2 of user 1000 are left out"
     assert [(one.example, one.times) for one in reading.unread] == [(said, 2)]
 
 
@@ -210,7 +211,37 @@ def test_the_audit_says_of_how_many_processes_it_looks_at_the_first(tmp_path: Pa
             return [MachineGpu(0, "GPU-aa", "0", tuple(pids))]
 
     reading = Audit(LocalNode(tmp_path, [Driver()]), Settings()).read()
-    assert [one.example for one in reading.unread] == [SAID.format("processes on GPUs")]
+    said = f"{SAID.format('processes on GPUs')}; 1 of user 1000 are left out"
+    assert [one.example for one in reading.unread] == [said]
+
+
+def test_a_noisy_tenant_is_left_out_and_counted_and_nobody_else(tmp_path: Path) -> None:
+    """Of each source that looks at the processes on GPUs."""
+    noisy = range(100, 100 + 2 * MANY)
+    for pid in noisy:
+        a_process(tmp_path, pid, "/", "python", 1000)
+    a_process(tmp_path, 7, "/", "python", 1001)
+    node, gpu = LocalNode(tmp_path), MachineGpu(0, "GPU-aa", "0", (*noisy, 7))
+    census, settings = Census(node), Settings()
+    owners = GpuOwners(census, gpu, settings, Pods(node, settings)).read()
+    roles = ProcessRoles(census, gpu, settings).read()
+    read = NcclLogs(census, gpu, settings).read()
+    assert isinstance(owners.detail, OwnersDetail)
+    assert isinstance(roles.detail, RolesDetail)
+    assert 7 in {one.pid for one in owners.detail.processes}
+    assert 7 in {one.pid for one in roles.detail.roles}
+    for reading in (owners, roles, read):
+        assert reading.unread[0].times == MANY + 1
+        assert reading.unread[0].example.endswith(f"; {MANY + 1} of user 1000 are left out")
+
+
+def test_owners_and_then_the_gpus_of_each_have_a_share() -> None:
+    noisy = [("noisy", gpu, n) for n in range(100) for gpu in ("0",)]
+    found = [*noisy, ("noisy", "1", 0), ("quiet", "0", 0), ("quiet", "0", 1)]
+    kept, (left_out,) = bounded(found, MORE_PROCESSES, 6, whose=lambda one: one[:2])
+    assert {one for one in found if one[0] == "quiet" or one[1] == "1"} <= set(kept)
+    assert (len(kept), left_out.times) == (6, len(found) - 6)
+    assert left_out.example == "103 processes, 6 are read; 97 of noisy are left out"
 
 
 def test_xids_beyond_all_kinds_are_counted_as_others(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,8 +31,15 @@ class Node(LocalNode):
         return super().read_text(path)
 
     def zone(self, name: str, text: str, energy: int) -> None:
-        folder = Path(self.rootfs) / "sys/class/powercap" / name
+        folder = Path(self.rootfs) / "sys/devices/virtual/powercap/intel-rapl"
+        if name.count(":") > 1:
+            folder /= name.rpartition(":")[0]
+        folder /= name
         folder.mkdir(parents=True, exist_ok=True)
+        link = Path(self.rootfs) / "sys/class/powercap" / name
+        link.parent.mkdir(parents=True, exist_ok=True)
+        if not link.is_symlink():
+            link.symlink_to(folder)
         (folder / "name").write_text(f"{text}\n")
         (folder / "energy_uj").write_text(f"{energy}\n")
         (folder / "max_energy_range_uj").write_text(f"{RANGE}\n")

@@ -33,9 +33,6 @@ PACKAGES = (audit, gpu, host, jobs, nccl)
 ADAPTED: dict[str, Callable[[str], Any]] = {
     "jobs.cgroup.locate": lambda text: cgroup.locate(text, LocalNode(Path("/gone"))),
     "jobs.processes.parse_fields": lambda text: processes.parse_fields(text, processes.OWN_MEMORY),
-    "jobs.versions.parse_nccl": lambda text: list(
-        versions.parse_nccl(versions.IN_NCCL.findall(text))
-    ),
     "jobs.versions.parse_torch": lambda text: list(
         versions.parse_torch(versions.IN_TORCH.findall(text))
     ),

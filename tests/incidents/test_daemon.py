@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 
 import pytest
 
@@ -22,6 +23,7 @@ from gpunode.node.tape import TapeNode
 from tests.conftest import until, watching
 from tests.daemon import Daemon, daemon
 from tests.fakes.nvml import FakeDriver
+from tests.needs import as_root
 
 OFTEN = ("--gpu.owners-interval=1", "--gpu.processes-interval=1")
 
@@ -35,7 +37,7 @@ def job() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def incidents(daemon: Daemon) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(daemon.get("/api/v1/incidents"))
+    found: list[dict[str, Any]] = json.loads(daemon.private("/api/v1/incidents"))
     return found
 
 
@@ -56,7 +58,7 @@ def test_who_was_killed_for_memory_before_the_daemon_began_is_no_incident(tmp_pa
 
 
 def incident(daemon: Daemon, name: str) -> Incident:
-    return parse(daemon.get(f"/api/v1/incidents/{name}"))
+    return parse(daemon.private(f"/api/v1/incidents/{name}"))
 
 
 @pytest.mark.integration
@@ -94,6 +96,32 @@ def test_the_incident_of_a_killed_process_is_read_from_the_next_daemon(
             (job.pid, "it was ended by signal 9 (SIGKILL)")
         ]
         path = tmp_path / "tape.jsonl.gz"
-        main(["incident", f"--url=http://127.0.0.1:{daemon.port}", f"--tape={path}"])
+        main(["incident", f"--web.listen-address=127.0.0.1:{daemon.port}", f"--tape={path}"])
     tape = TapeNode(path)
     assert any(of == str(job.pid) or f"/proc/{job.pid}/" in of for of, _ in tape.tracks)
+
+
+ASKS = """
+import os, socket, sys
+os.setresuid(*[int(sys.argv[2])] * 3)
+one = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+one.settimeout(20)
+one.connect(f"\\0gpunode-{sys.argv[1]}")
+try:
+    one.sendall(b"GET /api/v1/incidents HTTP/1.1\\r\\nHost: localhost\\r\\n\\r\\n")
+    print(one.recv(99))
+except OSError:
+    print(b"")
+"""
+
+
+@as_root
+def test_the_socket_on_the_node_answers_root_and_nobody_else() -> None:
+    """Also where a proxy on the node passes on what somebody else asks, without saying so."""
+    with daemon() as running:
+        with pytest.raises(HTTPError, match="403"):
+            running.get("/api/v1/incidents")
+        for user, told in ((0, "200 OK"), (65534, "b''")):
+            command = [sys.executable, "-I", "-S", "-c", ASKS, str(running.port), str(user)]
+            ran = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+            assert told in ran.stdout, user

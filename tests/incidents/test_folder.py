@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import calendar
+import errno
 import gzip
 import json
 import os
 import stat
+import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -16,6 +20,7 @@ from gpunode.cli.main import main
 from gpunode.cli.settings.run import RunSettings
 from gpunode.config.daemon import IncidentSettings
 from gpunode.gpu import xids
+from gpunode.incidents import black_box
 from gpunode.incidents.black_box import BlackBox
 from gpunode.incidents.folder import Folder, unpacked
 from gpunode.incidents.incident import BRIEFS, Brief, Incident, as_json, parse
@@ -153,6 +158,60 @@ def test_of_an_incident_that_a_crash_cut_short_the_end_is_not_known(
     os.utime(file, (1e9, 1e9))
     main(["incidents", f"--folder={tmp_path}"])
     assert capfd.readouterr().out.endswith("(its end is not known)\n")
+
+
+def test_three_restarts_in_one_hang_are_one_incident(tmp_path: Path) -> None:
+    kept = Folder(tmp_path / "kept", 64 * KIB)
+    ids = set()
+    for _ in range(4):
+        box = hung_on(tmp_path / "kept")
+        box.play(120)
+        ids.add(box.incidents[0].brief.id)
+    assert len(ids) == len(kept.names()) == 1
+    (name,) = kept.names()
+    assert kept.read(name).brief.kind == "stall"
+
+
+def test_a_hang_after_a_daemon_was_off_is_another(tmp_path: Path) -> None:
+    hung_on(tmp_path / "kept").play(120)
+    for file in (tmp_path / "kept").iterdir():
+        os.utime(file, (1e9, 1e9))
+    hung_on(tmp_path / "kept").play(120)
+    assert len(Folder(tmp_path / "kept").names()) == 2
+
+
+def hung_on(folder: Path) -> Box:
+    """Two ranks, of which one does not come, and a daemon that has just started."""
+    first = Actor(0, {"blocked": 1.0}, processes=((10, 1.0), (11, 1.0)), trains=True)
+    late = Actor(1, {"idle": 1.0}, processes=((20, 1.0), (21, 1.0)), trains=True)
+    return Box(first, late, folder=folder)
+
+
+def test_a_clock_that_was_ahead_does_not_make_the_newest_go_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Folder(tmp_path, 3000)
+    write(folder, 50, tape=1000)  # of ten to one, as that clock said
+    monkeypatch.setattr(time, "time", lambda: calendar.timegm((2026, 11, 25, 0, 10, 0)))
+    write(folder, 5, tape=1000)
+    write(folder, 6, tape=1000)
+    assert folder.names() == [brief(6).id, brief(5).id]
+
+
+def test_a_folder_that_cannot_be_written_to_or_does_not_answer_is_told_and_costs_no_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def read_only(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    ever = threading.Event()
+    monkeypatch.setattr(black_box, "FOLDER_WAIT", 0.1)
+    for mkdir, says in ((read_only, "Read-only"), (lambda *_, **__: ever.wait(), "not answer")):
+        with monkeypatch.context() as patched:
+            patched.setattr(Path, "mkdir", mkdir)
+            assert box_on(tmp_path / "gone").folder is None
+        assert says in caplog.records[-1].getMessage()
+    ever.set()
 
 
 def test_a_disk_that_is_full_costs_the_folder_alone(

@@ -32,6 +32,7 @@ from gpunode.node.local import LocalNode
 from gpunode.node.node import MOST_READ, SteppedClock
 from gpunode.node.tape import RecordingNode, TapeNode, TapeWriter
 from tests.machine import MachineDriver, MachineGpu, begin, exported, told
+from tests.tenant import says_who
 
 LOGS = Path(__file__).with_name("recorded")
 OWN_PID = 77
@@ -70,6 +71,7 @@ def root(tmp_path: Path) -> Path:
     (tmp_path / "proc/7/cwd").mkdir()
     begin(tmp_path, 7)
     (tmp_path / "proc/7/status").write_text(f"Name:\tpython\nNSpid:\t7\t{OWN_PID}\n")
+    says_who(tmp_path / "proc/7")
     (tmp_path / "proc/7/root/etc/hostname").write_text("pod-0.training\n")
     return tmp_path
 

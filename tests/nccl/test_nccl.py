@@ -28,6 +28,7 @@ from tests.cases import with_each
 from tests.machine import MachineGpu, begin
 from tests.nccl.ras import RasNode, rank, ras_server, status, told
 from tests.needs import as_root
+from tests.tenant import says_who
 
 LOGS = Path(__file__).with_name("recorded")
 
@@ -319,6 +320,7 @@ def log_file(tmp_path: Path) -> Path:
     (tmp_path / "proc/7/root/tmp").mkdir()
     begin(tmp_path, 7)
     (tmp_path / "proc/7/status").write_text(f"Name:\tpython\nNSpid:\t7\t{OWN_PID}\n")
+    says_who(tmp_path / "proc/7")
     (tmp_path / "proc/7/root/etc/hostname").write_text("pod-0\n")
     return tmp_path / f"proc/7/root/tmp/nccl.pod-0.{OWN_PID}.log"
 

@@ -64,8 +64,9 @@ def test_the_units_run_as_one_user_and_meet_in_one_folder() -> None:
         assert "\nDynamicUser=yes\nUser=gpunode\n" in text
         work = unit.stem.partition("-")[2]
         folder = f"/run/gpunode-helpers/{work}" if work else "/run/gpunode-helpers"
-        assert f"={folder}\n" in text
-        assert not work or f"RuntimeDirectory={folder.removeprefix('/run/')}\n" in text
+        assert re.search(rf"={folder}(?: --unit=/system.slice/{UNIT.name})?$", text, re.MULTILINE)
+        own = f"RuntimeDirectory={folder.removeprefix('/run/')}\nRuntimeDirectoryMode=0700\n"
+        assert not work or own in text
         # What outlives a unit of a dynamic user is in /run/private, which is closed to the others.
         assert "RuntimeDirectoryPreserve" not in text
 

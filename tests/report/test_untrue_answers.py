@@ -42,7 +42,19 @@ TEXTS = (
     "x" * 5000,
     "a-state-of-a-later-release",
 )
-FIGURES = (0.0, -1.0, 1e-300, 1e300, -1e300, 4e18, 1.8e9, float(NOW), float("nan"), float("inf"))
+FIGURES = (
+    0.0,
+    -1.0,
+    1e-300,
+    1e300,
+    -1e300,
+    1.7e308,
+    4e18,
+    1.8e9,
+    float(NOW),
+    float("nan"),
+    float("inf"),
+)
 
 ASKED = {
     "why": ("why", "research/llm", "--format=text", "--output=-"),
@@ -74,10 +86,17 @@ class Liar:
         answer = json.loads(body)
         for series in answer.get("data", {}).get("result", []):
             series["metric"] = {name: self._text(text) for name, text in series["metric"].items()}
-            series["values"] = [[at, self._figure(v)] for at, v in series.get("values", [])]
+            series["values"] = [
+                [self._moment(at), self._figure(v)] for at, v in series.get("values", [])
+            ]
             if "value" in series:
                 series["value"][1] = self._figure(series["value"][1])
         return response, json.dumps(answer).encode()
+
+    def _moment(self, at: float) -> float | str:
+        """Also one that was not asked for, and none at all."""
+        untrue = self.chance.random() < self.share / 10
+        return self.chance.choice(("NaN", "inf", 0.0, at + 1, at + 1e7, 1e300)) if untrue else at
 
     def _text(self, text: str) -> str:
         return self.chance.choice(TEXTS) if self.chance.random() < self.share else text

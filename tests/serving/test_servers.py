@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import errno
+import threading
 from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gpunode.export.web.node import node
 from gpunode.node.node import Scraped
-from gpunode.serving.requests import LONGEST_PAUSE
+from gpunode.serving.requests import LONGEST_PAUSE, SERVERS
+from tests.machine import exported
 from tests.serving.fleet import Engines, Fleet, page
 from tests.serving.test_engines import series
 from tests.verdict.stage import Actor, Stage
@@ -471,3 +474,44 @@ def test_people_see_the_requests_and_tokens_of_a_server(tmp_path: Path) -> None:
     fleet.pages[AT] = ConnectionRefusedError()
     stage.play(30)
     assert [gpu.serves for gpu in node(stage.loop).gpus] == ["", ""]
+
+
+def test_a_noisy_user_leaves_no_engine_of_another_out(tmp_path: Path) -> None:
+    """More servers than are asked: each owner has a share, and what is left out is counted."""
+    fleet = Fleet(tmp_path, gpus=2)
+    noisy = range(100, 100 + 2 * SERVERS)
+    for pid in noisy:
+        fleet.run(pid)
+        fleet.serve(pid, f"127.0.0.1:{8000 + pid}", OSError(errno.ETIMEDOUT, "hangs"))
+    fleet.cards[0].hold(*noisy)
+    fleet.run(7, cgroup=POD.format(1, "a" * 64))
+    fleet.cards[1].hold(7)
+    fleet.serve(7, AT, RUNNING)
+    reading = fleet.reading()
+    assert running(exported(reading.samples)) == 2
+    (left_out,) = (one for one in reading.unread if one.kind.what == "servers")
+    assert left_out.times == SERVERS + 1
+    assert left_out.example.endswith(f"{SERVERS + 1} of user 1000 are left out")
+
+
+def test_engines_of_one_owner_that_hang_keep_no_place_from_another_s(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path, gpus=2)
+    for pid in range(100, 112):
+        fleet.run(pid)
+        fleet.serve(pid, f"127.0.0.1:{8000 + pid}", RUNNING)
+    fleet.cards[0].hold(*range(100, 112))
+    fleet.run(7, cgroup=POD.format(1, "a" * 64))
+    fleet.cards[1].hold(7)
+    fleet.serve(7, AT, RUNNING)
+    ever, scrape = threading.Event(), fleet.proc.node.scrape
+
+    def hangs(pid: int, *asked: Any) -> Scraped:
+        if pid != 7:
+            ever.wait()
+        return scrape(pid, *asked)
+
+    fleet.proc.node.scrape = hangs  # type: ignore[method-assign, assignment]
+    try:
+        assert running(fleet.read()) == 2
+    finally:
+        ever.set()

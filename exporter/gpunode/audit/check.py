@@ -96,7 +96,12 @@ class Subject:
         }
         if not found:
             raise CannotTell("no process runs on a GPU")
-        kept, self.unread = bounded(found.values(), MORE_PROCESSES, of="processes on GPUs")
+        kept, self.unread = bounded(
+            found.values(),
+            MORE_PROCESSES,
+            of="processes on GPUs",
+            whose=lambda one: (one[0].budget(), one[1].identity.uuid),
+        )
         return dict(kept)
 
 

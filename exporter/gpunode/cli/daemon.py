@@ -48,6 +48,9 @@ class DaemonAddress:
     known: tuple[str, str] | None = field(default=None, repr=False)
     """The name and password of a user."""
 
+    socket: str = ""
+    """The Unix socket for root on this node, at which private pages are asked for; or none."""
+
     tls: ssl.SSLContext = field(default_factory=lambda: ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
 
     @staticmethod
@@ -59,7 +62,7 @@ class DaemonAddress:
             if settings.password_file:
                 known = settings.username, settings.password_file.read_text().rstrip("\n")
             if not url.startswith("https:"):
-                return DaemonAddress(url, known)
+                return DaemonAddress(url, known, settings.socket if known is None else "")
             for file in filter(None, (settings.ca_file, settings.cert_file, settings.key_file)):
                 file.read_bytes()  # the error of ssl does not name the file
             tls = ssl.create_default_context(cafile=settings.ca_file)
@@ -72,11 +75,16 @@ class DaemonAddress:
             raise UsageError(f"{error.filename}: {error.strerror}") from error
         except UnicodeDecodeError as error:
             raise UsageError(f"{settings.password_file}: not UTF-8") from error
-        return DaemonAddress(url, known, tls)
+        return DaemonAddress(url, known, tls=tls)
 
-    def get(self, path: str, timeout: float) -> bytes:
+    def private(self, path: str, timeout: float) -> bytes:
+        """The same of a page that is not for everyone."""
+        return self.get(path, timeout, self.socket)
+
+    def get(self, path: str, timeout: float, socket: str = "") -> bytes:
         """What the daemon answers within so many seconds. Raises ``NoDaemon``."""
-        client = httpx2.Client(auth=self.known, verify=self.tls)
+        transport = httpx2.HTTPTransport(uds=socket) if socket else None
+        client = httpx2.Client(auth=self.known, verify=self.tls, transport=transport)
         try:
             response, body = fetched(
                 client, "GET", f"{self.url}{path}", timeout=timeout, largest=LARGEST_ANSWER
@@ -86,7 +94,9 @@ class DaemonAddress:
         except (httpx2.RemoteProtocolError, httpx2.DecodingError) as error:
             # A server with TLS hangs up on clients without it, or without the certificate it wants.
             why = NOT_OURS
-            if "disconnected" in str(error):
+            if socket:
+                why = "without --password-file it answers root, and its own user, on its node alone"
+            elif "disconnected" in str(error):
                 secure = self.url.startswith("https:")
                 why = (
                     f"no daemon answers: {error}"

@@ -145,7 +145,7 @@ class IncidentStore:
     def _get(self, path: str) -> bytes:
         assert self.daemon is not None  # noqa: S101 the constructor has either
         try:
-            return self.daemon.get(f"/api/v1/incidents{path}", ANSWER_TIMEOUT)
+            return self.daemon.private(f"/api/v1/incidents{path}", ANSWER_TIMEOUT)
         except NoDaemon as error:
             raise UsageError(f"{self.daemon.url}: {error}") from error
 

@@ -69,7 +69,7 @@ def asked(settings: StacksCommandSettings) -> list[ProcessShown]:
         raise UsageError("--native: no daemon tells functions of C; run it as root on the node")
     daemon = DaemonAddress.of(settings)
     try:
-        answer = daemon.get(f"/api/v1/stacks?gpu={settings.gpu}", ANSWER_TIMEOUT)
+        answer = daemon.private(f"/api/v1/stacks?gpu={settings.gpu}", ANSWER_TIMEOUT)
         found = understood(answer, StacksNow)
     except NoDaemon as error:
         raise UsageError(f"{daemon.url}: {error}") from error

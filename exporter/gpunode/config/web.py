@@ -23,6 +23,14 @@ LISTENS = (
 )
 
 
+def socket_here(port: int) -> str:
+    """The name of the Unix socket for root on this node, beside a port.
+
+    It is abstract, and so in no file system: in a container there may be none to write to.
+    """
+    return f"\0gpunode-{port}"
+
+
 class ListenSettings(Section):
     """Where the HTTP server listens."""
 

@@ -27,7 +27,7 @@ madvise 28 233, mmap 9 222, mprotect 10 226, mremap 25 216, munmap 11 215, newfs
 openat 257 56, pread64 17 67, read 0 63, readlink 89 -1, readlinkat 267 78, recvfrom 45 207,
 restart_syscall 219 128, rseq 334 293, rt_sigaction 13 134, rt_sigprocmask 14 135,
 rt_sigreturn 15 139, sched_yield 24 124, sendmsg 46 211, set_robust_list 273 99, setfsgid 123 152,
-setfsuid 122 151, sigaltstack 131 132, statfs 137 43,
+setfsuid 122 151, sigaltstack 131 132, socketpair 53 199, statfs 137 43,
 bind 49 200, connect 42 203, setns 308 268, setsockopt 54 208, socket 41 198, unlink 87 -1,
 unlinkat 263 35,
 arch_prctl 158 -1, dup2 33 -1, dup3 292 24, execve 59 221, fcntl 72 25, kill 62 129, open 2 -1,

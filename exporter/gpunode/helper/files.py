@@ -1,8 +1,9 @@
 """Reads what only root or another user may: files of processes, and a few others.
 
-Each function reads one thing, by rules of its own, and returns bytes. It returns no descriptor of a
-tenant's file or folder, because who has one may open it anew, or what is beside it. ``rootfs`` is
-where the root of the node is mounted, empty for ``/``. All of them raise ``OSError``.
+Each function reads one thing, by rules of its own, and returns bytes: docs/security.md has a table
+of what may be opened. It returns no descriptor of a tenant's file or folder, because who has one
+may open it anew, or what is beside it. ``rootfs`` is where the root of the node is mounted, empty
+for ``/``. All of them raise ``OSError``.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import islice
 
 from gpunode.helper.capability import raised
 from gpunode.helper.confine import Verb, Work
 from gpunode.helper.environment import ENVIRONMENT, LONGEST_VALUE
-from gpunode.helper.inside import PLACE, found, opened, place, process
+from gpunode.helper.inside import FOLDER, NOBODY, PLACE, beneath, found, opened, place, process
 
 VOLUMES = r"/var/(?:lib/kubelet|lib/k0s/kubelet|snap/microk8s/common/var/lib/kubelet)"
 """Where the kubelet keeps volumes: by default, of k0s and of MicroK8s."""
@@ -31,12 +32,22 @@ SPACE = re.compile(
 """Where it mounts them: only root may enter these folders, and nobody else writes."""
 
 LUSTRE = r"/sys/kernel/debug/lustre(?:/[\w-][\w.-]*)*"
+OF_PROCESS = re.compile(r"/proc/\d+/(?:io|(?:task/\d+/)?wchan)")
+"""Names that the kernel makes, none of which is a link."""
+
+ENERGY = re.compile(r"/sys/class/powercap/(intel-rapl:\d{1,3})(:\d{1,3})?/energy_uj")
 TEXT = re.compile(
-    rf"/proc/\d+/(?:io|(?:task/\d+/)?wchan)|{VOLUMES}/plugins/kubernetes\.io/csi/[^/]+/[^/]+/vol_data\.json|{LUSTRE}"
-    r"|/sys/class/powercap/intel-rapl:\d{1,3}(?::\d{1,3})?/energy_uj"
+    rf"{OF_PROCESS.pattern}|{VOLUMES}/plugins/kubernetes\.io/csi/[^/]+/[^/]+/vol_data\.json|{LUSTRE}"
+    rf"|{ENERGY.pattern}"
 )
-NAMES = re.compile(rf"/var/log/(?:pods|containers)|(?:/[\w.-]*[\w-])*/pod-resources|{LUSTRE}")
+NAMES = re.compile(rf"/var/log/(?:pods|containers)|{LUSTRE}")
 LINK = re.compile(r"/proc/\d+/(?:ns/\w+|root)")
+
+SHARED_MEMORY = "dev/shm"
+HOST_NAME = "/etc/hostname"
+"""What is looked at in the root of a process without its word."""
+
+VERSION = "/torch/version.py"
 
 IMAGE = re.compile(
     r"/(?:run(?:/k[03]s)?|var/snap/microk8s/common/run)/containerd/"
@@ -45,22 +56,34 @@ IMAGE = re.compile(
     r"|/var/lib/docker/containers/[0-9a-f]{64}/config\.v2\.json"
 )
 
-VERSION = re.compile(r"/etc/hostname|/.*/include/nccl\.h|/.*/torch/version\.py", re.DOTALL)
-"""Files in a root that hold nothing but a name or versions, and so may be asked for."""
-
 LOGS = {"NCCL_DEBUG_FILE": "", "NCCL_INSPECTOR_DUMP_DIR": "/%h-pid%p.log"}
 """What names a log of NCCL, or the folder of one, and what follows there."""
 
 LARGEST = 4 << 20
 """Bytes of a file; a counter file of a large node has a tenth of that."""
 
+LONGEST_TABLE = 16 << 20
+"""Bytes of a process's table of mappings: 131,000 mappings, twice as many as Linux allows."""
+
 MOST = 1 << 20
 """The most bytes of a tenant's file to read at once."""
+
+MOST_MAPPED = 64
+"""The most files that are told of a table; of a process with PyTorch there are ten."""
+
+LONGEST_LINE = 1 << 13
+"""Bytes of a line or a variable; a path has at most half as many."""
 
 DESCRIPTORS = 1 << 14
 """The most descriptors of a process to look at."""
 
 SOCKET = re.compile(r"socket:\[(\d+)\]")
+
+MAPPED = re.compile(
+    rb"/(?:libnccl|libcudart|libtorch_\w+)\.so[\d.]*$"
+    rb"|^/dev/shm/(?:nccl-|nvshmem-shm|ucx_shm_posix_|vader_segment|sm_segment)"
+)
+"""The files that are told of those that a process has mapped: libraries, and shared memory."""
 
 PAIR = rb'(?<!\\)"(?:%s)":\s*"[^"\\]{1,512}"'
 OF_IMAGES = re.compile(PAIR % rb"io\.kubernetes\.(?:cri\.image-(?:name|ref)|cri-o\.Image\w{3,11})")
@@ -72,16 +95,28 @@ def text(rootfs: str, path: str) -> bytes:
     """A file that its user or root may read."""
     if not TEXT.fullmatch(path):
         raise PermissionError(errno.EPERM, "not a file that may be asked for", path)
+    if zone := ENERGY.fullmatch(path):  # there, each zone is a link
+        below = f"/{zone[1]}{zone[2]}" if zone[2] else ""
+        path = f"/sys/devices/virtual/powercap/intel-rapl/{zone[1]}{below}/energy_uj"
     with raised():
-        return _read(rootfs + path, LARGEST)
+        if OF_PROCESS.fullmatch(path):
+            return _read(rootfs + path, LARGEST)
+        with at(rootfs, path) as name:
+            return _read(f"/proc/self/fd/{name}", LARGEST)
+
+
+@contextmanager
+def at(rootfs: str, path: str) -> Iterator[int]:
+    """A descriptor that names what is at a path of the node, on which there is no link."""
+    with opened(rootfs or "/", FOLDER) as root, beneath(root, path) as name:
+        yield name
 
 
 def names(rootfs: str, path: str) -> bytes:
     """The names in a folder, with zeros between them."""
     if not NAMES.fullmatch(path):
         raise PermissionError(errno.EPERM, "not a folder that may be asked for", path)
-    no_link = os.O_NOFOLLOW if path.endswith("/pod-resources") else 0  # a tenant can make one
-    with raised(), opened(rootfs + path, os.O_DIRECTORY | no_link) as folder:
+    with raised(), at(rootfs, path) as folder:
         return b"\0".join(map(os.fsencode, os.listdir(f"/proc/self/fd/{folder}")))
 
 
@@ -95,24 +130,53 @@ def link(rootfs: str, path: str) -> bytes:
 
 def environment(rootfs: str, pid: str) -> bytes:
     """The variables of a process that are in ``ENVIRONMENT``; the others may hold secrets."""
-    return b"\0".join(variables(rootfs, pid, ENVIRONMENT))
+    with opened(process(rootfs, pid), FOLDER) as folder:
+        return b"\0".join(variables(folder, ENVIRONMENT))
 
 
-def variables(rootfs: str, pid: str, names: Iterable[str]) -> Iterator[bytes]:
-    """The first of each name, which counts in C. A list of all might take 20 times their length."""
-    with raised():
-        content = b"\0%b\0" % _read(f"{process(rootfs, pid)}/environ", LARGEST)
-    begins = (content.find(b"\0%b=" % name.encode()) + 1 for name in names)
-    return (content[begin : content.index(b"\0", begin)] for begin in begins if begin)
+def variables(folder: int, names: Iterable[str]) -> list[bytes]:
+    """The first of each name, which counts in C, unless it is longer than any of use."""
+    first: dict[bytes, bytes] = {}
+    wanted = {name.encode() for name in names}
+    with raised(), opened("environ", os.O_RDONLY, folder) as file:
+        for variable in _pieces(file, b"\0", LARGEST):
+            name, _, value = variable.partition(b"=")
+            if name in wanted and len(name) < len(variable):
+                first.setdefault(name, variable if len(value) <= LONGEST_VALUE else b"")
+    return [variable for variable in first.values() if variable]
 
 
 def maps(rootfs: str, pid: str) -> bytes:
-    """The beginning of what a process has mapped.
+    """The first line of each file in ``MAPPED`` of a process's table.
 
     Who maps a file of a server that never answers can make the kernel wait for it here.
     """
-    with raised(), opened(f"{process(rootfs, pid)}/maps", os.O_RDONLY) as file:
-        return _content(file, LARGEST)[:LARGEST]
+    with opened(process(rootfs, pid), FOLDER) as folder:
+        return b"\n".join(_mapped(folder).values())
+
+
+def _mapped(folder: int) -> dict[bytes, bytes]:
+    """Those lines, by the name of their file."""
+    kept: dict[bytes, bytes] = {}
+    with raised(), opened("maps", os.O_RDONLY, folder) as file:
+        for line in _pieces(file, b"\n", LONGEST_TABLE):
+            name = line.split(None, 5)[5:]
+            if name and MAPPED.search(name[0]) and len(kept) < MOST_MAPPED:
+                kept.setdefault(name[0], line)
+    return kept
+
+
+def _pieces(file: int, end: bytes, most: int) -> Iterator[bytes]:
+    """What stands between ends in a file, of which one block is in memory; a long piece is cut."""
+    rest, left = b"", most
+    while block := os.read(file, 1 << 16):
+        left -= len(block)
+        if left < 0:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+        *whole, rest = (rest + block).split(end)
+        yield from whole
+        rest = rest[:LONGEST_LINE]
+    yield rest
 
 
 def sockets(rootfs: str, pid: str) -> bytes:
@@ -134,15 +198,15 @@ def count(rootfs: str, pid: str) -> bytes:
 
 def space(rootfs: str, path: str) -> bytes:
     """Of a filesystem: the size of a block; blocks, free, and free to all; files, and free ones."""
-    if PLACE.fullmatch(path):
-        with found(rootfs, path) as (name, _):
-            answer = os.fstatvfs(name)
-    elif SPACE.fullmatch(path):
-        with raised(("DAC_READ_SEARCH",)):
-            answer = os.statvfs(rootfs + path)
-    else:
+    where = PLACE.fullmatch(path)
+    if where and (where["start"], where["path"]) == ("root", SHARED_MEMORY):
+        one = process(rootfs, where["pid"])
+        with opened(one, FOLDER) as folder, found(folder, where) as (name, _):
+            return numbers(os.fstatvfs(name))
+    if not SPACE.fullmatch(path):
         raise PermissionError(errno.EPERM, "not a filesystem that may be asked for", path)
-    return numbers(answer)
+    with raised(("DAC_READ_SEARCH",)), at(rootfs, path) as name:
+        return numbers(os.fstatvfs(name))
 
 
 def numbers(answer: os.statvfs_result) -> bytes:
@@ -151,50 +215,65 @@ def numbers(answer: os.statvfs_result) -> bytes:
     return " ".join(map(str, (*blocks, answer.f_files, answer.f_ffree))).encode()
 
 
-def part(rootfs: str, path: str, after: str) -> bytes:
+def part(
+    rootfs: str, path: str, after: str, *, named: Callable[[int, re.Match[str]], bool] | None = None
+) -> bytes:
     """Bytes of a regular file from ``after``, or from 0 if it is shorter; before them that number.
 
-    Raises ``OSError`` also if the user of the process may not read it.
+    Raises ``OSError`` also if ``named`` denies it, or the user of the process may not read it.
     """
-    with found(rootfs, path) as (name, user):
-        status = os.fstat(name)
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, "not a regular file", path)
-        if status.st_uid != user and not status.st_mode & stat.S_IROTH:
-            raise PermissionError(errno.EACCES, "belongs to another user than its process", path)
-        begin = int(after) if int(after) <= status.st_size else 0
-        size = min(MOST, status.st_size - begin)
-        content = b""
-        if size:  # a file in /proc has none, and reading it may change it
-            with opened(f"/proc/self/fd/{name}", os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY) as file:
-                content = os.pread(file, size, begin)
-        return b"%d %b" % (begin, content)
+    where = place(path)
+    with opened(process(rootfs, where["pid"]), FOLDER) as folder:
+        if named and not named(folder, where):
+            raise PermissionError(errno.EPERM, "its process does not name this file", path)
+        with found(folder, where) as (name, user):
+            status = os.fstat(name)
+            if not stat.S_ISREG(status.st_mode):
+                raise OSError(errno.EINVAL, "not a regular file", path)
+            # Nobody is also who reads for root.
+            if not status.st_mode & stat.S_IROTH and (status.st_uid != user or user == NOBODY):
+                raise PermissionError(
+                    errno.EACCES, "belongs to another user than its process", path
+                )
+            begin = int(after) if int(after) <= status.st_size else 0
+            size = min(MOST, status.st_size - begin)
+            content = b""
+            if size:  # a file in /proc has none, and reading it may change it
+                flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
+                with opened(f"/proc/self/fd/{name}", flags) as file:
+                    content = os.pread(file, size, begin)
+    return b"%d %b" % (begin, content)
 
 
-def named(rootfs: str, path: str) -> bool:
-    """Whether a path is one of ``VERSION``, or what the process itself names as a log of NCCL."""
-    at = place(path)
-    name = at["path"] if at["start"] == "cwd" else f"/{at['path']}"
-    entries = variables(rootfs, at["process"].rpartition("/")[2], LOGS)
-    return bool(VERSION.fullmatch(name)) or any(re.fullmatch(_log(one), name) for one in entries)
+def named(folder: int, where: re.Match[str]) -> bool:
+    """Whether a path is the host's name, or what the process itself names as a log of NCCL.
+
+    Or it is the version beside the PyTorch that it has mapped, which nothing else tells.
+    """
+    name = where["path"] if where["start"] == "cwd" else f"/{where['path']}"
+    if name == HOST_NAME:
+        return True
+    if name.endswith(VERSION):
+        beside = os.fsencode(name.removesuffix(VERSION) + "/torch/lib/libtorch_")
+        return any(one.startswith(beside) for one in _mapped(folder))
+    return any(re.fullmatch(_log(one), name) for one in variables(folder, LOGS))
 
 
 def _log(entry: bytes) -> str:
-    """A pattern of the log that a variable names; of nothing if that is longer than any path."""
+    """A pattern of the log that a variable names."""
     variable, value = os.fsdecode(entry).split("=", 1)
     # Each is one text wherever it stands. If it could be any, there might be no end to it.
     log = re.escape(value + LOGS[variable])
     log = log.replace("%h", r"(?P<h>(?:[\w-][\w.-]{0,63})?)", 1).replace("%h", "(?P=h)")
-    log = log.replace("%p", r"(?P<p>\d{1,10})", 1).replace("%p", "(?P=p)")
-    return log if len(value) <= LONGEST_VALUE else "(?!)"
+    return log.replace("%p", r"(?P<p>\d{1,10})", 1).replace("%p", "(?P=p)")
 
 
 def image(rootfs: str, path: str) -> bytes:
     """What a runtime's file says of the image of a container, as the JSON that it was."""
     if not IMAGE.fullmatch(path):
         raise PermissionError(errno.EPERM, "not a container that may be asked for", path)
-    with raised(("DAC_READ_SEARCH",)):
-        content = _read(rootfs + path, MOST)
+    with raised(("DAC_READ_SEARCH",)), at(rootfs, path) as name:
+        content = _read(f"/proc/self/fd/{name}", MOST)
     if path.endswith("/config.json"):
         return b'{"annotations": {%b}}' % b", ".join(OF_IMAGES.findall(content))
     both = sorted(OF_DOCKER.findall(content), key=lambda pair: b'"sha256:' in pair)
@@ -209,17 +288,11 @@ def kernel_log(rootfs: str) -> list[int]:
 def _read(path: str, most: int) -> bytes:
     # Without O_NONBLOCK, a pipe in place of a file would block.
     with opened(path, os.O_RDONLY | os.O_NONBLOCK) as file:
-        content = _content(file, most)
+        content = bytearray()  # which grows in place: a file in /proc comes a page at a time
+        while len(content) <= most and (block := os.read(file, 1 << 16)):
+            content += block
     if len(content) > most:
         raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), path)
-    return content
-
-
-def _content(file: int, most: int) -> bytes:
-    """What a file holds; more than ``most`` bytes of it if it has more."""
-    content = bytearray()  # which grows in place: a file in /proc comes a page at a time
-    while len(content) <= most and (block := os.read(file, 1 << 16)):
-        content += block
     return bytes(content)
 
 
@@ -230,12 +303,9 @@ READS: tuple[Callable[..., bytes], ...] = (
 
 def work(rootfs: str) -> Work:
     """What the helper ``files`` does, on the node whose root is at ``rootfs``."""
-
-    def part_that_is_named(path: str, after: str) -> bytes:
-        if not named(rootfs, path):
-            raise PermissionError(errno.EPERM, "its process does not name this file", path)
-        return part(rootfs, path, after)
-
     verbs: dict[str, Verb] = {verb.__name__: partial(verb, rootfs) for verb in READS}
-    verbs |= {"part": part_that_is_named, "kernel_log": partial(kernel_log, rootfs)}
+    verbs |= {
+        "part": partial(part, rootfs, named=named),
+        "kernel_log": partial(kernel_log, rootfs),
+    }
     return Work(verbs, ("DAC_READ_SEARCH", "SETGID", "SETUID", "SYSLOG", "SYS_PTRACE"))

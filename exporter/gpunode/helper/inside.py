@@ -1,9 +1,8 @@
-"""Finds a path inside the root of another process, where a tenant chose what every name leads to.
+"""Opens paths without following a link, and files of a process with the rights of who began it.
 
-A link there may point to a file of the node, and a name may be a device or a file that its process
-may not read. So each name is looked up in the folder before it, with the rights of the process's
-user and without following links. Links and ``..`` are followed here, and never out of the root.
-(``openat2`` does the same, but a filter of system calls cannot see its flags: ``confine.py``.)
+A tenant chooses what the names below the root of a process lead to, and some of its environment.
+So each name is looked up in the folder before it: no link is followed and no name leads above.
+(``openat2`` does the same, but no filter of system calls can see its flags: ``confine.py``.)
 """
 
 from __future__ import annotations
@@ -14,27 +13,36 @@ import errno
 import os
 import re
 import stat
+import struct
 from collections.abc import Iterator
 
 from gpunode.helper.capability import raised
 
 PID = re.compile(r"\d{1,10}")
 
-PLACE = re.compile(r"(?P<process>/proc/\d+)/(?P<start>root|cwd)/(?P<path>.*)", re.DOTALL)
+PLACE = re.compile(r"/proc/(?P<pid>\d{1,10})/(?P<start>root|cwd)/(?P<path>.*)", re.DOTALL)
 """A path below the root of a process, or one that begins at its working directory."""
 
-LINKS = 40
-"""The most links on a path, as the kernel has it: https://man7.org/linux/man-pages/man7/path_resolution.7.html"""
+NOBODY = 65534
+"""Who reads for root: files that everyone may read, and no others."""
 
 DEEPEST = 256
-"""The most folders on a path: each takes a descriptor."""
-
-OUT = "leads out of the working directory of its process"
+"""The most folders on a path."""
 
 FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 NAME = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 LIBC = ctypes.CDLL(None, use_errno=True)
 LIBC.setfsuid.argtypes = LIBC.setfsgid.argtypes = (ctypes.c_uint,)
+
+UIDS = re.compile(r"^Uid:\t(\d+)\t\1\t\1\t\1\nGid:\t(\d+)\t\2\t\2\t\2$", re.MULTILINE)
+"""Who a process is, if it is that user in every way: real, effective, saved and for files."""
+
+AT_SECURE = 23
+"""Of elf.h: the kernel writes 1 of who became another user, or was given more, by a program."""
+
+PAIR = struct.Struct("@LL")
+UNSET = 4294967295
+"""Of /proc/PID/loginuid, where nobody has logged in."""
 
 
 def place(path: str) -> re.Match[str]:
@@ -56,64 +64,66 @@ def opened(path: str, flags: int, folder: int | None = None) -> Iterator[int]:
 
 
 @contextlib.contextmanager
-def found(rootfs: str, path: str) -> Iterator[tuple[int, int]]:
-    """A descriptor that names what is at a path but cannot read it, and the process's user.
+def beneath(folder: int, path: str) -> Iterator[int]:
+    """A descriptor that names what is at a path below a folder but cannot read it.
 
-    The calling thread takes on the rights of that user if it may, and keeps them.
-    Raises ``OSError``.
+    Raises ``OSError``, also for a link or ``..`` anywhere on the path.
     """
-    at = place(path)
-    with contextlib.ExitStack() as left:
-        process = left.enter_context(opened(rootfs + at["process"], FOLDER))
-        with raised():
-            start = os.open(at["start"], FOLDER, dir_fd=process)
-        # The owner of this folder is the effective user, even if all else there is root's.
-        user = os.fstat(process)
-        LIBC.setfsgid(user.st_gid)
-        LIBC.setfsuid(user.st_uid)
-        way = [start]
-        left.callback(_close, way)
-        _go(way, at["path"].lstrip("/"), at["start"] == "root", path)
-        yield way[-1], user.st_uid
+    names = [name for name in path.split("/") if name not in ("", ".")]
+    if len(names) > DEEPEST:
+        raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), path)
+    here = os.open(".", FOLDER, dir_fd=folder)
+    try:
+        for name in names:
+            if name == "..":
+                raise OSError(errno.EXDEV, "no path may lead above", path)
+            before, here = here, os.open(name, NAME, dir_fd=here)
+            os.close(before)
+            if stat.S_ISLNK(os.fstat(here).st_mode):
+                raise OSError(errno.ELOOP, "there is a link on its path", path)
+        yield here
+    finally:
+        os.close(here)
 
 
-def _close(way: list[int]) -> None:
-    for one in way:
-        os.close(one)
+@contextlib.contextmanager
+def found(process: int, where: re.Match[str]) -> Iterator[tuple[int, int]]:
+    """A descriptor that names what is at a ``PLACE`` of a process, and for whom it is read.
+
+    The calling thread takes on the rights of that user if it may, and keeps them: of nobody, if the
+    process is root's. Raises ``OSError``, also if the process has changed its user.
+    """
+    with raised():
+        user, group = who(process)
+        start = os.open(where["start"], FOLDER, dir_fd=process)
+    try:
+        LIBC.setfsgid(group)
+        LIBC.setfsuid(user)
+        with beneath(start, where["path"]) as name:
+            yield name, user
+    finally:
+        os.close(start)
 
 
-def _go(way: list[int], rest: str, to_root: bool, path: str) -> None:
-    """Add a descriptor for each step; from a working directory, none leads out of it."""
-    names, links = rest.split("/")[::-1], 0
-    while names:
-        name = names.pop()
-        if name in ("", "."):
-            continue
-        if name == "..":
-            if len(way) > 1:
-                os.close(way.pop())
-            elif not to_root:
-                raise OSError(errno.EXDEV, OUT, path)
-            continue
-        if len(way) > DEEPEST:
-            raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), path)
-        step = os.open(name, NAME, dir_fd=way[-1])
-        if not stat.S_ISLNK(os.fstat(step).st_mode):
-            way.append(step)
-            continue
-        try:
-            target = os.readlink("", dir_fd=step)
-        finally:
-            os.close(step)
-        links += 1
-        if links > LINKS:
-            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
-        if target.startswith("/"):
-            if not to_root:
-                raise OSError(errno.EXDEV, OUT, path)
-            _close(way[1:])
-            del way[1:]
-        names += target.split("/")[::-1]
+def who(process: int) -> tuple[int, int]:
+    """The user and group for whom files are read that a process names: nobody for root.
+
+    Raises ``OSError`` if the process is not in every way the user who began it, as a program that a
+    tenant began with an environment of his own and that made it root's.
+    """
+    users = UIDS.search(_bytes(process, "status").decode("utf-8", "replace"))
+    words = PAIR.iter_unpack(_bytes(process, "auxv")[: 64 * PAIR.size])
+    login = UNSET
+    with contextlib.suppress(FileNotFoundError):  # a kernel without audit
+        login = int(_bytes(process, "loginuid"))
+    if users is None or dict(words).get(AT_SECURE) != 0 or login not in (UNSET, int(users[1])):
+        raise PermissionError(errno.EPERM, "the process has changed its user")
+    return (int(users[1]), int(users[2])) if int(users[1]) else (NOBODY, NOBODY)
+
+
+def _bytes(process: int, name: str) -> bytes:
+    with opened(name, os.O_RDONLY, process) as file:
+        return os.read(file, 1 << 12)
 
 
 def process(rootfs: str, pid: str) -> str:

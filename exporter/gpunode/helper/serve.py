@@ -2,9 +2,10 @@
 
 There are four, each with the privilege of its work alone: ``files`` reads, ``sockets`` reaches the
 kubelet and listens for clients, ``network`` enters the network of a pod, and ``stacks`` has py-spy
-look where a process stands. A request is one packet: a verb and its arguments, with zeros between
-them. An answer begins with ``HEAD``. Each connection has a thread, so that a file that never
-answers keeps no other request waiting.
+look where a process stands. The daemon connects once; for each packet that it sends there, it is
+passed one end of a pair of sockets, to which nobody else has a way. On that, a request is one
+packet: a verb and its arguments, with zeros between them. An answer begins with ``HEAD``. Each pair
+has a thread, so that a file that never answers keeps no other request waiting.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import argparse
 import contextlib
 import errno
 import os
+import re
 import socket
 import struct
 import sys
@@ -34,13 +36,25 @@ PACKET = 1 << 13
 """Bytes of an answer in one packet."""
 
 MOST = 128
-"""The most connections at once; the daemon waits for at most 32 files that do not answer."""
+"""The most pairs at once; the daemon waits for at most 32 files that do not answer."""
+
+STACK = 1 << 19
+"""Bytes of a thread's stack; its addresses count against the limit of ``stacks``."""
+
+M_ARENA_MAX = -8
+"""Of malloc.h."""
 
 BEAT = 5
 """The most seconds between two signs of life; systemd waits for a minute, as the units say."""
 
 PEER = struct.Struct("3i")
 """``struct ucred``: process, user and group of who connected."""
+
+SO_PEERPIDFD = 77
+"""Of asm-generic/socket.h, from Linux 6.5 on: a descriptor of the process that connected."""
+
+SUBGROUP = re.compile(r"^/\.\./\.\.(/[^/]+)/container$")
+"""The cgroup of another container of the pod, within which crun makes one more."""
 
 SECONDS = struct.Struct("@ll")
 """``struct timeval``."""
@@ -97,18 +111,98 @@ def serve(verbs: dict[str, Verb], connection: socket.socket) -> None:
                 return
 
 
+def pairs(verbs: dict[str, Verb], connection: socket.socket) -> None:
+    """Pass the daemon one end of a pair of sockets for each packet, until it hangs up."""
+    with connection, contextlib.suppress(OSError):
+        while connection.recv(1):
+            ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            with its:
+                start(serve, verbs, ours)
+                socket.send_fds(connection, [b"\0"], [its.fileno()])
+
+
+def start(target: Callable[..., None], verbs: dict[str, Verb], connection: socket.socket) -> None:
+    """Serve a connection in a thread, or close it where there are too many."""
+    try:
+        if threading.active_count() <= MOST:
+            threading.Thread(target=target, args=(verbs, connection), daemon=True).start()
+            return
+    except RuntimeError:  # no memory for a thread
+        pass
+    connection.close()
+
+
 def is_of(user: int, connection: socket.socket) -> bool:
     """Whether a user connected, as the kernel says."""
     peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size)
     return bool(PEER.unpack(peer)[1] == user)
 
 
-def listening(path: Path) -> socket.socket:
-    """A socket at a path, in place of one that is left from before. Raises ``OSError``."""
-    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+def cgroup_of(connection: socket.socket) -> str:
+    """The cgroup of the process that connected, which lives. Raises ``OSError``."""
+    peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size)
+    pid = f"{PEER.unpack(peer)[0]}"
+    try:
+        pidfd = connection.getsockopt(socket.SOL_SOCKET, SO_PEERPIDFD)
+    except OSError as error:
+        if error.errno != errno.ENOPROTOOPT:
+            raise
+        return content(f"/proc/{pid}/cgroup")
+    try:
+        found = content(f"/proc/{pid}/cgroup")
+        if f"\nPid:\t{pid}\n" not in content(f"/proc/self/fdinfo/{pidfd}"):
+            raise ProcessLookupError(errno.ESRCH, "who connected has ended")
+    finally:
+        os.close(pidfd)
+    return found
+
+
+def content(path: str) -> str:
+    """A short text of the kernel. Raises ``OSError``."""
+    with open(path, encoding="utf-8", errors="replace", newline="\n") as file:
+        return file.read(1 << 16)
+
+
+def is_beside(own: str, other: str) -> bool:
+    """Whether two texts of /proc/PID/cgroup are of the same unit, or of containers of one pod."""
+    return [_parent(line) for line in own.splitlines()] == [
+        _parent(line) for line in other.splitlines()
+    ]
+
+
+def _parent(line: str) -> str:
+    hierarchy, controllers, path = line.split(":", 2)
+    path = SUBGROUP.sub(r"/..\1", path)
+    above = "/.." if path == "/" else path.rpartition("/")[0]
+    return f"{hierarchy}:{controllers}:{above}"
+
+
+def is_daemon(user: int, unit: str, connection: socket.socket) -> bool:
+    """Whether the daemon connected: a user, in the cgroup of a unit or else beside our own.
+
+    Other processes of that user may reach a socket through /proc/PID/root of the daemon.
+    """
+    try:
+        if not is_of(user, connection):
+            return False
+        found = cgroup_of(connection)
+        if unit:
+            return bool(re.search(rf"^(?:0:|\d+:name=systemd):{re.escape(unit)}$", found, re.M))
+        return is_beside(content("/proc/self/cgroup"), found)
+    except (OSError, ValueError):
+        return False
+
+
+def listening(path: Path, user: int) -> socket.socket:
+    """A socket at a path for one user, in place of one from before. Raises ``OSError``."""
+    path.parent.mkdir(mode=0o711, parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    os.umask(0o177)
     listener.bind(str(path))
+    if user != os.geteuid():
+        os.chown(path, user, -1, follow_symlinks=False)
+    os.umask(0)  # the socket for clients is for anybody
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, SECONDS.pack(BEAT, 0))
     listener.listen(MOST)
     return listener
@@ -133,6 +227,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("work", choices=WORKS)
     parser.add_argument("--folder", type=Path, required=True, help="where its socket is to be")
     parser.add_argument("--user", type=int, default=os.geteuid(), help="who may ask, as a number")
+    parser.add_argument("--unit", default="", help="whose cgroup that is; else one beside its own")
     parser.add_argument("--rootfs", default="/", help="where the root of the node is mounted")
     parser.add_argument("--kubelet", default="", help="socket of the kubelet, on the node")
     parser.add_argument("--client", default="", help="socket for messages from gpunode.client")
@@ -145,10 +240,11 @@ def main(arguments: Sequence[str]) -> None:
         from gpunode.helper.check import is_well
 
         sys.exit(not is_well(path))
+    threading.stack_size(STACK)
+    capability.libc.mallopt(M_ARENA_MAX, 1)  # each other heap sets 64 MiB of addresses aside
     work = work_of(asked.work, asked.rootfs.rstrip("/"), asked.kubelet, asked.client)
-    os.umask(0)  # whoever is not the daemon's user is turned away below, and clients are anybody
     try:
-        listener = listening(path)
+        listener = listening(path, asked.user)
         alive = sign_of_life()
         capability.keep(work.capabilities)
         work.prepare()
@@ -165,10 +261,7 @@ def main(arguments: Sequence[str]) -> None:
         except OSError:  # no descriptor is left, or nobody came
             time.sleep(0.1)
             continue
-        if threading.active_count() > MOST or not is_of(asked.user, connection):
-            connection.close()
-            continue
-        try:
-            threading.Thread(target=serve, args=(verbs, connection), daemon=True).start()
-        except RuntimeError:  # no memory for a thread
+        if is_daemon(asked.user, asked.unit, connection):
+            start(pairs, verbs, connection)
+        else:
             connection.close()

@@ -25,8 +25,9 @@ from gpunode.helper.inside import opened, process
 LARGEST = 4 << 20
 """Bytes that py-spy may print."""
 
-MEMORY = 1 << 30
-"""Bytes that py-spy may take: a process can lie about how much there is to read."""
+MEMORY = 160 << 20
+"""Bytes of addresses that py-spy may take, as may the helper itself: a process can lie about how
+much there is to read. The unit and the container have 256 MiB for both."""
 
 RUNS = (
     *("arch_prctl", "dup2", "dup3", "execve", "fcntl", "kill", "open", "pipe2", "poll", "ppoll"),
@@ -118,11 +119,13 @@ def _said(name: str, command: list[str], longest: float) -> bytes:
             if not (part := os.read(out, 1 << 16)):
                 break
             content += part
-        status = _ended(child, until)
+        status = _ended(child, 0.0 if len(content) > LARGEST else until)
     finally:
         os.close(out)
     if child in left:
         raise OSError(errno.EDEADLK, f"{name} does not come back from it")
+    if len(content) > LARGEST:
+        raise OSError(errno.EFBIG, f"{name} prints more than {LARGEST >> 20} MiB")
     if status is None:
         raise OSError(errno.ETIMEDOUT, f"{name} did not end within {longest:g} s")
     if status:

@@ -107,6 +107,11 @@ class Pauses:
             self._again = now + self._pause
 
 
+def of_tenant(holder: Holder) -> tuple[str]:
+    """Whose a process is, for ``bounded``."""
+    return (holder.budget(),)
+
+
 class Sign:
     """Something that is looked for until it is seen, and then stays."""
 
@@ -152,6 +157,7 @@ class Holder:
         # What does not change, empty before it could be read.
         self._environment: list[dict[str, str]] = []
         self._cgroup: list[cgroup.CgroupOwner] = []
+        self._budget = ""
         self._strange: list[str] = []
         self._ids: list[tuple[list[str], list[str]]] = []
         self._namespaces: dict[str, list[str]] = {"net": [], "pid": []}
@@ -207,6 +213,16 @@ class Holder:
     def cgroup(self) -> cgroup.CgroupOwner:
         """Whose it is by its cgroup. Raises ``OSError``."""
         return self._once(self._cgroup, lambda: _whose(self.node, self.pid))
+
+    def budget(self) -> str:
+        """To whom counts what is read of it: ``cgroup.budget``; empty if that cannot be read."""
+        try:
+            if not self._budget:
+                text = self.node.read_text(f"/proc/{self.pid}/cgroup")
+                self._budget = cgroup.budget(text, self.users()[1])
+        except (OSError, IndexError):
+            return ""
+        return self._budget
 
     def strange_container(self) -> str:
         """The shape of its cgroup's path if it looks like that of a container and names none.

@@ -9,8 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import re
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import ClassVar, NamedTuple
 
@@ -268,8 +267,15 @@ class Filesystems:
 
     def _look(self, mounts: list[Mount]) -> None:
         """Choose the filesystems to watch."""
-        of_root, of_users = by_owner(watched(self.node, mounts))
-        of_users, left = bounded(of_users, MORE_MOUNTS, MOST_OF_USERS, "filesystems of users")
+        all_of_them = watched(self.node, mounts).items()
+        of_root = [one for one in all_of_them if one[1].of_root]
+        of_users, left = bounded(
+            (one for one in all_of_them if not one[1].of_root),
+            MORE_MOUNTS,
+            MOST_OF_USERS,
+            "filesystems of users",
+            whose=lambda one: (one[1].user,),
+        )
         found, left_out = bounded((*of_root, *of_users), MORE_MOUNTS, MOST_THREADS, "filesystems")
         self._unwatched.found = (*left, *left_out, *unknown(self.node, mounts))
         known, self._sources = self._sources, {}
@@ -316,20 +322,6 @@ def volume_of_pods(node: Node, mount: Mount) -> str | None:
     be waited for, and the true volume lose its name.
     """
     return volume(node, mount.point, mount.source) if mount.of_root else None
-
-
-def by_owner(
-    found: Mapping[str, Mount],
-) -> tuple[list[tuple[str, Mount]], list[tuple[str, Mount]]]:
-    """The filesystems that root has mounted, and those of other users, one of each in turn."""
-    turns: Counter[str] = Counter()
-    of_users: list[tuple[int, tuple[str, Mount]]] = []
-    for name, mount in found.items():
-        if not mount.of_root:
-            turns[mount.user] += 1
-            of_users.append((turns[mount.user], (name, mount)))
-    of_users.sort(key=lambda one: one[0])
-    return [one for one in found.items() if one[1].of_root], [one for _, one in of_users]
 
 
 def holds_data(mount: Mount, of_pods: bool = False) -> bool:

@@ -7,20 +7,23 @@ that hangs only after ten.
 
 from __future__ import annotations
 
+import errno
 import gzip
 import logging
 import re
+import threading
 import time as clocks
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from gpunode import __version__
 from gpunode.config.daemon import IncidentSettings
 from gpunode.gpu import GPU
 from gpunode.holders.owner import Started
-from gpunode.incidents.folder import Folder, incidents
+from gpunode.incidents.folder import Folder, age, incidents
 from gpunode.incidents.history import GpuHistory, History
 from gpunode.incidents.incident import (
     KINDS,
@@ -43,7 +46,8 @@ from gpunode.node.endings import in_words
 from gpunode.node.node import Node
 from gpunode.node.rolling_tape import CHUNK, MOST_LAST, RollingTape, without_code
 from gpunode.node.tape import RecordingNode
-from gpunode.source import MORE_PROCESSES, Reading, Readings, limit
+from gpunode.source import MORE_PROCESSES, Reading, Readings, bounded, limit
+from gpunode.unread import Unread
 from gpunode.verdict.case import WaitedFor
 from gpunode.verdict.causes import CAUSES
 from gpunode.verdict.facts import At
@@ -84,6 +88,12 @@ DRAWN = 900.0
 
 KEPT_EVERY, TAPED_EVERY = 10.0, 60.0
 """Seconds between two versions of an incident that goes on, and of its tape."""
+
+FOLDER_WAIT = 5.0
+"""Seconds for the folder to answer at the start; later, what it has is taken when it does."""
+
+RESUMED = 600.0
+"""Seconds after which an incident that was cut short does not go on: its daemon was off."""
 
 MOST_OPEN = 8
 """Incidents that go on at a time."""
@@ -200,13 +210,11 @@ class BlackBox:
         self.kept: tuple[Kept, ...] = ()
         """The latest first. It is replaced, never changed: requests read it."""
 
+        self._cut_short: list[Incident] = []
+        """Those that went on when a daemon ended a moment ago, and may go on."""
+
         if settings.folder is not None:
-            try:
-                self.folder = Folder(settings.folder, settings.folder_bytes)
-                self._load(self.folder)
-            except OSError as error:
-                why = error.strerror or error
-                raise UsageError(f"incident.folder: {settings.folder}: {why}") from error
+            self._open_folder(settings.folder, settings.folder_bytes)
         self._signs = Signs()
         self._watched: list[OpenIncident] = []
         self._pending: dict[tuple[Kind, frozenset[At]], tuple[float, float, float]] = {}
@@ -225,8 +233,34 @@ class BlackBox:
         self._unwritten = 0
         self._complaint = ""
         self._left_out = 0
-        self._without = 0
-        """Processes on GPUs that the last look left out."""
+        self._crowd: tuple[Unread, ...] = ()
+        """The processes on GPUs that the last look left out."""
+
+    def _open_folder(self, path: Path, most_bytes: int) -> None:
+        """Raises ``UsageError``; one that cannot be written to, or does not answer, is told."""
+        failed: list[OSError] = []
+
+        def opened() -> None:
+            try:
+                folder = Folder(path, most_bytes)
+                kept, cut_short = _loaded(folder)
+            except OSError as error:
+                failed.append(error)
+            else:
+                self._cut_short = cut_short
+                self.kept = self.kept or kept
+                self.folder = folder
+
+        thread = threading.Thread(target=opened, name="incident_folder", daemon=True)
+        thread.start()
+        thread.join(FOLDER_WAIT)
+        why = "it does not answer" if thread.is_alive() else ""
+        for error in failed:
+            why = error.strerror or str(error)
+            if error.errno not in (errno.EROFS, errno.EIO, errno.ESTALE):
+                raise UsageError(f"incident.folder: {path}: {why}") from error
+        if why:
+            log.error("incidents are kept in memory alone: incident.folder: %s: %s", path, why)
 
     def find(self, incident: str) -> Kept | None:
         """An incident by its ID."""
@@ -259,7 +293,7 @@ class BlackBox:
                 if self._left_out > left_out
                 else []
             ),
-            *([MORE_PROCESSES.seen("on all GPUs", self._without)] if self._without else []),
+            *self._crowd,
         ]
         return Reading(tuple(self._samples()), self, tuple(unread))
 
@@ -315,23 +349,25 @@ class BlackBox:
         """Note which processes came to GPUs and which are gone."""
         before = self._processes
         found: dict[tuple[str, int, float], OnGpu] = {}
-        self._without = 0
         self._ended_well.clear()
-        for (gpu, _), processes in on.items():
-            for process in processes:
-                key = gpu, process.pid, process.start
-                if len(found) >= MOST_PROCESSES:
-                    self._without += 1
-                else:
-                    known = (before or {}).get(key)
-                    found[key] = known or OnGpu(
-                        gpu,
-                        process.pid,
-                        process.start,
-                        process.rank,
-                        clean(process.owner.in_short()),
-                        time,
-                    )
+        there = [(gpu, process) for (gpu, _), processes in on.items() for process in processes]
+        kept, self._crowd = bounded(
+            there,
+            MORE_PROCESSES,
+            MOST_PROCESSES,
+            "processes on all GPUs",
+            whose=lambda one: (one[1].owner.in_short(), one[0]),
+        )
+        for gpu, process in kept:
+            key = gpu, process.pid, process.start
+            found[key] = (before or {}).get(key) or OnGpu(
+                gpu,
+                process.pid,
+                process.start,
+                process.rank,
+                clean(process.owner.in_short()),
+                time,
+            )
         read = {gpu for gpu, _ in on}
         silent = {key: one for key, one in (before or {}).items() if one.gpu not in read}
         found |= {key: one for key, one in silent.items() if not self._has_ended(one)}
@@ -345,8 +381,9 @@ class BlackBox:
                     self.node.ended(one.pid, one.start)
             if before is not None and key not in before:
                 yield _moment(time, "process", f"{_named(one)} came to GPU {one.gpu}", (one.gpu,))
+        left_out = {(gpu, one.pid, one.start) for gpu, one in there} - found.keys()
         for key, one in (before or {}).items():
-            if key not in found:
+            if key not in found and key not in left_out:
                 gone = replace(one, gone=time, end=self._end(one, time))
                 if self._statuses.pop((one.pid, one.start), None) == 0:
                     self._ended_well.add((one.pid, one.start))
@@ -400,7 +437,8 @@ class BlackBox:
         for one in self._watched:
             if one.complete and not (sign.lasts and sign.kind == one.kind):
                 continue
-            if not (one.gpus and sign.gpus) or one.gpus & sign.gpus:
+            # A kill for memory somewhere on the node says nothing of a job that hangs.
+            if one.gpus & sign.gpus or (one.kind == sign.kind and not (one.gpus and sign.gpus)):
                 anew = now - one.seen >= OVER or (one.kind, sign.kind) == ("slow", "stall")
                 one.seen = now
                 one.gpus |= sign.gpus
@@ -416,12 +454,17 @@ class BlackBox:
                     one.waits = waits or one.waits
                     one.sign, one.finding, one.found = sign, sign.finding, time
                 return False
-        if len(self._open) >= MOST_OPEN:
+        owners = owners_of(node, sign.gpus)
+        if len(self._open) >= MOST_OPEN and not self._makes_way(owners):
             return True
         since, began, _ = self._pending.get((sign.kind, sign.gpus), (now, time, now))
-        first = next(iter(labels_of(node, sign.gpus)), "")
+        labels = labels_of(node, sign.gpus)
+        before = self._goes_on(sign.kind, labels)
+        if before is not None:
+            began = before.brief.began
+            since = now - max(0.0, time - began)
         one = OpenIncident(
-            self._new_id(began, sign.kind, first),
+            before.brief.id if before else self._new_id(began, sign.kind, next(iter(labels), "")),
             sign.kind,
             began,
             since,
@@ -430,18 +473,41 @@ class BlackBox:
             set(sign.gpus),
             sign.finding,
             time,
+            owners,
             figures=node.figures,
             moments=[moment for moment in self._moments if moment.time >= began - BEFORE],
         )
+        if before is not None:
+            one.moments[:0] = before.moments
+            one.looks = {(look.pid, look.time): look for look in before.looks}
+            one.processes = {(p.gpu, p.pid, p.start): p for p in before.processes}
         if not sign.lasts:
             one.note(_moment(time, "finding", sign.title, labels_of(node, sign.gpus)))
         for key, process in (self._processes or {}).items():
             if any(gpu == process.gpu for gpu, _ in one.gpus) or not one.gpus:
                 one.notice(key, process)
         self._watched.append(one)
-        self._count[sign.kind] += 1
-        log.warning("incident %s begins: %s", one.id, sign.title)
+        self._count[sign.kind] += before is None
+        log.warning("incident %s %s: %s", one.id, "goes on" if before else "begins", sign.title)
         return False
+
+    def _goes_on(self, kind: Kind, labels: tuple[str, ...]) -> Incident | None:
+        """The incident of these GPUs that a daemon saw which has ended; it goes on once."""
+        for one in self._cut_short:
+            if one.brief.kind == kind and {*one.brief.gpus} & {*labels}:
+                self._cut_short.remove(one)
+                return one
+        return None
+
+    def _makes_way(self, owners: tuple[str, ...]) -> bool:
+        """Let the latest incident of whom most go on be complete, if these owners have fewer."""
+        goes_on = Counter(one.owners for one in self._open)
+        crowd, most = goes_on.most_common(1)[0]
+        if goes_on[owners] + 1 >= most:
+            return False
+        latest = max((one for one in self._open if one.owners == crowd), key=lambda one: one.moment)
+        latest.complete = True
+        return True
 
     def _new_id(self, began: float, kind: Kind, first: str) -> str:
         """An ID that no incident has."""
@@ -516,7 +582,8 @@ class BlackBox:
     def _remember(self, kept: Kept) -> None:
         """Keep the latest in memory: tapes make way first, then the oldest incidents."""
         others = [one for one in self.kept if one.brief.id != kept.brief.id]
-        ordered = sorted((kept, *others), key=lambda one: one.brief.id, reverse=True)
+        now = self.node.clock.time()
+        ordered = sorted((kept, *others), key=lambda one: age(one.brief.id, now), reverse=True)
         while sum(one.size for one in ordered) > MOST_OF_INCIDENTS:
             taped = [place for place, one in enumerate(ordered) if one.tape]
             if len(ordered) > 1 and taped:
@@ -526,25 +593,6 @@ class BlackBox:
             else:
                 ordered.pop()
         self.kept = tuple(ordered)
-
-    def _load(self, folder: Folder) -> None:
-        """Remember the latest incidents of the folder; one that was cut short is complete now."""
-        size = 0
-        found = []
-        for incident, packed, tape in incidents(folder):
-            if not incident.brief.complete:
-                brief = replace(incident.brief, complete=True)
-                incident = replace(incident, brief=brief)
-                packed = gzip.compress(as_json(incident), 1, mtime=0)
-            if size + len(packed) > MOST_OF_INCIDENTS:
-                break
-            if size + len(packed) + len(tape) > MOST_OF_INCIDENTS:
-                tape = b""
-            if not tape:
-                incident = without_tape(incident)
-            size += len(packed) + len(tape)
-            found.append(Kept(incident.brief, packed, tape))
-        self.kept = tuple(found)
 
     def _incident(
         self, one: OpenIncident, readings: Readings, node: NodeStatus, tape: int
@@ -586,6 +634,31 @@ class BlackBox:
             one.left_out,
             round(one.found, 1),
         )
+
+
+def _loaded(folder: Folder) -> tuple[tuple[Kept, ...], list[Incident]]:
+    """The latest incidents of a folder, and those that were cut short, which are complete now.
+
+    Raises ``OSError``.
+    """
+    size = 0
+    found, cut_short = [], []
+    for incident, packed, tape in incidents(folder):
+        if not incident.brief.complete:
+            if clocks.time() - folder.written(incident.brief.id) < RESUMED:
+                cut_short.append(incident)
+            brief = replace(incident.brief, complete=True)
+            incident = replace(incident, brief=brief)
+            packed = gzip.compress(as_json(incident), 1, mtime=0)
+        if size + len(packed) > MOST_OF_INCIDENTS:
+            break
+        if size + len(packed) + len(tape) > MOST_OF_INCIDENTS:
+            tape = b""
+        if not tape:
+            incident = without_tape(incident)
+        size += len(packed) + len(tape)
+        found.append(Kept(incident.brief, packed, tape))
+    return tuple(found), cut_short
 
 
 def _waits(gpus: Collection[At], node: NodeStatus) -> tuple[WaitedFor, ...]:

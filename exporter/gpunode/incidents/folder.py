@@ -47,10 +47,14 @@ class Folder:
         if os.fstat(self._at).st_uid != os.geteuid():
             os.close(self._at)
             raise PermissionError(errno.EPERM, "it belongs to another user", str(path))
-        os.fchmod(self._at, 0o700)
-        for name in os.listdir(self._at):
-            if name.startswith(".") and name.endswith(FRESH):  # of a daemon that was killed
-                self._remove(name)
+        try:
+            os.fchmod(self._at, 0o700)
+            for name in os.listdir(self._at):
+                if name.startswith(".") and name.endswith(FRESH):  # of a daemon that was killed
+                    self._remove(name)
+        except OSError as error:
+            if error.errno != errno.EROFS:  # each incident says that it cannot be written
+                raise
 
     def write(self, name: str, incident: bytes, tape: bytes) -> None:
         """Keep an incident, of which both are compressed already. Raises ``OSError``.
@@ -78,10 +82,13 @@ class Folder:
         One that goes on is written again and again: else its daemon has ended, and it is complete.
         """
         found = parse(unpacked(self.packed(name), LARGEST))
-        written = os.stat(f"{name}{INCIDENT}", dir_fd=self._at, follow_symlinks=False).st_mtime
-        if found.brief.complete or time.time() - written < CUT_SHORT:
+        if found.brief.complete or time.time() - self.written(name) < CUT_SHORT:
             return found
         return replace(found, brief=replace(found.brief, complete=True))
+
+    def written(self, name: str) -> float:
+        """When an incident was written last, in seconds since the epoch. Raises ``OSError``."""
+        return os.stat(f"{name}{INCIDENT}", dir_fd=self._at, follow_symlinks=False).st_mtime
 
     def packed(self, name: str) -> bytes:
         """An incident as it is in its file. Raises ``OSError``."""
@@ -103,7 +110,7 @@ class Folder:
                 with contextlib.suppress(FileNotFoundError):
                     size = os.stat(file, dir_fd=self._at, follow_symlinks=False).st_size
                     sizes[name] = sizes.get(name, 0) + size
-        return sorted(sizes.items())
+        return sorted(sizes.items(), key=lambda one: age(one[0], time.time()))
 
     def _make_room(self, name: str, size: int) -> None:
         """Remove the oldest incidents until a new version of one fits."""
@@ -148,6 +155,11 @@ class Folder:
         if len(data) > LARGEST_FILE:
             raise OSError(errno.EFBIG, "too large", name)
         return data
+
+
+def age(name: str, now: float) -> tuple[bool, str]:
+    """By what incidents are sorted, the oldest first: one of the future had a clock ahead."""
+    return name <= time.strftime("%Y%m%dT%H%M%SZ~", time.gmtime(now)), name
 
 
 def unpacked(data: bytes, longest: int) -> bytes:

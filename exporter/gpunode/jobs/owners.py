@@ -17,7 +17,7 @@ from gpunode.config.daemon import Settings
 from gpunode.driver.driver import Gpu, Process, known
 from gpunode.gpu import GPU
 from gpunode.holders.census import Census
-from gpunode.holders.holder import Holder, Role
+from gpunode.holders.holder import Holder, Role, of_tenant
 from gpunode.holders.owner import Owner, Started, among, started
 from gpunode.holders.pods import Pods
 from gpunode.holders.slurm import FOLDER, SLUID_ONLY, SlurmJobs
@@ -155,7 +155,10 @@ class GpuOwners:
     def read(self) -> Reading:
         look = self.census.look(self.gpu)
         holders, left_out = bounded(
-            look.holders if look is not None else (), MORE_PROCESSES, of="processes on a GPU"
+            look.holders if look is not None else (),
+            MORE_PROCESSES,
+            of="processes on a GPU",
+            whose=of_tenant,
         )
         pids = {holder.pid for holder in holders}
         processes = {p.pid: p for p in look.processes if p.pid in pids} if look is not None else {}
@@ -166,8 +169,10 @@ class GpuOwners:
         # Who only draws, as root's display server does, has not been given the GPU.
         drawing = pids - {holder.pid for holder in look.computing} if look is not None else set()
         owning = [each for pid, each in found.items() if pid not in drawing]
-        chosen = {setting for each in found.values() for setting in each.nccl.items()}
-        settings, without = bounded(sorted(chosen), MORE_SETTINGS)
+        chosen = {one: each.owner for each in found.values() for one in each.nccl.items()}
+        settings, without = bounded(
+            sorted(chosen), MORE_SETTINGS, whose=lambda one: (chosen[one].in_short(),)
+        )
         pods = self.pods.holders(self.gpu.identity)
         more: tuple[Unread, ...] = ()
         if pods is not None:
@@ -255,7 +260,10 @@ class ProcessRoles:
     def read(self) -> Reading:
         look = self.census.look(self.gpu)
         holders, left_out = bounded(
-            look.holders if look is not None else (), MORE_PROCESSES, of="processes on a GPU"
+            look.holders if look is not None else (),
+            MORE_PROCESSES,
+            of="processes on a GPU",
+            whose=of_tenant,
         )
         roles = RolesDetail(tuple(holder.role() for holder in holders))
         unseen = sum(bool(holder.unseen) for holder in holders)

@@ -1,7 +1,7 @@
 """What the processes on each GPU run: PyTorch, NCCL, CUDA, and the image of their container.
 
-The kernel tells which libraries a process has mapped. Their versions are in the names of the files,
-or in files beside them, which are the tenant's: what is read there is nothing but a version.
+The kernel tells which libraries a process has mapped. Their versions are in the names of the files.
+PyTorch's is in a file beside it, which is the tenant's: what is read there is only a version.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import astuple, dataclass, replace
 
 from gpunode.driver.driver import Identity
 from gpunode.gpu import GPU
-from gpunode.holders.holder import Holder, Pauses
+from gpunode.holders.holder import Holder, Pauses, of_tenant
 from gpunode.metric import Metric, Sample
 from gpunode.node.node import Clock, Image
 from gpunode.source import bounded, limit
@@ -39,8 +39,6 @@ IN_NAME = re.compile(r"/lib(?P<name>nccl|cudart)\.so\.(?P<version>\d+\.\d+(?:\.\
 """A library whose file has its whole version, as installed by a system."""
 
 TORCH = re.compile(r"(?P<folder>.*/torch)/lib/libtorch_\w+\.so$")
-NCCL = re.compile(r"(?P<folder>.*)/lib/libnccl\.so[\d.]*$")
-
 IN_TORCH = re.compile(
     r"^(__version__ = ['\"][0-9][\w.+-]{0,63}['\"]"
     r"|cuda(?:: [\w\[\] |]{1,32})? = ['\"][0-9]{1,3}\.[0-9]{1,3}['\"])$",
@@ -48,10 +46,6 @@ IN_TORCH = re.compile(
 )
 """What is kept of torch/version.py, which PyTorch's build writes:
 https://github.com/pytorch/pytorch/blob/main/tools/generate_torch_version.py"""
-
-IN_NCCL = re.compile(r"^#define (NCCL_(?:MAJOR|MINOR|PATCH) [0-9]{1,4})$", re.MULTILINE)
-"""What is kept of NCCL's header, which its wheel has beside the library:
-https://github.com/NVIDIA/nccl/blob/master/src/nccl.h.in"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +72,11 @@ class RunningVersions:
         # Of a process without a start, nobody could tell whether it is still the same.
         certain = [holder for holder in holders if holder.start is not None]
         self._known = {holder: self._look(holder) for holder in certain}
-        found = {versions for versions, _ in self._known.values()} - {Versions()}
-        kept, left_out = bounded(sorted(found, key=astuple), MORE_VERSIONS, MOST)
+        found = {versions: holder for holder, (versions, _) in self._known.items()}
+        found.pop(Versions(), None)
+        kept, left_out = bounded(
+            sorted(found, key=astuple), MORE_VERSIONS, MOST, whose=lambda one: of_tenant(found[one])
+        )
         return tuple(Sample(INFO, (*self.labels, *astuple(one)), 1.0) for one in kept), left_out
 
     def _look(self, holder: Holder) -> tuple[Versions, Pauses]:
@@ -115,11 +112,9 @@ def libraries_of(holder: Holder) -> Iterator[tuple[str, str]]:
     for path in paths:
         if named := IN_NAME.search(path):
             yield "cuda" if named["name"] == "cudart" else "nccl", named["version"]
-        elif found := NCCL.match(path):
-            yield from parse_nccl(_kept(holder, f"{found['folder']}/include/nccl.h", IN_NCCL))
     folders = dict.fromkeys(found["folder"] for path in paths if (found := TORCH.match(path)))
     for folder in list(folders)[:1]:
-        yield from parse_torch(_kept(holder, f"{folder}/version.py", IN_TORCH))
+        yield from parse_torch(_kept(holder, f"{folder}/version.py"))
 
 
 def parse_torch(lines: list[str]) -> Iterator[tuple[str, str]]:
@@ -129,18 +124,10 @@ def parse_torch(lines: list[str]) -> Iterator[tuple[str, str]]:
         yield "torch" if name == "__version__" else "cuda", value.strip("'\"")
 
 
-def parse_nccl(lines: list[str]) -> Iterator[tuple[str, str]]:
-    """The version in what is kept of NCCL's header, if all of it is there."""
-    found = {name: number for name, _, number in (line.partition(" ") for line in lines)}
-    parts = [found.get(f"NCCL_{part}", "") for part in ("MAJOR", "MINOR", "PATCH")]
-    if all(parts):
-        yield "nccl", ".".join(parts)
-
-
-def _kept(holder: Holder, path: str, pattern: re.Pattern[str]) -> list[str]:
-    """What is kept of a file in the root of a process; nothing if it cannot be read."""
+def _kept(holder: Holder, path: str) -> list[str]:
+    """What is kept of torch/version.py in the root of a process; nothing if it cannot be read."""
     inside = f"/proc/{holder.pid}/root{path}"
     try:
-        return holder.ask(lambda: holder.node.lines(inside, 0, pattern)).kept[:8]
+        return holder.ask(lambda: holder.node.lines(inside, 0, IN_TORCH)).kept[:8]
     except OSError:
         return []

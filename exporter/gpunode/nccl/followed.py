@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 from gpunode.driver.driver import Gpu
 from gpunode.holders.census import Census
-from gpunode.holders.holder import Holder
+from gpunode.holders.holder import Holder, of_tenant
 from gpunode.source import MORE_PROCESSES, bounded
 from gpunode.unread import Unknown, Unread
 
@@ -48,7 +48,7 @@ class Followed(Generic[T]):
         """The files that could be read now, with what they have gained, and what was left out."""
         look = self.census.look(self.gpu)
         known = [holder for holder in look.holders if holder.start is not None] if look else []
-        holders, left_out = bounded(known, MORE_PROCESSES, of="processes on a GPU")
+        holders, left_out = bounded(known, MORE_PROCESSES, of="processes on a GPU", whose=of_tenant)
         self._files = {holder: file for holder, file in self._files.items() if holder in holders}
         read: dict[Holder, T] = {}
         unanswered = 0

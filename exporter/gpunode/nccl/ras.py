@@ -38,7 +38,7 @@ from gpunode.metric import Metric
 from gpunode.nccl import log
 from gpunode.nccl.ras_answer import BEHIND, NAMED, Answer, Asked, Rank, read_json, read_text
 from gpunode.node.node import NoDescriptors
-from gpunode.source import Reading, bounded, limit
+from gpunode.source import Reading, bounded, in_turns, limit
 from gpunode.unread import Unread
 
 COMMUNICATORS = Metric(
@@ -235,8 +235,12 @@ class NcclRas:
         now = self.node.clock.monotonic()
         places = self._places()
         services = {key: self._services.get(key) or Service(now) for key in places}
-        turns = _in_turns(places, lambda key: services[key].since)
-        known, left_out = bounded(turns, MORE_SERVICES, SERVICES)
+        known, left_out = bounded(
+            sorted(places, key=lambda key: services[key].since),
+            MORE_SERVICES,
+            SERVICES,
+            whose=lambda key: _whose(key, places[key]),
+        )
         self._services = {key: services[key] for key in known}
         for service in self._services.values():
             if now > service.good_until:
@@ -485,19 +489,14 @@ class NcclRas:
 
 
 def _in_turns(places: dict[Key, ServiceProcesses], when: Callable[[Key], Any]) -> list[Key]:
-    """Services by when something was, such that every GPU has its turn before any has a second.
+    """Services by when something was; the owners, and then the GPUs of each, take turns."""
+    owned = ((_whose(key, places[key]), key) for key in sorted(places, key=when))
+    return [key for _, key in in_turns(owned)]
 
-    So nobody crowds out the service of a GPU without a process on that GPU.
-    """
-    on: dict[str, list[Key]] = {}
-    for key in sorted(places, key=when):
-        for uuid in {i.uuid for found in places[key].gpus.values() for i in found}:
-            on.setdefault(uuid, []).append(key)
-    turns: dict[Key, int] = {}
-    for keys in on.values():
-        for turn, key in enumerate(keys):
-            turns[key] = min(turn, turns.get(key, turn))
-    return sorted(turns, key=lambda key: (turns[key], when(key)))
+
+def _whose(key: Key, found: ServiceProcesses) -> tuple[str, str]:
+    """Whose a service is, and a GPU of his, for ``bounded``."""
+    return str(key.owner), min((i.uuid for gpus in found.gpus.values() for i in gpus), default="")
 
 
 def _addresses(holder: Holder) -> set[str] | None:

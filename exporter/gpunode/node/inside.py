@@ -167,7 +167,7 @@ class Inside:
         self.read(path, partial(_beginning, self.rootfs + path))
 
     def _in_root(self, path: str, verb: str, *arguments: str) -> bytes:
-        process = f"{self.rootfs}{place(path)['process']}"
+        process = f"{self.rootfs}/proc/{place(path)['pid']}"
         read = partial(self._privileged.read, verb, *arguments)
         return self._roots.ask(partial(_owner, process), path, read)
 

@@ -1,8 +1,9 @@
 """Reads what this process may not, through the helpers of the node (``gpunode.helper``).
 
-A thread that waits for a helper has its connection for itself: one answer that never comes keeps no
-other waiting. A helper that is gone or stands still costs what is asked of it, and soon only little
-time; once it is back, it is asked again.
+A thread that waits for a helper has a pair of sockets for itself, of which the helper passed it
+one end over the one connection that there is: an answer that never comes keeps no other waiting,
+and no flood of others takes the daemon's place. A helper that is gone or stands still costs what is
+asked of it, and soon only little time; once it is back, it is asked again.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import errno
 import math
 import os
 import socket
+import struct
 import threading
 import time
 from dataclasses import dataclass, field
@@ -31,11 +33,13 @@ AGAIN = 10.0
 LONGEST_ANSWER = 2 * LARGEST
 """Bytes; no file that is read has more than half as many."""
 
+DESCRIPTOR = struct.Struct("@i")
+
 MOST_PASSED = 2
 """Descriptors in an answer; the kernel closes others."""
 
 MOST_IDLE = 8
-"""Connections that are kept for the next who ask."""
+"""Pairs that are kept for the next who ask."""
 
 KUBELET_WAIT = 5.0
 """Seconds for a kubelet to accept a connection."""
@@ -55,6 +59,9 @@ class Helper:
 
     path: str
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _passes: socket.socket | None = None
+    """Where the helper passes pairs."""
+
     _idle: list[socket.socket] = field(default_factory=list)
     _silent_until: float = 0.0
 
@@ -67,7 +74,7 @@ class Helper:
             raise self._gone("it did not answer a moment ago")
         request = os.fsencode("\0".join((verb, *arguments)))
         while True:
-            connection, fresh = self._connected()
+            connection, fresh = self._pair()
             until = math.inf if _is_of_tenant(verb, *arguments) else time.monotonic() + WAIT
             try:
                 _wait(connection, until)
@@ -76,8 +83,7 @@ class Helper:
                 break
             except TimeoutError as error:
                 connection.close()
-                self._silent_until = time.monotonic() + AGAIN
-                raise self._gone(f"no answer within {WAIT:g} s") from error
+                raise self._silent() from error
             except OSError as error:
                 connection.close()
                 if fresh:
@@ -90,21 +96,45 @@ class Helper:
             raise OSError(number, os.fsdecode(content), *arguments[:1])
         return content, passed
 
-    def _connected(self) -> tuple[socket.socket, bool]:
-        """A connection, and whether it is a new one: others may have ended with the helper."""
+    def _pair(self) -> tuple[socket.socket, bool]:
+        """Our end of a pair, and whether it is a new one: others may have ended with the helper."""
         with self._lock:
             if self._idle:
                 return self._idle.pop(), False
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        try:
-            connection.settimeout(WAIT)
-            connection.connect(self.path)
-            if not any(is_of(user, connection) for user in {0, os.geteuid()}):
+            try:
+                try:
+                    return self._passed(), True
+                except (BrokenPipeError, ConnectionResetError):  # of a helper that has ended
+                    self._hang_up()
+                    return self._passed(), True
+            except TimeoutError as error:
+                self._hang_up()
+                raise self._silent() from error
+            except OSError as error:
+                self._hang_up()
+                raise self._gone(error.strerror or str(error)) from error
+
+    def _passed(self) -> socket.socket:
+        """The end of a pair that the helper passes. Raises ``OSError``."""
+        if self._passes is None:
+            self._passes = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            self._passes.settimeout(WAIT)
+            self._passes.connect(self.path)
+            if not any(is_of(user, self._passes) for user in {0, os.geteuid()}):
                 raise PermissionError(errno.EPERM, "another user answers in its place")
-        except OSError as error:
-            connection.close()
-            raise self._gone(error.strerror or str(error)) from error
-        return connection, True
+        self._passes.send(b"\0")
+        packet, passed = _taken(self._passes, 1)
+        if not packet:
+            raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
+        if len(passed) != 1:
+            _close(passed)
+            raise OSError(errno.EPROTO, "it says what no helper does")
+        return socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, passed[0])
+
+    def _hang_up(self) -> None:
+        if self._passes is not None:
+            self._passes.close()
+            self._passes = None
 
     def _keep(self, connection: socket.socket) -> None:
         with self._lock:
@@ -112,6 +142,10 @@ class Helper:
                 self._idle.append(connection)
                 return
         connection.close()
+
+    def _silent(self) -> OSError:
+        self._silent_until = time.monotonic() + AGAIN
+        return self._gone(f"no answer within {WAIT:g} s")
 
     def _gone(self, why: str) -> OSError:
         """Not any of the errors that say something about what was asked for."""
@@ -135,9 +169,7 @@ def _received(connection: socket.socket, until: float, passes: int) -> tuple[int
 
     One that somebody has taken over may say anything, and may answer in place of the others.
     """
-    packet, passed, _, _ = socket.recv_fds(
-        connection, HEAD.size + PACKET, MOST_PASSED, socket.MSG_CMSG_CLOEXEC
-    )
+    packet, passed = _taken(connection, HEAD.size + PACKET)
     try:
         if not packet:
             raise OSError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
@@ -151,10 +183,29 @@ def _received(connection: socket.socket, until: float, passes: int) -> tuple[int
                 raise OSError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
             content += packet
     except OSError:
-        for one in passed:
-            os.close(one)
+        _close(passed)
         raise
-    return number, bytes(content), list(passed)
+    return number, bytes(content), passed
+
+
+def _taken(connection: socket.socket, size: int) -> tuple[bytes, list[int]]:
+    """A packet, and the descriptors in it, which no program inherits.
+
+    ``socket.recv_fds`` does not pass its flags on.
+    """
+    room = socket.CMSG_LEN(MOST_PASSED * DESCRIPTOR.size)
+    packet, messages, _, _ = connection.recvmsg(size, room, socket.MSG_CMSG_CLOEXEC)
+    passed = b"".join(
+        data[: len(data) - len(data) % DESCRIPTOR.size]
+        for level, kind, data in messages
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS)
+    )
+    return packet, [one for (one,) in DESCRIPTOR.iter_unpack(passed)]
+
+
+def _close(passed: list[int]) -> None:
+    for one in passed:
+        os.close(one)
 
 
 class Privileged:

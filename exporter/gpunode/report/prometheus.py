@@ -32,6 +32,9 @@ answers, stays bounded."""
 LARGEST_ANSWER = 256 << 20
 """Bytes of an answer from which on less is asked for at a time."""
 
+LARGEST_VALUE = 1e30
+"""A figure beyond it is none that is measured, and sums of such have no value."""
+
 ATTEMPTS = 4
 LONGEST_LINE = 300
 
@@ -54,6 +57,9 @@ class Moments:
 
     def __len__(self) -> int:
         return max(0, (self.last - self.first) // self.step + 1)
+
+    def __contains__(self, at: float) -> bool:
+        return self.first <= at <= self.last and (at - self.first) % self.step == 0
 
     def pieces(self, most: int) -> Iterator[Moments]:
         """The same times, at most so many at once."""
@@ -151,7 +157,7 @@ class Prometheus:
                 continue
             for series in answer.data.result:
                 for at, value in series.values:
-                    if abs(value) < float("inf"):  # not NaN either
+                    if at in piece and abs(value) <= LARGEST_VALUE:  # not NaN either
                         yield series.metric, int(at), value
             done(len(piece))
 
@@ -162,7 +168,7 @@ class Prometheus:
         except TooMuch as error:
             raise UsageError(f"{self.url}: {error}; of: {expression}") from error
         for series in answer.data.result:
-            if series.value is not None and abs(series.value[1]) < float("inf"):
+            if series.value is not None and abs(series.value[1]) <= LARGEST_VALUE:
                 yield series.metric, series.value[1]
 
     def _ask(self, path: str, form: Mapping[str, str | int]) -> QueryResponse:

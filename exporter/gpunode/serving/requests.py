@@ -32,7 +32,7 @@ from gpunode.serving import engines, relatives, totals
 from gpunode.serving.engines import WANTED, Engine, EngineFigure
 from gpunode.serving.page import OfModel, Page, parse
 from gpunode.serving.totals import Totals
-from gpunode.source import MORE_SOCKETS, Reading, bounded, limit
+from gpunode.source import MORE_SOCKETS, Reading, bounded, in_turns, limit
 from gpunode.unread import Unknown, Unread
 
 SERVER = (*GPU, "engine", "model")
@@ -198,8 +198,9 @@ HISTOGRAMS = (
 SERVERS = 64
 """The most servers of a node to ask; a node has one for each GPU, or for each part of one."""
 
-AT_ONCE = 2
-"""The most servers to ask at the same time: each may send ``tcp.LARGEST_ANSWER`` bytes."""
+AT_ONCE, MOST_AT_ONCE = 2, 6
+"""The most servers of one owner, and of all, to ask at the same time: each may send
+``tcp.LARGEST_ANSWER`` bytes."""
 
 ANSWERS_TIMEOUT = 4.0
 """Seconds that a read waits for answers; later ones are taken at the next read."""
@@ -418,7 +419,9 @@ class ServingEngines:
                 servers[key] = self._servers.get(key) or Server({})
                 servers[key].holders = {}
             servers[key].holders[holder] = gpus
-        kept, left_out = bounded(servers, MORE_SERVERS, SERVERS)
+        kept, left_out = bounded(
+            servers, MORE_SERVERS, SERVERS, whose=lambda key: _whose(servers[key])
+        )
         self._servers = {key: servers[key] for key in kept}
         return left_out
 
@@ -433,11 +436,12 @@ class ServingEngines:
         """What is found of the servers that are due, as it comes, and of those asked before."""
         clock, servers = self.node.clock, self._servers
         due = [key for key in servers if key not in self._asked and now >= servers[key].due]
-        waiting = sorted(due, key=lambda key: servers[key].asked)
+        due.sort(key=lambda key: servers[key].asked)
+        waiting = [key for _, key in in_turns((_whose(servers[key]), key) for key in due)]
         begin, begun = clock.monotonic(), set[Key]()
         while True:
-            while waiting and len(self._asked) < AT_ONCE:
-                key = waiting.pop(0)
+            while (key := self._next(waiting)) is not None:
+                waiting.remove(key)
                 # A daemon that ends does not wait for it.
                 thread = Thread(target=self._look, args=(key, servers[key], now), daemon=True)
                 try:
@@ -454,6 +458,14 @@ class ServingEngines:
                 return
             self._asked.discard(answer[0])
             yield answer
+
+    def _next(self, waiting: list[Key]) -> Key | None:
+        """The next to ask: those of one owner that do not answer keep nobody else's waiting."""
+        if len(self._asked) >= MOST_AT_ONCE:
+            return None
+        asked = Counter(_whose(self._servers[key])[0] for key in self._asked & self._servers.keys())
+        mine = (key for key in waiting if asked[_whose(self._servers[key])[0]] < AT_ONCE)
+        return next(mine, None)
 
     def _look(self, key: Key, server: Server, now: float) -> None:
         """Look at a server in a thread of its own, and queue what is found."""
@@ -796,6 +808,12 @@ class ServingEngines:
             if target in found.silent and before.running > 0:
                 still[target, at] = before
                 yield from TOKENLESS.at(now - before.since, *at)
+
+
+def _whose(server: Server) -> tuple[str, str]:
+    """Whose a server is, and a GPU of his, for ``bounded``."""
+    holder, gpus = next(iter(server.holders.items()))
+    return holder.budget(), gpus[0].uuid
 
 
 def _path(process: Holder) -> str:

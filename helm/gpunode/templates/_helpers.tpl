@@ -259,10 +259,10 @@ https://kubernetes.io/docs/concepts/storage/volumes/#recursive-read-only-mounts 
 {{- include "gpunode.confined" (dict "capabilities" list "context" $context "given" .Values.securityContext) -}}
 {{- end -}}
 
-{{/* Kubernetes gives capabilities to root alone. */}}
+{{/* Kubernetes gives capabilities to root alone. CHOWN is given up once the socket belongs to the daemon's user. */}}
 {{- define "gpunode.helperSecurityContext" -}}
 {{- $context := dict "runAsUser" 0 "runAsGroup" 0 "runAsNonRoot" false -}}
-{{- include "gpunode.confined" (dict "capabilities" .helper.capabilities "context" $context "given" (.root.Values.helpers | default dict).securityContext) -}}
+{{- include "gpunode.confined" (dict "capabilities" (prepend .helper.capabilities "CHOWN") "context" $context "given" (.root.Values.helpers | default dict).securityContext) -}}
 {{- end -}}
 
 {{/* A security context without any right but capabilities, and what a site adds to it. */}}

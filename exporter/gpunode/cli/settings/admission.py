@@ -8,7 +8,7 @@ from pydantic import Field, field_validator
 
 from gpunode.config.command import CommandSettings
 from gpunode.config.kinds import Address, OptionalPath
-from gpunode.config.web import ListenSettings
+from gpunode.config.web import ListenSettings, socket_here
 
 
 class AdmissionSettings(CommandSettings):
@@ -35,6 +35,11 @@ class AdmissionSettings(CommandSettings):
         """Where the daemon answers."""
         return self.url.rstrip("/")
 
+    @property
+    def socket(self) -> str:
+        """The Unix socket for root on this node, where no other address is given; else empty."""
+        return ""
+
 
 class DaemonSettings(AdmissionSettings):
     """Where a running daemon answers, and what it takes to be let in."""
@@ -48,3 +53,7 @@ class DaemonSettings(AdmissionSettings):
     @property
     def address(self) -> str:
         return (self.url or self.web.here).rstrip("/")
+
+    @property
+    def socket(self) -> str:
+        return "" if self.url else socket_here(self.web.address[1])

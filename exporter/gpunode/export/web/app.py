@@ -23,7 +23,7 @@ from gpunode.export.exposition import Exposition
 from gpunode.export.web import api, page
 from gpunode.export.web.node import NodeNow, node
 from gpunode.export.web.prepared import Remembered, every_moment
-from gpunode.export.web.private import known, private
+from gpunode.export.web.private import private
 from gpunode.export.web.stacks import REFUSALS, GpuIndex
 from gpunode.export.web.stacks import stacks as looked
 from gpunode.incidents.incident import Brief, Incident
@@ -114,17 +114,14 @@ def create_app(loop: Callable[[], Loop]) -> FastAPI:
 
 
 def _serve_known(app: FastAPI, loop: Callable[[], Loop]) -> None:
-    """What is only for who gave a password or a certificate: incidents, and where processes stand.
-
-    Who asks on the node itself may see incidents without.
-    """
+    """What is only for who is known: incidents, and where processes stand."""
     at = partial(_at, app)
 
     @at("/api/v1/incidents", dependencies=[Depends(private)])
     async def incidents() -> list[Brief]:
         """The incidents that are kept in memory, the latest first.
 
-        For who gave a password or a certificate, or asks on the node itself.
+        For who gave a password or a certificate.
         """
         return [one.brief for one in api.incidents(loop())]
 
@@ -154,7 +151,7 @@ def _serve_known(app: FastAPI, loop: Callable[[], Loop]) -> None:
         return Response(found.tape, media_type="application/gzip", headers=headers)
 
     # Not for HEAD: to look for nothing would be in vain.
-    @app.get("/api/v1/stacks", dependencies=[Depends(known)], responses=REFUSALS)
+    @app.get("/api/v1/stacks", dependencies=[Depends(private)], responses=REFUSALS)
     async def stacks(request: Request, response: Response, gpu: GpuIndex) -> StacksNow:
         """Where the processes on a GPU stand now: the daemon looks, and stops none of them.
 

@@ -15,9 +15,11 @@ import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from gpunode.config.web import socket_here
 from gpunode.export.web.access import Access
 from gpunode.export.web.entrance import Entrance
-from gpunode.export.web.guard import Guard
+from gpunode.export.web.guard import Guard, Trusted
+from gpunode.export.web.private import is_trusted
 from gpunode.export.web.visitors import Visit, Visitors
 
 log = logging.getLogger(__name__)
@@ -51,6 +53,19 @@ def listen(address: tuple[str, int]) -> socket.socket:
     return socket.create_server(address, family=family, backlog=BACKLOG)
 
 
+def listen_here(port: int) -> list[socket.socket]:
+    """The socket for root on this node; none where another has its name."""
+    here = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        here.bind(socket_here(port))
+    except OSError as error:
+        here.close()
+        why = error.strerror
+        log.warning("no socket for `gpunode incidents`: %s: @gpunode-%d", why, port)
+        return []
+    return [here]
+
+
 class Connection(H11Protocol):
     """A connection for one request, which ends in time.
 
@@ -65,9 +80,11 @@ class Connection(H11Protocol):
         access: Callable[[], Access],
         visitors: Visitors,
         entrance: Entrance,
+        trusted: Trusted,
         **given: Any,
     ) -> None:
         super().__init__(**given)
+        self.trusted = trusted
         self.access = access
         self.visitors = visitors
         self.entrance = entrance
@@ -79,6 +96,15 @@ class Connection(H11Protocol):
         self.deadline = self.loop.call_later(REQUEST_TIMEOUT, self.abort)
         connections = cast(set[Connection], self.connections)
         connections.add(self)
+        here = transport.get_extra_info("socket")
+        if here.family == socket.AF_UNIX:
+            self.visit = Visit(None, None)
+            if is_trusted(here):
+                self.app = self.trusted
+                super().connection_made(transport)
+            else:
+                self.abort()
+            return
         self.visit = Visit(*(transport.get_extra_info(end) for end in ("peername", "sockname")))
         if len(connections) > CONNECTIONS:
             self.visitors.makes_way(connections).abort()
@@ -179,7 +205,13 @@ def serve(app: FastAPI, listener: socket.socket, entrance: Entrance) -> None:
         Guard(app, access, visitors),
         http=cast(
             type[asyncio.Protocol],
-            partial(Connection, access=access, visitors=visitors, entrance=entrance),
+            partial(
+                Connection,
+                access=access,
+                visitors=visitors,
+                entrance=entrance,
+                trusted=Trusted(app),
+            ),
         ),
         ws="none",
         loop="asyncio",
@@ -193,4 +225,5 @@ def serve(app: FastAPI, listener: socket.socket, entrance: Entrance) -> None:
         headers=[("connection", "close")],
         backlog=BACKLOG,
     )
-    WebServer(config).run(sockets=[listener])
+    port = listener.getsockname()[1]
+    WebServer(config).run(sockets=[listener, *listen_here(port)])
