@@ -38,31 +38,38 @@ def a100(old_fake: FakeDriver) -> FakeDriver:
     return old_fake
 
 
+def tell(script: Path, said: object) -> None:
+    """Have the fake DCGM say this; it never reads half of it."""
+    fresh = script.with_suffix(".new")
+    fresh.write_text(json.dumps(said))
+    fresh.replace(script)
+
+
 def test_a_gpu_without_gpm_has_the_counters_of_dcgm_while_it_runs(
     a100: FakeDriver, tmp_path: Path
 ) -> None:
     a100.write(f"{a100.script.read_text()}gpu 0 field 139 - 0+9000000/s\n")
     script = tmp_path / "dcgm.json"
-    script.write_text(json.dumps({"uuids": {"0": UUID}, "values": BUSY_A100, "blank": True}))
+    tell(script, {"uuids": {"0": UUID}, "values": BUSY_A100, "blank": True})
     with with_dcgm(a100, script) as running:
         tensor, moved = "gpunode_gpu_active_seconds_total", "gpunode_gpu_nvlink_bytes_total"
         until(lambda: values(scrape(running), moved, direction="receive") > [0.0])
         paused = scrape(running)
         assert by_label(paused, "gpunode_gpu_ledger_sensor", "sensor")["dcgm"] == 0
         assert by_label(paused, "gpunode_gpu_seconds_total", "state")["unknown"] == 0
-        script.write_text(json.dumps({"uuids": {"0": UUID}, "values": BUSY_A100}))
+        tell(script, {"uuids": {"0": UUID}, "values": BUSY_A100})
         until(lambda: values(scrape(running), tensor, unit="tensor") > [1.0])
         series = scrape(running)
         assert by_label(series, "gpunode_gpu_ledger_sensor", "sensor")["dcgm"] == 1
         assert by_label(series, "gpunode_gpu_ledger_sensor", "sensor")["gpm"] == 0
         active = by_label(series, tensor, "unit")
         assert active["tensor"] / active["sm"] == pytest.approx(7 / 9)
-        script.write_text(json.dumps({"uuids": {"0": UUID}, "values": BUSY_A100, "blank": True}))
+        tell(script, {"uuids": {"0": UUID}, "values": BUSY_A100, "blank": True})
         until(lambda: _stands_still(running, tensor))
         until(lambda: by_label(scrape(running), "gpunode_gpu_ledger_sensor", "sensor")["dcgm"] == 0)
-        script.write_text(json.dumps({"uuids": {"0": UUID}, "values": BUSY_A100}))
+        tell(script, {"uuids": {"0": UUID}, "values": BUSY_A100})
         until(lambda: by_label(scrape(running), "gpunode_gpu_ledger_sensor", "sensor")["dcgm"] == 1)
-        script.write_text(json.dumps({"error": "the host engine is gone"}))
+        tell(script, {"error": "the host engine is gone"})
         until(lambda: by_label(scrape(running), "gpunode_gpu_ledger_sensor", "sensor")["dcgm"] == 0)
 
 
@@ -95,7 +102,7 @@ def _stands_still(running: Daemon, name: str) -> bool:
 
 def test_without_dcgm_the_ledger_does_without(a100: FakeDriver, tmp_path: Path) -> None:
     script = tmp_path / "dcgm.json"
-    script.write_text(json.dumps({"error": "connection refused"}))
+    tell(script, {"error": "connection refused"})
     with with_dcgm(a100, script) as running:
         running.next_window()
         series = scrape(running)
