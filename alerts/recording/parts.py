@@ -647,7 +647,7 @@ CONGESTED = "node:gpunode_infiniband_congestion:rate5m"
 _WORKLOAD = f"{NODE}, {OF_SERVICE}"
 _MODEL = f"max by ({GPU}, name) (gpunode_gpu_info)"
 _ALL_STARVED = f"max by ({GPU}) ({state('starved')})"
-_STARVED = (
+NOTHING_TO_RUN = (
     f"clamp_min({_ALL_STARVED} - on ({GPU}) "
     f"({rate(SHORT_GAPS.name)} or on ({GPU}) 0 * {_ALL_STARVED}), 0)"
 )
@@ -701,14 +701,14 @@ OF_NODES: tuple[Record, ...] = (
         name=RESTS,
         labels=OF_GPU,
         expression=(
-            f'sum by ({GPU}) (gpu:gpunode_gpu_seconds:rate5m{{state=~"starved|idle"}}) '
+            f"({NOTHING_TO_RUN} + on ({GPU}) max by ({GPU}) ({state('idle')})) "
             f"and on ({GPU}) {SERVERS}"
         ),
         purpose="Share of its time for which the GPU of a server has nothing to run.",
         given={
             **HELD,
             series("gpunode_gpu_workload", kind="serving"): 1.0,
-            **ledger(idle=0.75),
+            **ledger(idle=0.5, starved=0.25),
         },
         results={A: 0.75},
     ),
@@ -725,7 +725,7 @@ OF_NODES: tuple[Record, ...] = (
         labels=(*OF_NODE, *OF_JOB[1:]),
         expression=(
             f"max by ({NODE}, {OWNER}) ({MEMBER} * on ({GPU}) group_left () "
-            f"({_STARVED} unless on ({GPU}) {OWN_CAUSE}))"
+            f"({NOTHING_TO_RUN} unless on ({GPU}) {OWN_CAUSE}))"
         ),
         purpose="Share of its time for which the GPU of a job on a node has nothing to run that "
         "starves most, of those whose verdict names no cause of their own.",
@@ -735,7 +735,9 @@ OF_NODES: tuple[Record, ...] = (
     Record(
         name=STARVED_ITSELF,
         labels=(*OF_GPU, *OF_JOB[1:]),
-        expression=(f"{MEMBER} * on ({GPU}) group_left () ({_STARVED} and on ({GPU}) {OWN_CAUSE})"),
+        expression=(
+            f"{MEMBER} * on ({GPU}) group_left () ({NOTHING_TO_RUN} and on ({GPU}) {OWN_CAUSE})"
+        ),
         purpose="Share of its time for which a GPU has nothing to run whose verdict names a cause "
         "of its own: a straggler that is slow by it does not count.",
         given={

@@ -156,8 +156,9 @@ OF_NODES: tuple[Record, ...] = (
         "nothing to run.",
         given={
             **WORKLESS_SERVER,
-            **ledger(idle=0.75),
+            **ledger(idle=0.75, starved=0.0),
             series("gpunode_gpu_seconds_total", state="idle", **ON_B): 1.0,
+            series("gpunode_gpu_seconds_total", state="starved", **ON_B): 0.0,
         },
         results={(NODE_A, *TRAIN): 0.75},
     ),
@@ -170,8 +171,9 @@ OF_NODES: tuple[Record, ...] = (
         "requests in some other way.",
         given={
             **WORKLESS_SERVER,
-            **ledger(idle=1.0),
+            **ledger(idle=1.0, starved=0.0),
             series("gpunode_gpu_seconds_total", state="idle", **ON_B): 1.0,
+            series("gpunode_gpu_seconds_total", state="starved", **ON_B): 0.0,
         },
         results={(NODE_A, *TRAIN): 1.0},
     ),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from alerts.examples import HELD, TRAINS, ledger, series
 from alerts.model import Example, Threshold, Tier
-from alerts.promql import FILESYSTEM, JOB, NODE, rate, state
+from alerts.promql import FILESYSTEM, JOB, NODE, rate
 from alerts.recording.overview import STORAGE_REQUESTS, STORAGE_SECONDS
-from alerts.recording.parts import COPIES
+from alerts.recording.parts import COPIES, NOTHING_TO_RUN
 from alerts.settings import OTHERS_COPY, STARVED_FROM
 from alerts.thresholds.references import LEDGER, LUSTRE, PSI
 from gpunode.verdict.causes.cause import LOST
@@ -103,7 +103,7 @@ DATA_INGESTION = (
         record="node:gpunode_storage_pressure:ratio",
         signal=(
             rate('gpunode_pressure_waiting_seconds_total{resource="io"}', NODE)
-            + f" and on ({NODE}) max by ({NODE}) ({state('starved')}) > {STARVED_FROM}"
+            + f" and on ({NODE}) max by ({NODE}) ({NOTHING_TO_RUN}) > {STARVED_FROM}"
         ),
         unit="percent",
         tiers=(Tier(severity="ticket", threshold=0.2, after="10m"),),
