@@ -34,7 +34,7 @@ NODE_INFO_B = series(
 JOB_INFO = series(
     "gpunode_job_version_info",
     torch="2.9.1+cu128",
-    nccl="2.27.5",
+    nccl="",
     cuda="12.8",
     image="registry.example.org/research/trainer:2026-11",
     digest="sha256:0f1e2d3c4b5a69788796a5b4c3d2e1f00f1e2d3c4b5a69788796a5b4c3d2e1f0",

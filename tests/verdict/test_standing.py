@@ -174,3 +174,13 @@ def test_a_cause_at_its_limit_in_bursts_is_named_for_as_long_as_its_loss_is_the_
     actor.states, actor.rates = {"compute": 1.0}, {}
     stage.play(60)
     assert stage.causes == ["none"]
+
+
+def test_what_a_job_does_while_it_starts_is_no_cause_of_what_it_lacks_later() -> None:
+    actor = Actor(0, {"starved": 1.0}, {job.HOST_THREAD: 1.0, job.HOST_CPUS: 1.0})
+    stage = Stage(actor)
+    stage.play(12)
+    named = stage.causes
+    actor.gauges = {job.HOST_THREAD: 0.0, job.HOST_CPUS: 0.0}
+    stage.play(90)
+    assert (named, stage.causes) == (["host_compute"], ["unexplained"])

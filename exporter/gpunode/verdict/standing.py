@@ -36,6 +36,10 @@ REMEMBERED = 300.0
 """Seconds for which a cause is named for a loss that stays the same, after the last evidence for
 it: a disk or a CPU that is at its limit in bursts is about its threshold between them."""
 
+OFTEN = 0.2
+"""Share of the verdicts that need evidence meanwhile: what a job does while it starts is no cause
+of what it lacks later."""
+
 MOVED = 0.25
 VARIES = 3.0
 """Share of its time that a GPU must spend otherwise than usual to do something else: at least the
@@ -74,6 +78,10 @@ class Standing:
 
     evidence: float = -math.inf
     """When (monotonic) it was last found."""
+
+    shown: int = 1
+    looks: int = 1
+    """In how many of its verdicts there was evidence, and how many there were."""
 
     doubted: int = 0
     doubted_since: float = math.inf
@@ -118,8 +126,10 @@ class Standings:
         standing.processes = processes
         cause = standing.verdict.cause
         same = next((verdict for verdict in found if verdict.cause is cause), None)
+        standing.looks += 1
         if same is not None:
             standing.verdict, standing.evidence = same, now
+            standing.shown += 1
         elif found[0].cause.uncertain and _is_remembered(standing, latest, now):
             standing.verdict = replace(standing.verdict, share=found[0].share)
             standing.learn(latest)
@@ -150,7 +160,9 @@ def _is_remembered(standing: Standing, latest: Mapping[str, float], now: float) 
     """Whether a cause still explains the same loss, though nothing shows it at this moment."""
     cause = standing.verdict.cause
     of_limits = cause.explains and not (cause.uncertain or cause.ends_by_itself)
-    return of_limits and now - standing.evidence < REMEMBERED and not standing.moved(latest)
+    seldom = standing.shown < OFTEN * standing.looks
+    recent = now - standing.evidence < REMEMBERED
+    return of_limits and recent and not seldom and not standing.moved(latest)
 
 
 def distance(one: Mapping[str, float], other: Mapping[str, float]) -> float:
