@@ -143,9 +143,10 @@ FIGURES = (
 
 ABOUT_FIGURES = (
     "The ledger is compared with traces of every kernel, the verdict with what each workload was "
-    "made to suffer from, all on H200s. The programs of the first four rows were drawn after the last "
-    "change of the ledger, 27 of 65 from what people run with common libraries; those on several "
-    "GPUs, and the workloads, were known while it was made. Expect the accuracy of the first."
+    "made to suffer from, all on H200s. The programs of the first four rows were drawn after the "
+    "last change of the ledger, 27 of 65 from what people run with common libraries; those on "
+    "several GPUs, and the workloads, were known while it was made. Expect the accuracy of the "
+    "first four."
 )
 
 
