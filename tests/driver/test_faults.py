@@ -12,6 +12,7 @@ import pytest
 
 from gpunode.driver.nvidia.xids import OF_HARDWARE
 from gpunode.gpu.ledger import STATES
+from gpunode.verdict.held_up import HELD_UP
 from tests.conftest import INTERVAL, Series, by_label, scrape, until, values, watching
 from tests.daemon import Daemon
 from tests.fakes.nvml import LIBRARY_NAME, FakeDriver
@@ -55,8 +56,9 @@ def shares(running: Daemon, gpu: int = 0, windows: int = 4) -> dict[str, float]:
 
 
 def series_of(series: Series, gpu: int) -> set[str]:
-    """The names of all that is exported of a GPU."""
-    return {n for n, have in series if n.startswith("gpunode_gpu_") and ("gpu", str(gpu)) in have}
+    """The names of all that is exported of a GPU, but for the one that says that it is lost."""
+    found = {n for n, have in series if n.startswith("gpunode_gpu_") and ("gpu", str(gpu)) in have}
+    return found - {HELD_UP.name}
 
 
 def accounted(series: Series, gpu: int) -> float:
@@ -77,6 +79,7 @@ def driver_found(running: Daemon) -> float:
 def await_gone(running: Daemon, gpu: int) -> None:
     until(lambda: not series_of(scrape(running), gpu), timeout=3 * INTERVAL + 5)
     assert up(scrape(running), gpu) == 0
+    until(lambda: values(scrape(running), HELD_UP.name, gpu=str(gpu), cause="gpu_lost"))
 
 
 def await_back(running: Daemon, gpu: int) -> Series:
