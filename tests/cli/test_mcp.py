@@ -27,6 +27,7 @@ from starlette.testclient import TestClient
 from gpunode.config.daemon import IncidentSettings, Settings
 from gpunode.config.prometheus import PrometheusSettings
 from gpunode.export.web.app import create_app
+from gpunode.export.web.guard import Trusted
 from gpunode.incidents.black_box import BlackBox
 from gpunode.node.node import Node
 from gpunode.node.tape import TapeNode
@@ -180,7 +181,7 @@ def test_how_many_gpus_a_cause_holds_up_is_not_taken_for_the_time_it_costs(asked
     assert cause["says"].startswith("2 of its 2 GPUs: what costs them most is: held with")
     assert cause["value"] == 2
     (lost,) = [one for one in mild["claims"] if one["labels"].get("state") == "starved"]
-    assert lost["value"] == pytest.approx(0.2, abs=0.03)
+    assert lost["value"] == pytest.approx(0.26, abs=0.03)
     assert said(full)[0] == (
         "2 of its 2 GPUs: the GPU's memory is full (memory_capacity); "
         "no time is known to be lost to it"
@@ -328,7 +329,9 @@ def at_the_end(name: str) -> TestClient:
     for _ in loop.replay(tape.clock, tape.end):
         pass
     return TestClient(
-        create_app(lambda: loop), base_url="http://localhost:9816", client=("127.0.0.1", 1)
+        Trusted(create_app(lambda: loop)),
+        base_url="http://localhost:9816",
+        client=("127.0.0.1", 1),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import ssl
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -38,6 +39,14 @@ NOT_OURS = "what answers is no gpunode of this version"
 
 class NoDaemon(Exception):
     """No daemon answered; ``str()`` says why."""
+
+
+def _listens(name: str) -> bool:
+    """Whether anybody listens at a Unix socket: behind a forwarded port, nobody does here."""
+    if not name:
+        return False
+    with socket.socket(socket.AF_UNIX) as connection:
+        return connection.connect_ex(name) == 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +88,11 @@ class DaemonAddress:
 
     def private(self, path: str, timeout: float) -> bytes:
         """The same of a page that is not for everyone."""
-        return self.get(path, timeout, self.socket)
+        return self.get(path, timeout, self.socket if _listens(self.socket) else "")
 
-    def get(self, path: str, timeout: float, socket: str = "") -> bytes:
+    def get(self, path: str, timeout: float, unix: str = "") -> bytes:
         """What the daemon answers within so many seconds. Raises ``NoDaemon``."""
-        transport = httpx2.HTTPTransport(uds=socket) if socket else None
+        transport = httpx2.HTTPTransport(uds=unix) if unix else None
         client = httpx2.Client(auth=self.known, verify=self.tls, transport=transport)
         try:
             response, body = fetched(
@@ -94,7 +103,7 @@ class DaemonAddress:
         except (httpx2.RemoteProtocolError, httpx2.DecodingError) as error:
             # A server with TLS hangs up on clients without it, or without the certificate it wants.
             why = NOT_OURS
-            if socket:
+            if unix:
                 why = "without --password-file it answers root, and its own user, on its node alone"
             elif "disconnected" in str(error):
                 secure = self.url.startswith("https:")

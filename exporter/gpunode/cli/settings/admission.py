@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
 
 from gpunode.config.command import CommandSettings
 from gpunode.config.kinds import Address, OptionalPath
 from gpunode.config.web import ListenSettings, socket_here
+
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 class AdmissionSettings(CommandSettings):
@@ -56,4 +59,7 @@ class DaemonSettings(AdmissionSettings):
 
     @property
     def socket(self) -> str:
-        return "" if self.url else socket_here(self.web.address[1])
+        if not self.url:
+            return socket_here(self.web.address[1])
+        at = urlsplit(self.url)
+        return socket_here(at.port or 80) if at.hostname in LOOPBACK else ""
