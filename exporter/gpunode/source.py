@@ -273,6 +273,16 @@ class Readings(Protocol):
         ...
 
 
+def by_metric(
+    readings: Readings, metrics: Collection[Metric]
+) -> dict[Metric, dict[tuple[str, ...], float]]:
+    """Current values of these metrics: of each, by the labels of its series."""
+    found: dict[Metric, dict[tuple[str, ...], float]] = {}
+    for (metric, labels), (value, _) in readings.values(metrics).items():
+        found.setdefault(metric, {})[labels] = value
+    return found
+
+
 class View(Protocol):
     """Something that evaluates the readings of the sources at intervals."""
 

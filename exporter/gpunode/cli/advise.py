@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import ipaddress
 import socket
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import closing
-from urllib.parse import urlsplit
 
 from pydantic import BaseModel
 
@@ -20,6 +18,7 @@ from gpunode.advice.series import NodeSeries, SeriesNow, by_node, parsed
 from gpunode.cli import streams
 from gpunode.cli.daemon import LARGEST_ANSWER, DaemonAddress, NoDaemon, understood
 from gpunode.cli.extras import needing
+from gpunode.cli.settings.admission import is_here
 from gpunode.cli.settings.advise import AdviseSettings
 from gpunode.faults.fault import AdvisedAction
 from gpunode.faults.source import START
@@ -95,18 +94,9 @@ def _name(settings: AdviseSettings) -> str:
         found = _Named(node="")
     if found.node:
         return found.node
-    if found.playing is None and (not settings.url or _is_here(settings.url)):
+    if found.playing is None and (not settings.url or is_here(settings.url)):
         return socket.gethostname()
     raise UsageError(f"{server.url}: does not say what its node is called: add --web.node-name")
-
-
-def _is_here(url: str) -> bool:
-    """Whether an address can only be of this machine."""
-    host = urlsplit(url).hostname or ""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _file(name: str) -> str:

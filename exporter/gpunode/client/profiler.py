@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from statistics import median, quantiles
 from time import perf_counter
 from typing import Any
@@ -34,7 +35,7 @@ class StepProfiler:
         self.report = report
         self.steps = 0
         self._running: Any = None
-        self._before: list[float] = []
+        self._before = deque[float](maxlen=MEASURED)
         self._after: list[float] | None = None
         """Seconds of the steps after the first profile, until they have been judged."""
 
@@ -72,7 +73,7 @@ class StepProfiler:
             if len(self._after) == MEASURED + SETTLES:
                 self._judge(self._before, self._after[SETTLES:])
         elif not self._judged:
-            self._before = [*self._before, seconds][-MEASURED:]
+            self._before.append(seconds)
         if self.steps % self.every == 0 and self._may_profile():
             self._after = [] if self._after is None else self._after
             self._running = _quiet(profiler.profile)
@@ -82,7 +83,7 @@ class StepProfiler:
         """Whether enough is measured for the first profile, or the first did no harm."""
         return self._judged or (self._after is None and len(self._before) == MEASURED)
 
-    def _judge(self, before: list[float], after: list[float]) -> None:
+    def _judge(self, before: Sequence[float], after: Sequence[float]) -> None:
         """Stop for good if the first profile has made steps longer."""
         self._judged = True
         had, has = median(before), median(after)

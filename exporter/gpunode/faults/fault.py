@@ -96,7 +96,7 @@ FABRIC_MANAGER = "Check the fabric manager (`nvidia-fabricmanager`)."
 DISK = "Drain the node and replace the disk."
 PORT = "Check cable, switch port and, for InfiniBand, the subnet manager."
 SERVER = "Look at the server of {name}; programs that wait go on when it answers."
-NOTHING = "Nothing is to be done with the node."
+COOLING = "Check airflow and cooling; lower the power limit meanwhile (`nvidia-smi -pl`)."
 LOOK = "Look it up; the node may go on."
 
 OF_ACTION = {
@@ -222,13 +222,13 @@ OF_PARTS: dict[tuple[Part, str], FaultMeaning] = {
     ("thermal", "sw_thermal"): FaultMeaning(
         "its clocks are lowered by heat",
         AdvisedAction.LEAVE,
-        "Check airflow and cooling; lower the power limit meanwhile (`nvidia-smi -pl`).",
+        COOLING,
         "ticket",
     ),
     ("thermal", "hw_thermal"): FaultMeaning(
         "its clocks are halved by heat",
         AdvisedAction.LEAVE,
-        "Check airflow and cooling; lower the power limit meanwhile (`nvidia-smi -pl`).",
+        COOLING,
         "ticket",
     ),
     ("power", "hw_power_brake"): FaultMeaning(

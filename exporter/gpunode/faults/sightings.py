@@ -23,7 +23,7 @@ from gpunode.host import (
 )
 from gpunode.host.drained import DRAINED
 from gpunode.metric import Metric
-from gpunode.source import Readings, Silent
+from gpunode.source import Readings, Silent, by_metric
 
 PROGRAM_REMEMBERED = 900.0
 """Seconds for which an error of a program is told."""
@@ -103,9 +103,7 @@ class NodeValues:
     @classmethod
     def of(cls, readings: Readings, on_bus: Mapping[str, tuple[str, str]]) -> NodeValues:
         """What the sources say now."""
-        values: dict[Metric, dict[tuple[str, ...], float]] = {}
-        for (metric, labels), (value, _) in readings.values(USED).items():
-            values.setdefault(metric, {})[labels] = value
+        values = by_metric(readings, USED)
         return cls(readings.clock.time(), values, tuple(readings.silent()), on_bus)
 
     def series(self, metric: Metric) -> Mapping[tuple[str, ...], float]:

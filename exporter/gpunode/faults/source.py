@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpunode.driver.errands import Errands
-from gpunode.faults.fault import Fault, meaning
+from gpunode.faults.fault import Fault
 from gpunode.faults.register import Register
 from gpunode.faults.sightings import LOOKS, NodeValues, Sighting
 from gpunode.gpu import GPU
@@ -24,7 +24,7 @@ START = Metric(
     "gauge",
     "Unix time at which a part of the node broke, for as long as there is no evidence that it was "
     "repaired. `name` is a port, mount point, link, or place on the PCI bus. `severity` is `page` "
-    "where the GPU, or for a part of the node any GPU, is in use. docs/rules.md lists the reasons.",
+    "where the GPU, or for a part of the node any GPU, is in use.",
     (*GPU, "part", "name", "reason", "severity"),
 )
 
@@ -130,9 +130,3 @@ def _observed(seen: NodeValues, register: Register) -> Iterator[Sighting]:
 def _samples(faults: tuple[Fault, ...]) -> Iterator[Sample]:
     for fault in faults:
         yield from START.at(fault.start, *fault.labels)
-
-
-def described(fault: Fault) -> str:
-    """A fault in a line."""
-    where = f"GPU {fault.where.gpu}: " if fault.where.gpu else ""
-    return where + meaning(fault.where, fault.reason).words

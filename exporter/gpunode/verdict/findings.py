@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from gpunode.faults.fault import Where, meaning
+from gpunode.faults.source import FaultsNow
 from gpunode.gpu.activity import GpuActivity, WindowDetail
 from gpunode.gpu.health import INFO
 from gpunode.holders.owner import Owner
@@ -261,13 +262,14 @@ class Known:
 def status(readings: Readings) -> NodeStatus:
     """The node as it was last read."""
     silent = tuple(readings.silent())
-    shortage = next((one.detail for one in readings.details(Shortage)), Shortage("", (), ()))
+    shortage = next((one.detail for one in readings.details(Shortage)), Shortage("", ()))
     known = _known(readings, silent, shortage)
     gpus = tuple(_gpu(known, at) for at in known.labels)
     found = [
         *_lost(silent, known),
         *_waits(known),
         *_causes(known, gpus),
+        *_broken(readings, known.labels),
         *_of_node(shortage, known),
         *_without_gpus(silent, gpus),
     ]
@@ -569,14 +571,9 @@ def _gain(known: Known, members: Iterable[At]) -> str:
     return f"Without it: {words}." if words else ""
 
 
-def _of_node(shortage: Shortage, known: Known) -> Iterator[Finding]:
-    """Broken parts, and what the node is short of; no GPU that nobody holds waits for that."""
-    labels = known.labels
-    in_use = any(
-        known.owners.get(at) or known.processes.get(at) or window.state.get("free", 0.0) < 1
-        for at, window in known.windows.items()
-    )
-    for fault in shortage.faults:
+def _broken(readings: Readings, labels: dict[At, str]) -> Iterator[Finding]:
+    """The faults that last."""
+    for fault in (f for one in readings.details(FaultsNow) for f in one.detail.faults):
         if fault.severity != "info":
             at, means = fault.where[:2], meaning(fault.where, fault.reason)
             yield Finding(
@@ -585,6 +582,14 @@ def _of_node(shortage: Shortage, known: Known) -> Iterator[Finding]:
                 remedy=means.remedy,
                 gpus=(labels[at],) if at in labels else (),
             )
+
+
+def _of_node(shortage: Shortage, known: Known) -> Iterator[Finding]:
+    """What the node is short of; no GPU that nobody holds waits for that."""
+    in_use = any(
+        known.owners.get(at) or known.processes.get(at) or window.state.get("free", 0.0) < 1
+        for at, window in known.windows.items()
+    )
     told = {_cause(verdict).name for verdict in known.judged.values()}
     short = [
         figure

@@ -15,7 +15,7 @@ from gpunode.jobs.processes import JobDetail
 from gpunode.jobs.steps import SECONDS as PHASES
 from gpunode.metric import Metric, Sample
 from gpunode.serving.requests import INFO, STARTING, TOKENLESS
-from gpunode.source import Reading, Readings
+from gpunode.source import Reading, Readings, by_metric
 from gpunode.verdict.causes import CAUSES
 from gpunode.verdict.causes.communication import STALLED_COLLECTIVE
 from gpunode.verdict.facts import At
@@ -99,9 +99,7 @@ class HeldUp:
 
     def _found(self, readings: Readings, now: float) -> Iterator[tuple[At, tuple[str, float]]]:
         """What holds each GPU up now, and from when on (monotonic)."""
-        values: dict[Metric, dict[tuple[str, ...], float]] = {}
-        for (metric, labels), (value, _) in readings.values(USED).items():
-            values.setdefault(metric, {})[labels] = value
+        values = by_metric(readings, USED)
         verdicts = {
             (one.gpu, one.uuid): one
             for told in readings.details(Judged)

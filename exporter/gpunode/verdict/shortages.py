@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gpunode.config.daemon import Settings
-from gpunode.faults.fault import Fault
-from gpunode.faults.source import FaultsNow
 from gpunode.gpu import nvlink, units
 from gpunode.host import (
     cpu,
@@ -83,11 +81,10 @@ class NodeFigure:
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """The figures of the node, and its broken parts."""
+    """The figures of the node."""
 
     node: str
     figures: tuple[NodeFigure, ...]
-    faults: tuple[Fault, ...]
 
 
 Look = Callable[[Facts], Iterable[NodeFigure]]
@@ -348,8 +345,7 @@ class Shortages:
         self._history.append(Snapshot(clock.monotonic(), readings.values(USED)))
         facts = Facts(tuple(self._history), USED, clock.time())
         figures = tuple(figure for look in LOOKS for figure in look(facts))
-        faults = tuple(f for one in readings.details(FaultsNow) for f in one.detail.faults)
-        return Reading((), Shortage(self._name(), figures, faults))
+        return Reading((), Shortage(self._name(), figures))
 
     def _name(self) -> str:
         if self.name_of_node:

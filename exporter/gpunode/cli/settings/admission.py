@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from urllib.parse import urlsplit
 
@@ -11,7 +12,14 @@ from gpunode.config.command import CommandSettings
 from gpunode.config.kinds import Address, OptionalPath
 from gpunode.config.web import ListenSettings, socket_here
 
-LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+def is_here(url: str) -> bool:
+    """Whether an address can only be of this machine."""
+    host = urlsplit(url).hostname or ""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 class AdmissionSettings(CommandSettings):
@@ -61,5 +69,4 @@ class DaemonSettings(AdmissionSettings):
     def socket(self) -> str:
         if not self.url:
             return socket_here(self.web.address[1])
-        at = urlsplit(self.url)
-        return socket_here(at.port or 80) if at.hostname in LOOPBACK else ""
+        return socket_here(urlsplit(self.url).port or 80) if is_here(self.url) else ""
