@@ -45,8 +45,8 @@ class TestNode:
         }
         for gpu in range(GPUS):
             self.plug(gpu, f"GPU-{gpu}")
-        found = Faults(file)
-        self.loop = Loop(self.clock, [self], [found], find_every=1e6)
+        self.found = Faults(file)
+        self.loop = Loop(self.clock, [self], [self.found], find_every=1e6)
         self._steps = self.loop.replay(self.clock, 1e6)
 
     name = "gpu"

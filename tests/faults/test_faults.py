@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpunode.faults.register import Register
+from gpunode.faults.sightings import MOST_PARTS
 from gpunode.gpu import health, nvlink, power, xids
 from gpunode.gpu.activity import PROCESSES
 from gpunode.host import disk, filesystem, infiniband, kernel_log, nfs, nvlink_xids, repair
@@ -57,8 +58,7 @@ def test_evidence_of_repair_ends_it_for_good(how: str) -> None:
         node.plug(1, "GPU-9")
     else:
         node.set(repair.REPAIRED, node.clock.time())
-    node.play(900)
-    assert "xid_79" not in str(node.faults), "the driver goes on to tell of the XID"
+    assert node.play(900) == {}, "the driver goes on to tell of the XID"
 
 
 def test_the_driver_s_advice_that_was_followed_is_evidence_too() -> None:
@@ -228,6 +228,40 @@ def test_an_index_that_changes_leaves_a_fault_its_gpu() -> None:
             moved = tuple("1" if label == "2" else label for label in labels)
             of[moved] = of.pop(labels)
     assert broken(node.play(30)) == [("1", "gpu", "driver_advises_reset", "page")]
+
+
+def test_what_a_replaced_gpu_had_is_gone_with_it() -> None:
+    node = TestNode()
+    node.play(60)
+    node.action("reset")
+    node.set(nvlink.NVLINK_UP, 0.0, "1", "GPU-1", "0")
+    node.unplug(1)
+    told = broken(node.play(700))
+    assert ("1", "gpu", "missing", "page") in told
+    node.plug(1, "GPU-9")
+    assert node.play(30) == {}
+
+
+def test_a_person_s_word_ends_a_link_that_stays_down_for_good() -> None:
+    node = TestNode()
+    node.play(60)
+    node.set(nvlink.NVLINK_UP, 0.0, "1", "GPU-1", "0")
+    assert broken(node.play(30)) == [("1", "nvlink", "down", "page")]
+    node.set(repair.REPAIRED, node.clock.time())
+    assert node.play(600) == {}
+
+
+def test_mounts_that_come_and_go_take_no_memory_without_end() -> None:
+    node = TestNode()
+    for number in range(40):
+        for mount in range(50):
+            node.set(filesystem.READ_ONLY, 0.0, f"/pods/{number}-{mount}", "ext4")
+        node.play(10)
+        for mount in range(50):
+            del node.series[filesystem.READ_ONLY][f"/pods/{number}-{mount}", "ext4"]
+    assert len(node.found._register.before.well) <= MOST_PARTS
+    node.set(filesystem.READ_ONLY, 1.0, "/", "ext4")
+    assert broken(node.play(30)) == [("", "filesystem", "readonly", "page")]
 
 
 # What outlives the daemon

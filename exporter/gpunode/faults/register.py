@@ -10,16 +10,21 @@ from itertools import islice
 from pydantic import FiniteFloat, TypeAdapter
 
 from gpunode.faults.fault import Fault, Part, Severity, Where, meaning, unused
-from gpunode.faults.sightings import Before, NodeValues, Sighting, whole_gpus
+from gpunode.faults.sightings import (
+    MOST_PARTS,
+    Before,
+    NodeValues,
+    Sighting,
+    lasting,
+    whole_gpus,
+)
 from gpunode.gpu import health, power
 from gpunode.gpu.activity import PROCESSES
 from gpunode.host import repair
 from gpunode.host.drained import DRAINED
 
 MOST = 256
-"""Faults, and parts, of a node that are remembered: a node of 16 GPUs has some 300 links."""
-
-MOST_PARTS = 1024
+"""Faults of a node that are remembered."""
 
 USED_LATELY = 900.0
 """Seconds for which a GPU counts as used: a fault may have ended the job that used it."""
@@ -92,7 +97,11 @@ class Register:
     def learn(self, seen: NodeValues) -> None:
         """Which GPUs there are, and which are in use."""
         for gpu, uuid, bus_id in whole_gpus(seen):
+            before = self.on_bus.get(bus_id, ("", uuid))[1]
             self.on_bus[bus_id] = gpu, uuid
+            if before != uuid:  # it was replaced, and whatever it had is gone with it
+                for key in [key for key in self._faults if key[0] == before]:
+                    self._end(key, seen.time)
         for (gpu, *_), processes in seen.series(PROCESSES).items():
             self._used.setdefault(gpu, -USED_LATELY)
             if processes:
@@ -130,7 +139,7 @@ class Register:
     def _believe(self, word: float, now: float) -> None:
         """A person says that all is repaired that broke until then; what is gone is not missed."""
         for key in [key for key, one in self._faults.items() if one.start <= word <= now]:
-            self.before.well.discard(self._faults[key].where)
+            self.before.well.pop(lasting(self._faults[key].where), None)
             self._end(key, word)
 
     def _event(self, key: Key, one: Sighting, since: float, now: float) -> None:
@@ -179,7 +188,7 @@ class Register:
                 del self._repaired[min(self._repaired, key=lambda one: self._repaired[one])]
 
     def _is_repaired(self, fault: Lasting, seen: NodeValues, booted: float | None) -> bool:
-        """The node was started since, the GPU was reset or replaced, or the advice followed."""
+        """The node was started since, the GPU was reset, or the advice followed."""
         if booted is not None and booted > fault.start:
             return True
         gpu, uuid = fault.where.gpu, fault.where.uuid
@@ -191,10 +200,7 @@ class Register:
         advice = {a for g, u, a in seen.series(health.RECOVERY_ACTION) if (g, u) == (gpu, uuid)}
         if advice - {"none"}:
             fault.advised = True
-        elif advice and fault.advised:
-            return True
-        at_place = self.on_bus.get(fault.where.name) if fault.where.part == "gpu" else None
-        return bool(uuid and at_place and at_place[1] != uuid)
+        return bool(advice == {"none"} and fault.advised)
 
     def _is_used(self, fault: Lasting, seen: NodeValues) -> bool:
         """Whether anybody uses the GPU, or any GPU of the node; of a lost one, what was known."""
@@ -211,7 +217,7 @@ class Register:
         kept = KeptFaults(
             list(self._faults.values()),
             list(self._repaired.items()),
-            sorted(self.before.well)[:MOST_PARTS],
+            sorted(self.before.well),
             self.on_bus,
         )
         return _kept().dump_json(kept)
@@ -221,7 +227,8 @@ class Register:
         kept = _kept().validate_json(text)
         self._faults = {one.key: one for one in kept.faults[:MOST]} | self._faults
         self._repaired = dict(kept.repaired[:MOST]) | self._repaired
-        self.before.well |= {*kept.well[:MOST_PARTS]}
+        for where in kept.well[:MOST_PARTS]:
+            self.before.works(where)
         self.on_bus = dict(islice(kept.on_bus.items(), MOST)) | self.on_bus
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from gpunode.driver.nvidia.xids import CODES, OF_NVLINK5, UNKNOWN
 from gpunode.faults.fault import Part, Where
@@ -24,6 +25,9 @@ from gpunode.host import (
 from gpunode.host.drained import DRAINED
 from gpunode.metric import Metric
 from gpunode.source import Readings, Silent, by_metric
+
+MOST_PARTS = 1024
+"""Parts that are remembered: a node of 16 GPUs has some 300 links."""
 
 PROGRAM_REMEMBERED = 900.0
 """Seconds for which an error of a program is told."""
@@ -127,13 +131,41 @@ class NodeValues:
 class Before:
     """What was seen before, without which some faults cannot be told."""
 
-    well: set[Where] = field(default_factory=set)
+    well: dict[Where, None] = field(default_factory=dict)
     """Parts that were there and worked: only those can break."""
 
     counts: dict[tuple[str, ...], tuple[float, float]] = field(default_factory=dict)
     """Counters, each with when it last grew."""
 
+    def works(self, where: Where) -> None:
+        """Remember that a part works."""
+        _remember(self.well, lasting(where), None)
 
+    def worked(self, where: Where) -> bool:
+        """Whether a part was seen to work."""
+        return lasting(where) in self.well
+
+    def count(self, key: tuple[str, ...], value: float, time: float) -> tuple[float, float]:
+        """Remember a counter."""
+        _remember(self.counts, key, (value, time))
+        return value, time
+
+
+def lasting(where: Where) -> Where:
+    """A part whatever its GPU is numbered; a place for a GPU, whichever is in it."""
+    return where._replace(gpu="", uuid="" if where.part == "gpu" else where.uuid)
+
+
+def _remember(known: dict[K, V], key: K, value: V) -> None:
+    """Of too many, as where mounts come and go, what was seen longest ago is forgotten."""
+    known.pop(key, None)
+    known[key] = value
+    while len(known) > MOST_PARTS:
+        del known[next(iter(known))]
+
+
+K = TypeVar("K")
+V = TypeVar("V")
 Look = Callable[[NodeValues, Before], Iterator[Sighting]]
 
 
@@ -190,7 +222,7 @@ def lost_data(seen: NodeValues, before: Before) -> Iterator[Sighting]:
     for (gpu, uuid, kind), count in seen.series(health.ECC).items():
         key = (health.ECC.name, gpu, uuid, kind)
         known = before.counts.get(key)
-        before.counts[key] = (count, seen.time)
+        before.count(key, count, seen.time)
         if kind != "uncorrected" or known is None or count <= known[0]:
             continue
         contained = seen.series(xids.XID_TIME).get((gpu, uuid, CONTAINED))
@@ -253,12 +285,12 @@ def throttled(seen: NodeValues, before: Before) -> Iterator[Sighting]:
         key = (health.THROTTLED.name, gpu, uuid, reason)
         known = before.counts.get(key)
         if known is None or seconds < known[0]:
-            before.counts[key] = (seconds, seen.time)
+            before.count(key, seconds, seen.time)
             continue
         grew, passed = seconds - known[0], seen.time - known[1]
         if passed < 60.0 and grew < THROTTLED * 60.0:
             continue
-        before.counts[key] = (seconds, seen.time)
+        before.count(key, seconds, seen.time)
         low = reason if grew >= THROTTLED * passed else ""
         where = seen.gpu(gpu, uuid, parts[reason], "")
         yield Sighting(where, reason, low, after=THROTTLED_FROM, clears=CLOCKS_WELL)
@@ -273,10 +305,9 @@ def links(seen: NodeValues, before: Before) -> Iterator[Sighting]:
     for metric in (infiniband.ACTIVE, network.UP):
         up += [(_of_node("network", "/".join(at)), v) for at, v in seen.series(metric).items()]
     for where, works in up:
-        known = where._replace(gpu="")
         if works:
-            before.well.add(known)
-        if known in before.well:
+            before.works(where)
+        if before.worked(where):
             clears = LINK_WELL if where.part == "nvlink" else PORT_WELL
             yield Sighting(where, "link", "" if works else "down", clears=clears)
 
@@ -285,27 +316,26 @@ def disks(seen: NodeValues, before: Before) -> Iterator[Sighting]:
     """Disks that do not work."""
     for (controller,), live in seen.series(disk.STATE).items():
         where = _of_node("disk", controller)
-        before.well.add(where)
+        before.works(where)
         yield Sighting(where, "disk", "" if live else "not_live")
 
 
 def missing(seen: NodeValues, before: Before) -> Iterator[Sighting]:
     """GPUs, disks and RDMA ports that were there and are not, while others of their kind are."""
-    gpus = {bus_id: Where(gpu, uuid, "gpu", bus_id) for gpu, uuid, bus_id in whole_gpus(seen)}
-    others = {one for one in before.well if one.part != "gpu" or one.name not in gpus}
-    before.well = others | {*gpus.values()}
+    listed = {bus_id for _, _, bus_id in whole_gpus(seen)}
+    on_bus = {bus_id for bus_id, kind in seen.series(pcie.INFO) if kind == "gpu"}
+    for bus_id in listed:
+        before.works(Where("", "", "gpu", bus_id))
     there: dict[Part, Collection[str]] = {
-        "gpu": gpus,
+        "gpu": listed,
         "disk": {controller for (controller,) in seen.series(disk.STATE)},
         "network": {"/".join(at) for at in seen.series(infiniband.ACTIVE)},
     }
-    for bus_id, kind in seen.series(pcie.INFO) if gpus else ():
-        if kind == "gpu" and bus_id not in {one.name for one in before.well}:
-            unlisted = Where("", "", "gpu", bus_id)
-            yield Sighting(unlisted, "there", "missing", after=MISSING_FROM)
-    for where in before.well:
+    for where in dict.fromkeys((*before.well, *(Where("", "", "gpu", at) for at in on_bus))):
         present = there.get(where.part)
         if present and not (where.part == "network" and "/" not in where.name):
+            if where.part == "gpu":
+                where = Where(*seen.on_bus.get(where.name, ("", "")), "gpu", where.name)
             reason = "" if where.name in present else "missing"
             yield Sighting(where, "there", reason, after=MISSING_FROM)
 
@@ -318,8 +348,8 @@ def filesystems(seen: NodeValues, before: Before) -> Iterator[Sighting]:
     for (mountpoint, fstype), read_only in seen.series(filesystem.READ_ONLY).items():
         where = _of_node("filesystem", mountpoint)
         if not read_only and not fstype.startswith("fuse"):
-            before.well.add(where)
-        if where in before.well:
+            before.works(where)
+        if before.worked(where):
             reason = "readonly" if read_only else ""
             yield Sighting(where, "writable", reason, clears=LINK_WELL)
     answered = {mountpoint for mountpoint, _ in seen.series(filesystem.SIZE)}
@@ -330,7 +360,7 @@ def filesystems(seen: NodeValues, before: Before) -> Iterator[Sighting]:
     }
     for mountpoint in answered | silent:
         where = _of_node("filesystem", mountpoint)
-        if where in before.well:
+        if before.worked(where):
             reason = "unanswering" if mountpoint in silent else ""
             yield Sighting(where, "space", reason, after=60.0, clears=LINK_WELL)
 
@@ -343,7 +373,7 @@ def file_servers(seen: NodeValues, before: Before) -> Iterator[Sighting]:
             key, count = (done.name, name), completed.get(name, 0.0)
             known = before.counts.get(key)
             if known is None or count != known[0] or not requests:
-                before.counts[key] = known = (count, seen.time)
+                known = before.count(key, count, seen.time)
             late = requests > 0 and seen.time - known[1] >= UNANSWERED_FROM
             reason = "unanswering" if late else ""
             where = _of_node("filesystem", name)
