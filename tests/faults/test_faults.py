@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpunode.faults.register import Register
+from gpunode.faults.register import MOST, Register
 from gpunode.faults.sightings import MOST_PARTS
 from gpunode.gpu import health, nvlink, power, xids
 from gpunode.gpu.activity import PROCESSES
@@ -262,6 +262,31 @@ def test_mounts_that_come_and_go_take_no_memory_without_end() -> None:
     assert len(node.found._register.before.well) <= MOST_PARTS
     node.set(filesystem.READ_ONLY, 1.0, "/", "ext4")
     assert broken(node.play(30)) == [("", "filesystem", "readonly", "page")]
+
+
+def test_repaired_links_and_filesystems_are_told_for_two_minutes() -> None:
+    node = TestNode()
+    node.play(60)
+    links = (
+        (nvlink.NVLINK_UP, ("1", "GPU-1", "0"), 0.0),
+        (filesystem.READ_ONLY, ("/", "ext4"), 1.0),
+    )
+    for metric, of, value in links:
+        node.set(metric, value, *of)
+    node.play(60)
+    for metric, of, value in links:
+        node.set(metric, 1.0 - value, *of)
+    assert len(node.play(110)) == 2
+    assert node.play(25) == {}
+
+
+def test_faults_beyond_all_that_are_remembered_are_counted() -> None:
+    node = TestNode()
+    for number in range(MOST + 3):
+        node.set(disk.STATE, 0.0, f"nvme{number}")
+    assert len(node.play(60)) == MOST
+    refused = [one for one in node.loop.unread() if one.what == "faults"]
+    assert [one.times > 0 for one in refused] == [True]
 
 
 # What outlives the daemon
