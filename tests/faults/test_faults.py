@@ -15,7 +15,7 @@ from gpunode.faults.register import MOST, Register
 from gpunode.faults.sightings import MOST_PARTS
 from gpunode.gpu import health, nvlink, power, xids
 from gpunode.gpu.activity import PROCESSES
-from gpunode.host import disk, filesystem, infiniband, kernel_log, nfs, nvlink_xids, repair
+from gpunode.host import disk, filesystem, infiniband, kernel_log, nfs, nvlink_xids, pcie, repair
 from gpunode.host.drained import DRAINED
 from gpunode.source import Place
 from tests.cases import with_each
@@ -183,6 +183,49 @@ def test_a_link_a_disk_and_a_filesystem() -> None:
         ("", "filesystem", "unanswering", "page"),
         ("1", "nvlink", "down", "page"),
     ]
+
+
+def recover(node: TestNode, gpu: int, link: int, times: float) -> None:
+    node.set(nvlink.LINK_ERRORS, times, f"{gpu}", f"GPU-{gpu}", f"{link}", "recovery_successful")
+
+
+@with_each((1, 4, -4))
+def test_an_nvlink_that_recovers_again_and_again_while_the_others_do_not(which: int) -> None:
+    node = TestNode()
+    for gpu in range(GPUS):
+        for link in range(4):
+            node.set(nvlink.NVLINK_UP, 1.0, f"{gpu}", f"GPU-{gpu}", f"{link}")
+    recover(node, 1, 0, 5.0)
+    node.play(60)
+    assert node.faults == {}, "that was before"
+    places = [(gpu, 1) for gpu in range(4)] if which < 0 else [(2, link) for link in range(which)]
+    for times in (1.0, 2.0):
+        assert node.play(900) == {}
+        for gpu, link in places:
+            recover(node, gpu, link, times)
+    found = [("2", "nvlink", "0", "recovers", "ticket")] if which == 1 else []
+    assert list(node.play(600)) == found
+    assert node.play(3600) == {}
+
+
+def test_a_pci_express_link_that_lacks_lanes_or_has_errors() -> None:
+    node = TestNode()
+    node.set(pcie.DEGRADED, 1.0, bus(1), "gpu")
+    node.set(pcie.DEGRADED, 1.0, "0000:e1:00.0", "nic")
+    node.set(pcie.AER, 7.0, bus(2), "gpu", "fatal")
+    node.set(pcie.AER, 7.0, bus(2), "gpu", "correctable")
+    assert node.play(880) == {}
+    assert broken(node.play(60)) == [
+        ("", "pcie", "degraded", "ticket"),
+        ("1", "pcie", "degraded", "ticket"),
+    ]
+    for of in list(node.series[pcie.DEGRADED]):
+        node.set(pcie.DEGRADED, 0.0, *of)
+    node.set(pcie.AER, 99.0, bus(2), "gpu", "correctable")
+    assert node.play(140) == {}
+    node.set(pcie.AER, 8.0, bus(2), "gpu", "fatal")
+    assert broken(node.play(1700)) == [("2", "pcie", "uncorrected_errors", "ticket")]
+    assert node.play(200) == {}
 
 
 def test_a_file_server_that_answers_nothing_for_two_minutes() -> None:
