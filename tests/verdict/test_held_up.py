@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gpunode.gpu.activity import STOPPED
 from gpunode.jobs.owners import ALLOCATED
 from gpunode.jobs.steps import SECONDS as PHASES
 from gpunode.serving.requests import INFO, STARTING, TOKENLESS
@@ -72,6 +73,15 @@ def test_a_gpu_that_a_job_has_and_no_process_uses() -> None:
     one.gauges[ALLOCATED] = 1.0
     stage.play(60)
     assert held_up(stage) == {0: ("no_process", pytest.approx(60, abs=8))}
+
+
+def test_a_stopped_process_is_told_at_once() -> None:
+    (one,) = training(1)
+    stage = on(one)
+    stage.play(60)
+    one.states, one.gauges[STOPPED] = {"starved": 1.0}, 1.0
+    stage.play(4)
+    assert held_up(stage) == {0: ("stopped", pytest.approx(2, abs=2))}
 
 
 def test_a_checkpoint_takes_the_place_of_a_verdict() -> None:
