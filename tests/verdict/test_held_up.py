@@ -106,3 +106,13 @@ def test_a_server_without_tokens_and_one_that_starts() -> None:
         1: ("no_tokens", pytest.approx(90, abs=61)),
         2: ("starting", pytest.approx(40, abs=61)),
     }
+
+
+def test_who_evaluates_while_others_wait_excuses_them() -> None:
+    first, second = training()
+    stage = on(first, second)
+    stage.play(60)
+    first.states = {"compute": 1.0}
+    second.block()
+    stage.play(60)
+    assert {cause for cause, _ in held_up(stage).values()} == {"preparing"}

@@ -19,7 +19,7 @@ from gpunode.source import Reading, Readings, by_metric
 from gpunode.verdict.causes import CAUSES
 from gpunode.verdict.causes.communication import STALLED_COLLECTIVE
 from gpunode.verdict.facts import At
-from gpunode.verdict.reasons import CHECKPOINTING, UNINTERRUPTIBLE
+from gpunode.verdict.reasons import CHECKPOINTING, EVALUATING, PREPARING, UNINTERRUPTIBLE
 from gpunode.verdict.source import Judged, Judgement
 
 OF_THE_MOMENT = {
@@ -30,6 +30,7 @@ OF_THE_MOMENT = {
     "starting": "its engine loads, and answers no request yet",
     "checkpoint": "its job saves the state of the training, or waits for who does",
     "filesystem_silent": "its process waits in the kernel, as for a disk or file server",
+    "preparing": "its job prepares data or evaluates, or waits for who does",
 }
 """What takes the place of a verdict, the most telling first, and what it means."""
 
@@ -141,6 +142,8 @@ class HeldUp:
         states = _states(readings)
         for at, verdict in verdicts.items():
             reasons = {one.reason for one in verdict.waits_for} | {late.get(at, "")}
+            if reasons & {EVALUATING.name, PREPARING.name}:
+                yield at, ("preparing", now)
             if UNINTERRUPTIBLE.name in reasons or states.get(at) == {"D"}:
                 yield at, ("filesystem_silent", now)
             if CHECKPOINTING.name in reasons or self._saves(at, values.get(PHASES, {})):
