@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,14 +14,10 @@ import promql_parser
 import pytest
 import yaml
 
-from alerts.recording import RECORDS
 from gpunode.serving.requests import ServingEngines
-from tests.alerts.rule_tests import FIRST, Case, with_labels
-from tests.alerts.test_alerts import play, shipped
-from tests.needs import ROOT
+from tests.needs import ROOT, need
 
 DOCUMENT = (ROOT / "docs/serving.md").read_text()
-RECORDED = {record.name: record for record in RECORDS}
 KEDA, ADAPTER, HPA = map(yaml.safe_load, re.findall(r"```yaml\n(.*?)```", DOCUMENT, re.DOTALL))
 OLDEST, NEWEST = "1.25.0", "1.37.0"
 MINUTES = 20
@@ -52,6 +50,10 @@ def asked_by_adapter() -> list[str]:
     return queries
 
 
+def with_labels(name: str, labels: dict[str, str]) -> str:
+    return name + "{" + ",".join(f'{label}="{value}"' for label, value in labels.items()) + "}"
+
+
 def service(namespace: str, deployment: str, instance: str) -> Iterator[tuple[str, str]]:
     """What exporters tell of three replicas of a Deployment."""
     for at, (waiting, cache) in enumerate(zip(WAITING, CACHES, strict=True)):
@@ -62,6 +64,8 @@ def service(namespace: str, deployment: str, instance: str) -> Iterator[tuple[st
             "owner_namespace": namespace,
             "owner_pod": pod,
             "via": "kubelet",
+            "workload": deployment,
+            "replica": pod.removeprefix(f"{deployment}-"),
         }
         told = {**gpu, "engine": "vllm", "model": deployment}
         yield with_labels("gpunode_gpu_owner_info", {**gpu, **owner}), f"1x{MINUTES}"
@@ -89,19 +93,42 @@ def test_the_profile_that_is_named_for_pods_is_the_first_with_the_privilege() ->
 def test_an_autoscaler_gets_the_queue_and_the_cache_of_its_service(tmp_path: Path) -> None:
     """By the shipped rules in promtool; nothing of other services, or where there is none."""
     assert KEDA["spec"]["scaleTargetRef"]["name"] == "llama"
-    case = Case("c")
     others = [*service("chat", "qwen", "n-2"), *service("test", "llama", "n-3")]
     given = [
         *service("chat", "llama", "n-1"),
         *((one, f"99x{MINUTES}" if "requests" in one else values) for one, values in others),
     ]
-    case.inputs = [{"series": series, "values": values} for series, values in given]
+    wanted: list[tuple[str, list[float]]] = []
     for queue, cache in (asked_by_keda(), asked_by_adapter()):
-        case.expect(MINUTES - 2, queue, [("", {}, QUEUE)])
-        case.expect(MINUTES - 2, cache, [("", {}, FULL)])
-        for query in (queue, cache):
-            case.expect(MINUTES - 2, query.replace("llama", "mistral"))
-    ran = play(tmp_path, [case], shipped(*FIRST))
+        wanted += [(queue, [QUEUE]), (cache, [FULL])]
+        wanted += [(query.replace("llama", "mistral"), []) for query in (queue, cache)]
+    test = {
+        "rule_files": [
+            str(ROOT / f"alerts/rules/{name}.yaml") for name in ("thresholds", "records")
+        ],
+        "tests": [
+            {
+                "interval": "1m",
+                "input_series": [{"series": series, "values": values} for series, values in given],
+                "promql_expr_test": [
+                    {
+                        "expr": query,
+                        "eval_time": f"{MINUTES - 2}m",
+                        "exp_samples": [{"labels": "{}", "value": value} for value in values],
+                    }
+                    for query, values in wanted
+                ],
+            }
+        ],
+    }
+    (tmp_path / "test.json").write_text(json.dumps(test))
+    ran = subprocess.run(
+        [need("promtool"), "test", "rules", "test.json"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert ran.returncode == 0, (ran.stdout + ran.stderr)[:3000]
 
 
@@ -130,24 +157,13 @@ def test_the_autoscaler_is_one_that_kubernetes_takes(version: str) -> None:
     assert kubernetes_validate.validate(HPA, version, strict=True)
 
 
-def test_the_adapter_makes_metrics_of_series_that_are_recorded() -> None:
+def test_the_queries_are_promql_and_not_divided_by_keda() -> None:
+    for query in (*asked_by_keda(), *asked_by_adapter()):
+        promql_parser.parse(query)
     for rule in ADAPTER["externalRules"]:
         promql_parser.parse(rule["seriesQuery"])
-        name, _, matchers = rule["seriesQuery"].partition("{")
-        asked = {*re.findall(r"(\w+)!=", matchers), *rule["resources"]["overrides"]}
-        assert asked <= set(RECORDED[name].labels)
         assert re.fullmatch("[a-z_]+", rule["name"]["as"]), "a path of the API, without a colon"
-
-
-def test_the_example_for_keda_asks_for_series_that_are_recorded() -> None:
-    triggers = KEDA["spec"]["triggers"]
-    assert len(triggers) == 2
-    for trigger in triggers:
+    for trigger in KEDA["spec"]["triggers"]:
         # By default, KEDA divides by the replicas: https://keda.sh/docs/latest/reference/scaledobject-spec/#triggers
         assert trigger["metricType"] == "Value"
-        query, threshold = trigger["metadata"]["query"], trigger["metadata"]["threshold"]
-        promql_parser.parse(query)
-        assert float(threshold) > 0
-        ((name, labels),) = re.findall(r"(job:[\w:]+)\{([^}]*)\}", query)
-        asked = set(re.findall(r"(\w+)=", labels))
-        assert asked <= set(RECORDED[name].labels)
+        assert float(trigger["metadata"]["threshold"]) > 0

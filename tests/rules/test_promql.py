@@ -102,7 +102,7 @@ def test_clauses_are_told_with_what_comes_before_them() -> None:
     assert sides is None
     sides = promql.comparison("a > on (x) group_left () scalar(b == 3) * 2")
     assert sides is not None
-    assert (sides.left, sides.operator, sides.matching) == ("a", ">", "on (x) group_left ()")
+    assert (sides.left, sides.operator, sides.matching) == ("a", ">", "on ( x ) group_left ( )")
     assert sides.right == "scalar(b == 3) * 2"
 
 

@@ -6,7 +6,7 @@ https://prometheus.io/docs/prometheus/latest/querying/basics/
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 TOKEN = re.compile(
@@ -26,12 +26,20 @@ CLOSES = {"(": ")", "{": "}", "[": "]"}
 SETS = ("or", "and", "unless")
 COMPARISONS = ("==", "!=", "<=", ">=", "<", ">")
 MATCHING = ("on", "ignoring")
-LISTED_AFTER = (*MATCHING, "by", "without", "group_left", "group_right")
+MATCHED_BY = (*MATCHING, "group_left", "group_right")
+LISTED_AFTER = (*MATCHED_BY, "by", "without")
 """Words after which labels stand in parentheses."""
 
 NO_SELECTORS = frozenset(
     {*SETS, *LISTED_AFTER, "bool", "offset", "atan2", "inf", "nan", "start", "end"}
 )
+
+
+LARGEST = 1 << 16
+"""The most characters of an expression."""
+
+MOST_CLAUSES = 64
+"""Each of them is asked for together with those before it."""
 
 
 class NotRead(ValueError):
@@ -40,12 +48,16 @@ class NotRead(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token of an expression, with how many brackets are open around it."""
+    """A token of an expression."""
 
     kind: str
     text: str
     at: int
     depth: int
+    """How many brackets are open around it."""
+
+    within: str
+    """The innermost of them."""
 
     @property
     def end(self) -> int:
@@ -54,23 +66,37 @@ class Token:
 
 def tokens(expression: str) -> list[Token]:
     """The tokens of an expression, spaces and comments apart. Raises ``NotRead``."""
+    if len(expression) > LARGEST:
+        raise NotRead(f"more than {LARGEST} characters")
     found: list[Token] = []
-    open_brackets: list[str] = []
+    opened: list[str] = []
     at = 0
     while at < len(expression):
         match = TOKEN.match(expression, at)
         if match is None:
             raise NotRead(f"character {at + 1}: {expression[at : at + 20]!r}")
         kind, text = str(match.lastgroup), match[0]
-        if kind == "closing" and (not open_brackets or CLOSES[open_brackets.pop()] != text):
+        if kind == "closing" and (not opened or CLOSES[opened.pop()] != text):
             raise NotRead(f"character {at + 1}: {text} closes nothing")
         if kind != "space":
-            found.append(Token(kind, text, at, len(open_brackets)))
+            found.append(Token(kind, text, at, len(opened), opened[-1] if opened else ""))
         if kind == "opening":
-            open_brackets.append(text)
+            opened.append(text)
         at = match.end()
-    if open_brackets:
-        raise NotRead(f"{open_brackets[-1]} is never closed")
+    if opened:
+        raise NotRead(f"{opened[-1]} is never closed")
+    return found
+
+
+def _pairs(read: Sequence[Token]) -> dict[int, int]:
+    """The index of what closes each opening bracket, by the index of that."""
+    opened: list[int] = []
+    found: dict[int, int] = {}
+    for n, one in enumerate(read):
+        if one.kind == "opening":
+            opened.append(n)
+        elif one.kind == "closing":
+            found[opened.pop()] = n
     return found
 
 
@@ -104,47 +130,52 @@ class Comparison:
 def alternatives(expression: str) -> list[list[Clause]]:
     """The clauses of each part between the ``or`` of an expression. Raises ``NotRead``."""
     read = tokens(expression)
-    ends = [one for one in read if one.depth == 0 and one.text.lower() in SETS]
+    pairs = _pairs(read)
+    ends = [n for n, one in enumerate(read) if one.depth == 0 and one.text.lower() in SETS]
+    if len(ends) >= MOST_CLAUSES:
+        raise NotRead(f"more than {MOST_CLAUSES} clauses")
     found: list[list[Clause]] = [[]]
     operator, on, begin, first = "", None, 0, 0
-    for end in (*ends, None):
-        stop = end.at if end else len(expression)
-        text = expression[begin:stop].strip()
-        if not text:
-            raise NotRead(f"character {stop + 1}: nothing before it")
-        whole = expression[first:stop].strip()
-        found[-1].append(Clause(operator, on, text, whole))
-        if end is None:
+    for end in (*ends, len(read)):
+        text = _text(expression, read[begin:end])
+        found[-1].append(Clause(operator, on, text, _text(expression, read[first:end])))
+        if end == len(read):
             break
-        operator = end.text.lower()
-        after = [one for one in read if one.at >= end.end]
-        on, begin = _matched(after, end.end)
+        operator = read[end].text.lower()
+        on, last = _matched(read, pairs, end + 1)
+        begin = last + 1
         if operator == "or":
             operator, first = "", begin
             found.append([])
     return found
 
 
-def _matched(after: Sequence[Token], begin: int) -> tuple[tuple[str, ...] | None, int]:
-    """The labels of ``on (…)`` at the beginning of some tokens, and where that ends."""
-    if len(after) < 2 or after[0].text.lower() not in MATCHING or after[1].text != "(":
-        return None, begin
-    close = next(one for one in after[2:] if one.text == ")" and one.depth == after[1].depth)
-    labels = tuple(one.text for one in after if after[1].at < one.at < close.at and one.text != ",")
-    return (labels if after[0].text.lower() == "on" else None), close.end
+def _text(expression: str, read: Sequence[Token]) -> str:
+    """The text of some tokens, without comments before and after them. Raises ``NotRead``."""
+    if not read:
+        raise NotRead("nothing stands before or after an and, unless or or")
+    return expression[read[0].at : read[-1].end]
+
+
+def _matched(
+    read: Sequence[Token], pairs: Mapping[int, int], at: int
+) -> tuple[tuple[str, ...] | None, int]:
+    """The labels of ``on (…)`` where it stands, and the last token before what follows."""
+    if at + 1 >= len(read) or read[at].text.lower() not in MATCHING or read[at + 1].text != "(":
+        return None, at - 1
+    close = pairs[at + 1]
+    labels = tuple(one.text for one in read[at + 2 : close] if one.text != ",")
+    return (labels if read[at].text.lower() == "on" else None), close
 
 
 def without_parentheses(expression: str) -> str:
     """What is in the parentheses around an expression, if there are any. Raises ``NotRead``."""
     read = tokens(expression)
-    while (
-        len(read) > 2
-        and read[0].text == "("
-        and all(one.depth > read[0].depth for one in read[1:-1])
-        and read[-1].text == ")"
-    ):
-        read = read[1:-1]
-    return expression[read[0].at : read[-1].end] if read else expression
+    pairs = _pairs(read)
+    first, last = 0, len(read) - 1
+    while first < last and read[first].text == "(" and pairs[first] == last and last - first > 1:
+        first, last = first + 1, last - 1
+    return expression[read[first].at : read[last].end] if read else expression
 
 
 def comparison(clause: str) -> Comparison | None:
@@ -153,55 +184,41 @@ def comparison(clause: str) -> Comparison | None:
     at = [n for n, one in enumerate(read) if one.depth == 0 and one.text in COMPARISONS]
     if not at:
         return None
-    middle = read[at[-1]]  # it is read from the left
-    after = read[at[-1] + 1 :]
-    if after and after[0].text == "bool":
+    middle, last = read[at[-1]], at[-1]  # it is read from the left
+    pairs = _pairs(read)
+    if last + 1 < len(read) and read[last + 1].text == "bool":
         return None  # 0 and 1 are both a series
-    begin = middle.end
-    while after and after[0].text.lower() in (*MATCHING, "group_left", "group_right"):
-        listed = len(after) > 1 and after[1].text == "("
-        upto = 1 if not listed else 1 + next(n for n, one in enumerate(after) if one.text == ")")
-        begin, after = after[upto - 1].end, after[upto:]
-    left, right = clause[: middle.at].strip(), clause[begin:].strip()
-    matching = " ".join(clause[middle.end : begin].split())
-    return Comparison(left, middle.text, matching, right) if left and right else None
+    while last + 1 < len(read) and read[last + 1].text.lower() in MATCHED_BY:
+        last += 1
+        last = pairs.get(last + 1, last)
+    sides = read[: at[-1]], read[last + 1 :]
+    if not all(sides):
+        return None
+    left, right = (_text(clause, side) for side in sides)
+    matching = " ".join(one.text for one in read[at[-1] + 1 : last + 1])
+    return Comparison(left, middle.text, matching, right)
 
 
 def selectors(expression: str) -> Iterator[tuple[str, str]]:
     """Each metric that an expression reads, with its matchers as they stand. Raises ``NotRead``."""
     read = tokens(expression)
+    pairs = _pairs(read)
     labels_until = -1
     for n, one in enumerate(read):
+        word = one.text.lower()
         following = read[n + 1] if n + 1 < len(read) else None
-        if one.text.lower() in LISTED_AFTER and following and following.text == "(":
-            labels_until = next(
-                late.at for late in read[n + 2 :] if late.text == ")" and late.depth == one.depth
-            )
-        if one.kind != "word" or one.at < labels_until or one.text.lower() in NO_SELECTORS:
+        if word in LISTED_AFTER and n + 1 in pairs:
+            labels_until = pairs[n + 1]
+        if one.kind != "word" or n < labels_until or word in NO_SELECTORS:
             continue
-        if following and following.text == "(":
-            continue  # a function
-        before = read[n - 1].text if n else ""
-        if following and following.text.lower() in ("by", "without") and before != "}":
-            continue  # an aggregation with its labels first
-        if _within_braces(read, n):
+        if one.within in ("{", "["):
             continue
+        if following and following.text.lower() in ("(", "by", "without"):
+            continue  # a function or an aggregation
         matchers = ""
         if following and following.text == "{":
-            close = next(
-                late for late in read[n + 2 :] if late.text == "}" and late.depth == one.depth
-            )
-            matchers = expression[following.end : close.at].strip().rstrip(",")
+            matchers = expression[following.end : read[pairs[n + 1]].at].strip().rstrip(",")
         yield one.text, matchers
-
-
-def _within_braces(read: Sequence[Token], n: int) -> bool:
-    """Whether a token is within the braces or brackets of a selector."""
-    depth = read[n].depth
-    for one in reversed(read[:n]):
-        if one.kind == "opening" and one.depth == depth - 1:
-            return one.text in "{["
-    return False
 
 
 def names(expression: str) -> list[str]:

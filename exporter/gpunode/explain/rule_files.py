@@ -17,7 +17,7 @@ from gpunode.mistake import UsageError
 SHIPPED = "rules"
 THRESHOLD = "gpunode_threshold"
 THRESHOLDS = "thresholds.yaml"
-LARGEST_FILE = 1 << 22
+LARGEST_FILE = 1 << 20
 DEEPEST = 4
 """Rules that stand behind each other, at most."""
 
@@ -83,24 +83,31 @@ def rules_of(text: str, name: str) -> Iterator[Rule]:
         for group in content["groups"]:
             for rule in group["rules"]:
                 yield Rule(
-                    str(rule.get("alert") or rule["record"]),
+                    _text(rule.get("alert") or rule["record"]),
                     "alert" in rule,
-                    str(rule["expr"]),
-                    {str(key): str(value) for key, value in (rule.get("labels") or {}).items()},
-                    {
-                        str(key): str(value)
-                        for key, value in (rule.get("annotations") or {}).items()
-                    },
-                    str(rule.get("for") or ""),
-                    str(rule.get("keep_firing_for") or ""),
-                    str(group["name"]),
-                    str(group.get("interval") or ""),
+                    _text(rule["expr"]),
+                    _texts(rule.get("labels")),
+                    _texts(rule.get("annotations")),
+                    _text(rule.get("for") or ""),
+                    _text(rule.get("keep_firing_for") or ""),
+                    _text(group["name"]),
+                    _text(group.get("interval") or ""),
                     name,
                 )
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise UsageError(f"{name}: not YAML: {str(error).splitlines()[0]}") from error
     except (TypeError, KeyError, AttributeError) as error:
         raise UsageError(f"{name}: no file of rules: {error}") from error
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str | int | float):
+        raise TypeError("a list or mapping in place of a text")
+    return str(value)
+
+
+def _texts(value: Any) -> dict[str, str]:
+    return {_text(key): _text(one) for key, one in (value or {}).items()}
 
 
 def thresholds(rules: Sequence[Rule]) -> list[str]:
