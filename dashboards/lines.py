@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dashboards.promql import GPU, NODE, gained, of_gpus, rate, ratio
+from dashboards.promql import GPU, NODE, gained, of_gpus, rate, ratio, share
 from dashboards.rules import Comparison, Limit
 from gpunode.verdict.causes.data import DISK_BUSY, QUOTA_THROTTLED
 from gpunode.verdict.causes.host import THREAD_BUSY
@@ -86,7 +86,9 @@ LINES: Mapping[str, Line] = {
         MEMORY_FULL,
     ),
     "torch_reserved": Line(
-        ratio(of_gpus("gpunode_torch_memory_reserved_bytes"), SIZE), ">", MEMORY_FULL
+        share("gpunode_torch_memory_reserved_bytes", "gpunode_gpu_memory_size_bytes"),
+        ">",
+        MEMORY_FULL,
     ),
     "gpu_memory_growth": Line(
         f"3600 * {of_gpus('deriv(gpunode_gpu_memory_used_bytes[3h])')}", ">", 1e9
@@ -107,15 +109,12 @@ LINES: Mapping[str, Line] = {
         35.0,
     ),
     "sm_clock": Line(
-        ratio(of_gpus("gpunode_gpu_sm_clock_hertz"), of_gpus("gpunode_gpu_sm_clock_max_hertz")),
+        share("gpunode_gpu_sm_clock_hertz", "gpunode_gpu_sm_clock_max_hertz"),
         "<",
         0.6,
     ),
     "power_limit": Line(
-        ratio(
-            of_gpus("gpunode_gpu_power_limit_watts"),
-            of_gpus("gpunode_gpu_power_default_limit_watts"),
-        ),
+        share("gpunode_gpu_power_limit_watts", "gpunode_gpu_power_default_limit_watts"),
         "<",
         LIMIT_LOWERED,
     ),

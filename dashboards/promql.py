@@ -81,3 +81,8 @@ def in_hour(metric: str, by: str = GPU) -> str:
 def ratio(part: str, whole: str, by: str = GPU) -> str:
     """A share, where there is something to share."""
     return f"{part} / on ({by}) ({whole} > 0)"
+
+
+def share(part: str, whole: str, by: str = GPU) -> str:
+    """One gauge as a share of another."""
+    return ratio(f"max by ({by}) ({part})", f"max by ({by}) ({whole})", by)

@@ -16,7 +16,7 @@ from dashboards.panels import (
     areas,
     lines,
 )
-from dashboards.promql import GPU, NODE, gained, in_hour, of_gpus, rate, ratio
+from dashboards.promql import GPU, NODE, gained, in_hour, of_gpus, rate, ratio, share
 from dashboards.queries import NODES, Query, selected
 from dashboards.variables import datasource, of_few, of_many
 
@@ -38,11 +38,6 @@ def _each(metric: str, *labels: str) -> Query:
     """What a counter gains a second, by its labels."""
     legend = " ".join(f"{{{{{label}}}}}" for label in ("instance", *labels))
     return _asked(rate(metric, ", ".join((NODE, *labels))), legend)
-
-
-def _share(part: str, whole: str, by: str = NODE) -> str:
-    """One gauge of each node as a share of another."""
-    return ratio(f"max by ({by}) ({part})", f"max by ({by}) ({whole})", by)
 
 
 CPUS = (
@@ -202,7 +197,7 @@ MEMORY = (
         lines(
             "Memory left",
             "Is there memory for programs, if the kernel drops its caches?",
-            [_asked(_share("gpunode_memory_available_bytes", "gpunode_memory_size_bytes"))],
+            [_asked(share("gpunode_memory_available_bytes", "gpunode_memory_size_bytes", NODE))],
             SHARE,
             highest=1,
         ),
@@ -321,7 +316,7 @@ DISKS = (
             "Which filesystem fills up? The share that programs may still take.",
             [
                 _asked(
-                    _share(
+                    share(
                         "gpunode_filesystem_available_bytes",
                         "gpunode_filesystem_size_bytes",
                         f"{NODE}, mountpoint",
@@ -336,7 +331,7 @@ DISKS = (
         lines(
             "Open files",
             "Which share of the kernel's limit is in use?",
-            [_asked(_share("gpunode_filefd_allocated", "gpunode_filefd_maximum"))],
+            [_asked(share("gpunode_filefd_allocated", "gpunode_filefd_maximum", NODE))],
             SHARE,
             limit=OPEN_FILES,
             highest=1,

@@ -22,7 +22,8 @@ from dashboards.panels import (
     rows_of,
     timeline,
 )
-from dashboards.promql import GPU, JOB, MEMBER, NODE, RANK, bounded, gained, of_gpus, rate, ratio
+from dashboards.promql import GPU, MEMBER, NODE, RANK, bounded, gained, of_gpus, rate, ratio, share
+from dashboards.promql import JOB as BY_JOB
 from dashboards.queries import JOB as SELECTED
 from dashboards.queries import NAMESPACES, USEFUL, Query, numbered, selected
 from dashboards.rules import Limit, limit, threshold
@@ -81,14 +82,14 @@ LATE = f"{HELD_UP} and on ({GPU}) {AWAITED}"
 """Ranks for which others wait, with what holds them up themselves."""
 
 UNLIKE = (
-    f'{HELD_UP}{{cause!~"{WAITS}"}} unless on ({JOB}, cause) '
-    f"{COUNT} > on ({JOB}) group_left () 0.5 * ({GPUS} > 1)"
+    f'{HELD_UP}{{cause!~"{WAITS}"}} unless on ({BY_JOB}, cause) '
+    f"{COUNT} > on ({BY_JOB}) group_left () 0.5 * ({GPUS} > 1)"
 )
 """Ranks that do not wait and are not as the most."""
 
 AT_WORK = (
-    f'label_replace(0 * ({RANK} and on ({JOB}) sum by ({JOB}) ({COUNT}{{cause=~"{WAITS}"}}) '
-    f'> on ({JOB}) 0.5 * {GPUS} unless on ({GPU}) {HELD_UP}), "cause", "none", "", "")'
+    f'label_replace(0 * ({RANK} and on ({BY_JOB}) sum by ({BY_JOB}) ({COUNT}{{cause=~"{WAITS}"}}) '
+    f'> on ({BY_JOB}) 0.5 * {GPUS} unless on ({GPU}) {HELD_UP}), "cause", "none", "", "")'
 )
 """Ranks that nothing holds up while most wait."""
 
@@ -152,7 +153,7 @@ def _first(ranks: int) -> str:
 
 OTHERS = (
     f'topk (1, label_replace(label_join(count_values by (cause) ("most", sum by (cause) '
-    f"({COUNT} unless on ({JOB}) {GPUS} == 1)), "
+    f"({COUNT} unless on ({BY_JOB}) {GPUS} == 1)), "
     '"rest", " others: ", "most", "cause"), "rest", " · $1", "rest", "(.+)"))'
 )
 """How most ranks are, and in words how many. One on its own has no others."""
@@ -240,10 +241,7 @@ RUNS = rows_of(
     decimals={"Step": 2, "GPU hours": 1},
 )
 
-SLOWDOWN = ratio(
-    of_gpus("gpunode_training_step_median_seconds"),
-    of_gpus("gpunode_training_step_baseline_seconds"),
-)
+SLOWDOWN = share("gpunode_training_step_median_seconds", "gpunode_training_step_baseline_seconds")
 CHECKPOINTS = ratio(
     gained(f'{PHASES}{{phase="checkpoint"}}', window="1h"), gained(PHASES, window="1h")
 )
@@ -741,10 +739,7 @@ JOB = Board(
                     [
                         _asked(
                             _of_job(
-                                ratio(
-                                    of_gpus("gpunode_job_memory_bytes"),
-                                    of_gpus("gpunode_job_memory_limit_bytes"),
-                                )
+                                share("gpunode_job_memory_bytes", "gpunode_job_memory_limit_bytes")
                             ),
                             "fullest",
                         )

@@ -44,6 +44,7 @@ from dashboards.promql import (
     of_time,
     rate,
     ratio,
+    share,
 )
 from dashboards.queries import GPUS as SELECTED
 from dashboards.queries import Query, numbered, selected
@@ -54,7 +55,6 @@ ONE = "{{instance}} GPU {{gpu}}"
 BYTES = "Bps"
 PORT = f"{NODE}, device, port"
 TMPFS = f"{NODE}, tmpfs"
-USED = ("used", "size")
 
 
 def _asked(expression: str, legend: str = "") -> Query:
@@ -346,13 +346,11 @@ COLUMNS = (
             "Is shared memory nearly full?",
             [
                 _asked(
-                    ratio(
-                        *(f"max by ({TMPFS}) (gpunode_job_shm_{of}_bytes)" for of in USED), TMPFS
-                    ),
+                    share("gpunode_job_shm_used_bytes", "gpunode_job_shm_size_bytes", TMPFS),
                     "{{instance}} {{tmpfs}}",
                 ),
                 _asked(
-                    ratio(*(f"max by ({NODE}) (gpunode_shm_{of}_bytes)" for of in USED), NODE),
+                    share("gpunode_shm_used_bytes", "gpunode_shm_size_bytes", NODE),
                     "{{instance}} node",
                 ),
             ],
