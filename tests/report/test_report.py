@@ -30,14 +30,13 @@ import httpx2
 import promql_parser
 import psutil
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from playwright.sync_api import Browser
 
 from dashboards.boards import capacity
 from dashboards.queries import LOST
-from dashboards.rules import FOLDER, labels_of
+from dashboards.rules import labels_of
 from gpunode.cli.main import main
 from gpunode.gpu.ledger import STATES
 from gpunode.mistake import UsageError
@@ -53,6 +52,7 @@ from tests.needs import need
 from tests.prometheus.known import GAINS, GPUS, USEFUL, Fault, Fleet, Job, Queued, backfill, kept
 from tests.prometheus.known import served as serving
 from tests.prometheus.programs import program, served
+from tests.prometheus.shipped import intervals
 
 DAY = 24
 START = 1_785_542_400
@@ -722,12 +722,6 @@ QUERIES = [value for value in vars(history).values() if isinstance(value, Query)
 
 def test_what_is_asked_for_is_recorded_with_these_labels() -> None:
     """And as often as it is taken for, where it is added up."""
-    intervals = {
-        rule.get("record"): group["interval"]
-        for path in FOLDER.glob("*.yaml")
-        for group in yaml.safe_load(path.read_text())["groups"]
-        for rule in group["rules"]
-    }
     for query in QUERIES:
         expression = query.over("1d")
         promql_parser.parse(expression)
@@ -740,9 +734,9 @@ def test_what_is_asked_for_is_recorded_with_these_labels() -> None:
             joined = {*history.OF_NODES, *history.OF_PROCESSES}
             assert set(by[1].split(", ") if by else ()) - joined <= labels_of(name), expression
             if every and "_time((" not in expression:
-                assert intervals[name] == f"{every[1]}s", expression
+                assert intervals()[name] == f"{every[1]}s", expression
             if name.endswith("_hourly"):
-                assert intervals[name] == "1h"
+                assert intervals()[name] == "1h"
 
 
 def test_every_cause_and_state_has_words() -> None:
