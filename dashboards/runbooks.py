@@ -29,7 +29,6 @@ NAMING = {
     "gpu:gpunode_rank:info",
     "job:gpunode_gpus:count",
     "namespace:gpunode_gpu:held",
-    "node:gpunode_up:max",
     "gpu:gpunode_gpu_seconds:rate5m",
     "gpunode_gpu_seconds_total",
 }

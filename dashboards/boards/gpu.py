@@ -427,9 +427,7 @@ GPU_BOARD = Board(
                     },
                     names={
                         "severity": "Level",
-                        "instance": "Node",
                         "gpu": "GPU",
-                        "part": "Part",
                         "reason": "Reason",
                     },
                     sort_by="Since",

@@ -184,6 +184,7 @@ HEALTH = Board(
                     "none",
                     among=WATCHED,
                 ),
+                widths=(9, 10, 5),
             ),
         ),
         section(

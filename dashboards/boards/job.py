@@ -82,25 +82,25 @@ LATE = f"{HELD_UP} and on ({GPU}) {AWAITED}"
 """Ranks for which others wait, with what holds them up themselves."""
 
 UNLIKE = (
-    f'{HELD_UP}{{cause!~"{WAITS}"}} unless on ({BY_JOB}, cause) '
+    f'{HELD_UP}{{cause!~"none|{WAITS}"}} unless on ({BY_JOB}, cause) '
     f"{COUNT} > on ({BY_JOB}) group_left () 0.5 * ({GPUS} > 1)"
 )
 """Ranks that do not wait and are not as the most."""
 
 AT_WORK = (
-    f'label_replace(0 * ({RANK} and on ({BY_JOB}) sum by ({BY_JOB}) ({COUNT}{{cause=~"{WAITS}"}}) '
-    f'> on ({BY_JOB}) 0.5 * {GPUS} unless on ({GPU}) {HELD_UP}), "cause", "none", "", "")'
+    f'{HELD_UP}{{cause="none"}} and on ({BY_JOB}) '
+    f'sum by ({BY_JOB}) ({COUNT}{{cause=~"{WAITS}"}}) > on ({BY_JOB}) 0.5 * {GPUS}'
 )
 """Ranks that nothing holds up while most wait."""
 
 ODD = f"{LATE} or {UNLIKE} or {AT_WORK}"
 """Who differs, and for how many seconds."""
 
-OWN = f'{HELD_UP}{{cause!~"{WAITS}"}}'
+OWN = f'{HELD_UP}{{cause!~"none|{WAITS}"}}'
 CHOSEN_RANKS = (
     f"topk ({SHOWN}, 1e6 * max by ({GPU}) ({_looked_back(AWAITED)}) or on ({GPU}) "
     f"max by ({GPU}) ({_looked_back(OWN)}) "
-    f"or on ({GPU}) 0 * max by ({GPU}) ({RANK} @ end()))"
+    f"or on ({GPU}) 0 * max by ({GPU}) ({HELD_UP} @ end()))"
 )
 """The GPUs that were waited for, or held up without waiting, for longest, then any others."""
 
@@ -152,9 +152,9 @@ def _first(ranks: int) -> str:
 
 
 OTHERS = (
-    f'topk (1, label_replace(label_join(count_values by (cause) ("most", sum by (cause) '
-    f"({COUNT} unless on ({BY_JOB}) {GPUS} == 1)), "
-    '"rest", " others: ", "most", "cause"), "rest", " · $1", "rest", "(.+)"))'
+    'label_replace(label_join(count_values by (cause) ("most", topk (1, sum by (cause) '
+    f"({COUNT} unless on ({BY_JOB}) {GPUS} == 1))), "
+    '"rest", " others: ", "most", "cause"), "rest", " · $1", "rest", "(.+)")'
 )
 """How most ranks are, and in words how many. One on its own has no others."""
 
@@ -357,7 +357,7 @@ OVERVIEW = (
             among=EXIST,
             colours=palette.NAMES,
         ),
-        widths=(3, 4, 3, 3, 4, 4, 3),
+        widths=(3, 4, 3, 4, 3, 4, 3),
     ),
     row(
         9,
@@ -404,11 +404,7 @@ OVERVIEW = (
             "Which rank is late, and who waits for it? Ranks that wait are straggler or "
             "stalled_collective; the one that is late shows its own cause. Of a large job, the "
             f"{SHOWN} ranks that differed for longest.",
-            [
-                _ranks(
-                    numbered(HELD_UP, "cause", OF_RANKS) + f" or 0 * max by ({GPU}) ({RANK})",
-                )
-            ],
+            [_ranks(numbered(HELD_UP, "cause", OF_RANKS))],
             names=OF_RANKS,
             nothing=EXIST.legend,
             unless=EXIST,
@@ -541,6 +537,10 @@ JOB = Board(
                         _asked(_of_job(of_gpus("gpunode_training_loss"), "avg"), "mean of ranks"),
                         _asked(
                             _of_job(of_gpus("gpunode_training_loss_best", "min"), "min"), "best"
+                        ),
+                        _asked(
+                            _of_job(of_gpus("gpunode_training_loss_finite") + " == 0", "count"),
+                            "ranks without a finite loss",
                         ),
                     ],
                     "none",
@@ -706,7 +706,7 @@ JOB = Board(
                         "": (
                             _asked(
                                 f"max by ({NODE}, rank, host, pid, reason) "
-                                "(gpunode_nccl_awaited_rank_info)"
+                                f"(gpunode_nccl_awaited_rank_info) and on ({NODE}) {MEMBER}"
                             ),
                             "none",
                         )

@@ -54,6 +54,7 @@ from gpunode.export import palette
 ONE = "{{instance}} GPU {{gpu}}"
 BYTES = "Bps"
 PORT = f"{NODE}, device, port"
+ADAPTER = "{{instance}} {{device}}/{{port}}"
 TMPFS = f"{NODE}, tmpfs"
 
 
@@ -322,9 +323,11 @@ COLUMNS = (
             "Communication: errors of adapters",
             "Are packets lost or sent again, in 15 minutes?",
             [
-                _asked(
-                    gained("gpunode_infiniband_errors_total", PORT),
-                    "{{instance}} {{device}}/{{port}}",
+                _asked(gained(metric, PORT), f"{ADAPTER} {name}")
+                for metric, name in (
+                    ("gpunode_infiniband_errors_total", "errors"),
+                    ("gpunode_infiniband_transport_errors_total", "lost"),
+                    ("gpunode_infiniband_retransmitted_packets_total", "sent again"),
                 )
             ],
             "none",

@@ -41,7 +41,10 @@ def promtool(
             {
                 "expr": expression,
                 "eval_time": f"{minute}m",
-                "exp_samples": [{"labels": with_labels("", of), "value": v} for of, v in found],
+                "exp_samples": [
+                    {"labels": with_labels("", {k: v for k, v in of.items() if v}), "value": value}
+                    for of, value in found
+                ],
             }
             for (minute, expression), found in asks.items()
         ],
