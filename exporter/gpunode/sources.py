@@ -11,6 +11,7 @@ import importlib
 import logging
 import pkgutil
 from collections.abc import Iterable, Iterator
+from functools import partial
 from types import ModuleType
 from typing import Any, Protocol
 
@@ -22,9 +23,11 @@ from gpunode.export.web.entrance import Entrance
 from gpunode.faults.source import Faults
 from gpunode.gpu.dcgm_fields import GpuDcgmFields
 from gpunode.holders.census import Census
+from gpunode.holders.job_name import JobNames
 from gpunode.holders.pods import Pods
 from gpunode.holders.slurm import SlurmJobs
 from gpunode.holders.source import HoldersSource
+from gpunode.host import node_name
 from gpunode.host.filesystem import Filesystems, FilesystemSpace, Unwatched
 from gpunode.host.own_process import OwnProcess
 from gpunode.incidents.black_box import BlackBox
@@ -36,6 +39,7 @@ from gpunode.loop.metrics import METRICS as OF_SOURCES
 from gpunode.metric import Metric
 from gpunode.nccl.ras import NcclRas
 from gpunode.node.node import Node, NoDescriptors
+from gpunode.serving.pauses import ServingPauses
 from gpunode.serving.requests import ServingEngines
 from gpunode.source import (
     WHOLE_NODE,
@@ -96,7 +100,7 @@ METRICS: dict[str, tuple[Metric, ...]] = {
     "GPU": _metrics(*GPU_SOURCES, *HOLDERS_SOURCES, GpuOwners),
     "Pods and Slurm jobs": _metrics(Pods, SlurmJobs),
     "Training": TrainingSteps.metrics,
-    "Serving": ServingEngines.metrics,
+    "Serving": (*ServingEngines.metrics, *ServingPauses.metrics),
     "Node": _metrics(*NODE_SOURCES, NcclRas, Filesystems),
     "Verdicts": (*Verdicts.metrics, *HeldUp.metrics, *Looking.metrics),
     "Faults": Faults.metrics,
@@ -127,6 +131,7 @@ class GpuSources:
         self.settings = settings
         self.pods = pods
         self.slurm = slurm
+        self.names = JobNames(partial(node_name.name, self.node, settings), pods)
         self._listed: dict[int, list[Gpu]] = {}
         self._complaints: dict[int, str] = {}
         self._sources: dict[str, list[tuple[Divided, Source]]] = {}
@@ -166,7 +171,7 @@ class GpuSources:
     def _open(self, found: Gpu) -> list[tuple[Divided, Source]]:
         not_of = "board" if found.identity.mig else None
         compatible = (GpuDcgmFields,) if self.settings.compat == "dcgm" else ()
-        owners = GpuOwners(self.census, found, self.settings, self.pods, self.slurm)
+        owners = GpuOwners(self.census, found, self.settings, self.pods, self.slurm, self.names)
         return [
             *(
                 (kind.divided, kind(self.census, found, self.settings))
@@ -187,7 +192,7 @@ class NodeSources:
 
     name = "host"
     needs = "the node's root, mounted at path.rootfs"
-    metrics = (*METRICS["Node"], *METRICS["Serving"])
+    metrics = (*METRICS["Node"], *ServingEngines.metrics)
 
     def __init__(self, census: Census, settings: Settings) -> None:
         self.node = node = census.node
@@ -236,7 +241,7 @@ def views(node: Node, settings: Settings) -> list[View]:
     names: list[View] = [DcgmNames(node, settings)] if settings.compat == "dcgm" else []
     return [
         *(*names, Verdicts(), HeldUp(), Looking(node, settings), Faults(settings.node.faults_file)),
-        *(Shortages(node, settings), History()),
+        *(Shortages(node, settings), History(), ServingPauses()),
     ]
 
 

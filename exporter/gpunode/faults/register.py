@@ -76,7 +76,7 @@ class Register:
         self.before = Before()
         self.on_bus: dict[str, tuple[str, str]] = {}
         self.left_out = 0
-        """Faults that were one too many, since the start."""
+        """Looks at faults that were one too many, since somebody asked."""
 
         self._faults: dict[Key, Lasting] = {}
         self._pending: dict[Key, float] = {}
