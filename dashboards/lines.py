@@ -142,23 +142,8 @@ LINES: Mapping[str, Line] = {
 """By name."""
 
 ANY = Limit(0.0, ">")
-HOT = Limit(80.0, ">")
-"""Degrees Celsius."""
-
 SLOWED_DOWN = Limit(0.01, ">")
 """The share of the time."""
 
-COMMUNICATION = Limit(0.4, ">")
 PRESSURE = Limit(0.2, ">")
-SHM_FULL = Limit(0.8, ">")
-JOB_MEMORY = Limit(0.95, ">")
 OPEN_FILES = Limit(0.9, ">")
-FILESYSTEM_FULL = Limit(0.1, "<")
-"""The share that is left."""
-
-DROPS = Limit(10.0, ">")
-"""Packets a second."""
-
-RDMA_ERRORS = Limit(10.0, ">")
-STORAGE_SLOW = Limit(0.05, ">")
-"""Seconds of a request."""

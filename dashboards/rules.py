@@ -58,6 +58,7 @@ class Alert:
     name: str
     expression: str
     labels: Mapping[str, str]
+    runbook: str
 
 
 def _rules() -> Iterator[dict[str, Any]]:
@@ -80,7 +81,7 @@ def records() -> dict[str, str]:
 def alerts() -> tuple[Alert, ...]:
     """The alerts, in the order of the files."""
     return tuple(
-        Alert(rule["alert"], rule["expr"], rule.get("labels", {}))
+        Alert(rule["alert"], rule["expr"], rule["labels"], rule["annotations"]["runbook_url"])
         for rule in _rules()
         if "alert" in rule
     )
@@ -107,8 +108,11 @@ def threshold(name: str) -> float:
 
 
 def _compared(node: Any) -> Iterator[tuple[float, Comparison]]:
-    """The figures with which an expression compares, from left to right."""
-    if isinstance(node, promql_parser.BinaryExpr):
+    """The figures with which an expression compares, from left to right.
+
+    What a sum or a ratio is made of has conditions of its own, as that there is something to share.
+    """
+    if isinstance(node, promql_parser.BinaryExpr) and str(node.op) not in ARITHMETIC:
         yield from _compared(node.lhs)
         figure = _figure(node.rhs)
         if str(node.op) in COMPARED and figure is not None:

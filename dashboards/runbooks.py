@@ -10,8 +10,8 @@ import promql_parser
 
 from dashboards.rules import alerts, records
 
-RUNBOOKS = "https://github.com/gpunode/gpunode/blob/main/alerts/runbooks"
-"""Where the runbooks are, as the alerts name it."""
+RUNBOOKS = alerts()[0].runbook.rpartition("/")[0]
+"""Where the runbooks are."""
 
 MOST = 3
 """A series that more alerts look at is about none of them, such as that of the owners of GPUs; and
@@ -30,6 +30,7 @@ NAMING = {
     "job:gpunode_gpus:count",
     "namespace:gpunode_gpu:held",
     "gpu:gpunode_gpu_seconds:rate5m",
+    "job:gpunode_gpu_seconds:rate5m",
     "gpunode_gpu_seconds_total",
 }
 """Series that say which jobs and nodes there are, or where all time goes: they are about no alert
@@ -54,7 +55,7 @@ def _looked_through(name: str) -> set[str]:
 
 def runbook(alert: str) -> str:
     """The address of an alert's runbook."""
-    return f"{RUNBOOKS}/{alert}.md"
+    return next(one.runbook for one in alerts() if one.name == alert)
 
 
 @cache

@@ -336,10 +336,11 @@ FLEET = Board(
                 7,
                 lines(
                     f"Nodes, {WHOLE_FLEET}",
-                    "How many nodes are scraped, and how many of them answer?",
+                    "How many nodes are scraped, how many answer, and how many are out of service?",
                     [
                         _asked("count (node:gpunode_up:max)", "scraped"),
                         _asked("count (node:gpunode_up:max == 1)", "answer"),
+                        _asked("count (node:gpunode_drained:max)", "out of service"),
                     ],
                     "none",
                     needs=RULES,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dashboards.causes import HELD_UP
 from dashboards.layout import Board, link_to, row, section
-from dashboards.lines import HOT, LINES, SLOWED_DOWN
+from dashboards.lines import LINES, SLOWED_DOWN
 from dashboards.panels import (
     CLIENT,
     GPM,
@@ -32,7 +32,7 @@ from dashboards.promql import (
 )
 from dashboards.queries import GPUS as SELECTED
 from dashboards.queries import Query, numbered, selected
-from dashboards.rules import Limit
+from dashboards.rules import Limit, limit
 from dashboards.variables import datasource, of_few
 from gpunode.export import palette
 
@@ -92,7 +92,7 @@ NOW = (
             "How hot is it?",
             [_asked(of_gpus("gpunode_gpu_temperature_celsius"))],
             "celsius",
-            limit=HOT,
+            limit=limit("GpuHot"),
         ),
         figure(
             "Memory in use",
@@ -324,7 +324,7 @@ GPU_BOARD = Board(
                         _asked(of_gpus("gpunode_gpu_temperature_margin_celsius"), f"{ONE} margin"),
                     ],
                     "celsius",
-                    limit=HOT,
+                    limit=limit("GpuHot"),
                 ),
             ),
         ),

@@ -6,7 +6,7 @@ Most of it asks for recorded series that exist only where something is wrong.
 from __future__ import annotations
 
 from dashboards.layout import Board, link_to, row, section
-from dashboards.lines import ANY, DROPS, HOT, SLOWED_DOWN, STORAGE_SLOW
+from dashboards.lines import ANY, SLOWED_DOWN
 from dashboards.panels import (
     INFINIBAND,
     LUSTRE,
@@ -23,7 +23,7 @@ from dashboards.panels import (
 from dashboards.promql import GPU, NODE, WINDOW, gained, in_hour, of_gpus, rate
 from dashboards.queries import NODES as SELECTED
 from dashboards.queries import Query, selected
-from dashboards.rules import Limit
+from dashboards.rules import Limit, limit
 from dashboards.variables import datasource, of_many
 from gpunode.export import palette
 
@@ -125,8 +125,8 @@ HEALTH = Board(
                 ),
                 figure(
                     "Nodes drained",
-                    "How many nodes are out of service, by the file that says so?",
-                    _count("gpunode_node_drained == 1"),
+                    "How many nodes are out of service: drained, or cordoned?",
+                    _count("node:gpunode_drained:max"),
                     "none",
                     nothing=NOTHING_WRONG,
                     among=SEEN,
@@ -305,7 +305,7 @@ HEALTH = Board(
                         )
                     ],
                     "celsius",
-                    limit=HOT,
+                    limit=limit("GpuHot"),
                 ),
             ),
         ),
@@ -424,7 +424,7 @@ HEALTH = Board(
                     ],
                     "pps",
                     among=WATCHED,
-                    limit=DROPS,
+                    limit=limit("NetworkDrops"),
                 ),
                 lines(
                     f"Filesystems: read, {WHOLE_FLEET}",
@@ -437,10 +437,10 @@ HEALTH = Board(
                 lines(
                     f"File servers, {WHOLE_FLEET}",
                     "How long does a request to each filesystem take?",
-                    [_asked("filesystem:gpunode_storage:latency", "{{filesystem}}")],
+                    [_asked("cluster:gpunode_filesystem_latency:seconds", "{{name}}")],
                     "s",
                     needs="Lustre or NFS, and jobs that use it",
-                    limit=STORAGE_SLOW,
+                    limit=limit("StorageSlow"),
                 ),
                 widths=(7, 5, 6, 6),
             ),

@@ -6,7 +6,7 @@ The node's dashboard has what breaks first; this one has what one asks next.
 from __future__ import annotations
 
 from dashboards.layout import Board, row, section
-from dashboards.lines import FILESYSTEM_FULL, LINES, OPEN_FILES
+from dashboards.lines import LINES, OPEN_FILES
 from dashboards.panels import (
     HWMON,
     INFINIBAND,
@@ -18,6 +18,7 @@ from dashboards.panels import (
 )
 from dashboards.promql import GPU, NODE, gained, in_hour, of_gpus, rate, ratio, share
 from dashboards.queries import NODES, Query, selected
+from dashboards.rules import limit
 from dashboards.variables import datasource, of_few, of_many
 
 SENSOR = "{{instance}} {{chip}} {{sensor}}"
@@ -325,7 +326,7 @@ DISKS = (
                 )
             ],
             SHARE,
-            limit=FILESYSTEM_FULL,
+            limit=limit("FilesystemNearlyFull"),
             highest=1,
         ),
         lines(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dashboards import firing
 from dashboards.causes import OF_RANKS, WAITS
 from dashboards.layout import Board, link_to, link_to_run, row, section
-from dashboards.lines import COMMUNICATION, JOB_MEMORY, LINES
+from dashboards.lines import LINES
 from dashboards.panels import (
     ABSENT,
     CLIENT,
@@ -22,7 +22,7 @@ from dashboards.panels import (
     rows_of,
     timeline,
 )
-from dashboards.promql import GPU, MEMBER, NODE, RANK, bounded, gained, of_gpus, rate, ratio, share
+from dashboards.promql import GPU, MEMBER, NODE, RANK, bounded, gained, of_gpus, rate, ratio
 from dashboards.promql import JOB as BY_JOB
 from dashboards.queries import JOB as SELECTED
 from dashboards.queries import NAMESPACES, USEFUL, Query, numbered, selected
@@ -241,7 +241,6 @@ RUNS = rows_of(
     decimals={"Step": 2, "GPU hours": 1},
 )
 
-SLOWDOWN = share("gpunode_training_step_median_seconds", "gpunode_training_step_baseline_seconds")
 CHECKPOINTS = ratio(
     gained(f'{PHASES}{{phase="checkpoint"}}', window="1h"), gained(PHASES, window="1h")
 )
@@ -299,7 +298,7 @@ OVERVIEW = (
         figure(
             "Slowdown",
             "How many times as long as at the best pace of this run does a step take?",
-            [_while_it_steps(_of_job(SLOWDOWN))],
+            [_while_it_steps("max (job:gpunode_step:slowdown)")],
             "none",
             needs=CLIENT,
             limit=limit("JobSlowed"),
@@ -525,7 +524,7 @@ JOB = Board(
                 lines(
                     "Slowdown of its steps",
                     "How many times as long as at the best pace of this run does a step take?",
-                    [_asked(_of_job(SLOWDOWN), "slowest rank")],
+                    [_asked("max (job:gpunode_step:slowdown)", "slowest rank")],
                     "none",
                     needs=CLIENT,
                     limit=limit("JobSlowed"),
@@ -654,7 +653,7 @@ JOB = Board(
                         ),
                     ],
                     SHARE,
-                    limit=COMMUNICATION,
+                    limit=limit("JobCommunicationHigh"),
                 ),
                 rows_of(
                     "NCCL connections by transport",
@@ -736,17 +735,10 @@ JOB = Board(
                 lines(
                     "Memory of the host",
                     "Is the job near its memory limit, without caches?",
-                    [
-                        _asked(
-                            _of_job(
-                                share("gpunode_job_memory_bytes", "gpunode_job_memory_limit_bytes")
-                            ),
-                            "fullest",
-                        )
-                    ],
+                    [_asked("max (job:gpunode_memory_limit:ratio)", "fullest")],
                     SHARE,
                     needs="a memory limit",
-                    limit=JOB_MEMORY,
+                    limit=limit("JobMemoryNearLimit"),
                 ),
                 lines(
                     "Requests",

@@ -10,15 +10,9 @@ from dashboards.causes import HELD_UP
 from dashboards.layout import TO_JOB, Board, link_to, row, section
 from dashboards.lines import (
     ANY,
-    COMMUNICATION,
-    DROPS,
-    HOT,
     LINES,
     PRESSURE,
-    RDMA_ERRORS,
-    SHM_FULL,
     SLOWED_DOWN,
-    STORAGE_SLOW,
 )
 from dashboards.panels import (
     INFINIBAND,
@@ -48,6 +42,7 @@ from dashboards.promql import (
 )
 from dashboards.queries import GPUS as SELECTED
 from dashboards.queries import Query, numbered, selected
+from dashboards.rules import limit
 from dashboards.variables import datasource, of_few, of_many
 from gpunode.export import palette
 
@@ -139,7 +134,7 @@ COLUMNS = (
             "Does a GPU spin for its peers, or only move data?",
             [_each(of_time('{state=~"blocked|communication"}'), f"{ONE} {{{{state}}}}")],
             SHARE,
-            limit=COMMUNICATION,
+            limit=limit("JobCommunicationHigh"),
         ),
     ),
     row(
@@ -240,7 +235,7 @@ COLUMNS = (
             ],
             "s",
             needs=f"{LUSTRE}, or {NFS}",
-            limit=STORAGE_SLOW,
+            limit=limit("StorageSlow"),
         ),
         lines(
             "Communication: InfiniBand and RoCE",
@@ -332,7 +327,7 @@ COLUMNS = (
             ],
             "none",
             needs=INFINIBAND,
-            limit=RDMA_ERRORS,
+            limit=limit("RdmaErrors"),
         ),
     ),
     row(
@@ -342,7 +337,7 @@ COLUMNS = (
             "How hot are the GPUs?",
             [_each(of_gpus("gpunode_gpu_temperature_celsius"))],
             "celsius",
-            limit=HOT,
+            limit=limit("GpuHot"),
         ),
         lines(
             "I/O: /dev/shm of the node and of each pod",
@@ -358,7 +353,7 @@ COLUMNS = (
                 ),
             ],
             SHARE,
-            limit=SHM_FULL,
+            limit=limit("ShmNearlyFull"),
             highest=1,
         ),
         lines(
@@ -397,7 +392,7 @@ COLUMNS = (
             [_asked("node:gpunode_network_drops:rate5m", "{{instance}} {{interface}}")],
             "pps",
             among=_asked(f"count ({rate('gpunode_network_drops_total', NODE)})"),
-            limit=DROPS,
+            limit=limit("NetworkDrops"),
         ),
     ),
     row(

@@ -57,10 +57,9 @@ def _own(expression: str, over: str) -> str:
 
 
 def _late(tokens: str) -> Query:
-    """The share of tokens that came later than the objective, of all services."""
-    met = f'gpunode_serving_objective_met_total{{objective="{tokens}"}}'
-    came = rate(f"gpunode_serving_{tokens}_seconds_count")
-    return _asked(f"clamp_min(1 - {_own(rate(met), 'sum')} / ({_own(came, 'sum')} > 0), 0)")
+    """The share of tokens that came later than the objective, of the service with most."""
+    missed = f'service:gpunode_serving_objective_missed:ratio_rate5m{{objective="{tokens}"}}'
+    return _asked(f"clamp_min(max ({missed}), 0)")
 
 
 def _mean(seconds: str, of: str, label: str) -> str:

@@ -22,6 +22,7 @@ from dashboards.panels import DECIMALS, NO_ANSWER, NONE_OF, SHARE, UNSEEN, WHOLE
 from dashboards.promql import NO_NAMESPACE
 from dashboards.queries import METRIC
 from dashboards.rules import DECLARED, alerts, labels_of, limit, records, threshold
+from dashboards.rules import FOLDER as RULES
 from dashboards.variables import RANKED
 from gpunode.driver.driver import UNITS
 from gpunode.export import palette
@@ -664,6 +665,10 @@ def test_one_goes_from_the_fleet_to_a_job_a_node_and_a_gpu() -> None:
 TOLD_IN_WORDS: Mapping[str, str] = {
     "JobCrashLoops": "of attempts that have ended; Job shows the present one",
     "ServingStopped": "of engines that are gone; Serving shows those that are there",
+    "GpuLedgerBlind": "Health lists GPUs without a ledger, of what many alerts look at",
+    "GpuLemon": "of faults that are over; the dashboard of the GPU has those of the time shown",
+    "GpunodeCertificateExpires": "the alert says the day",
+    "GpunodeThresholdsMissing": "of the rules' own files",
     "GpunodeAbsent": "nothing is there to be drawn",
     "GpunodeMissing": "of nodes of which nothing is known; Fleet lists the alert",
 }
@@ -681,6 +686,22 @@ def test_each_alert_has_a_panel_that_shows_what_it_looks_at() -> None:
     assert {one.name for one in alerts()} - shown == TOLD_IN_WORDS.keys()
 
 
+def test_alerts_lead_to_dashboards_with_the_variables_they_have() -> None:
+    for name, address in dashboards_of_alerts():
+        found = re.fullmatch(r"/d/([\w-]+)\?(.*)", re.sub(r"\{\{.*?\}\}", "", address))
+        assert found, name
+        assert set(re.findall(r"var-(\w+)=", found[2])) <= set(variables(LOADED[found[1]])), name
+
+
+def dashboards_of_alerts() -> Iterator[tuple[str, str]]:
+    """Where alerts lead."""
+    for path in RULES.glob("*.yaml"):
+        for group in yaml.safe_load(path.read_text())["groups"]:
+            for rule in group["rules"]:
+                if "dashboard" in rule.get("annotations", {}):
+                    yield rule["alert"], rule["annotations"]["dashboard"]
+
+
 def test_lines_are_those_of_the_rules() -> None:
     assert limit("JobStalled").threshold == threshold("stalled_seconds")
     drawn = {panel["title"]: panel for panel in panels(LOADED["gpunode-job"])}
@@ -695,7 +716,7 @@ def test_a_record_has_the_labels_that_its_expression_keeps() -> None:
         *("cluster", "instance", "gpu", "uuid", "owner_namespace", "workload", "replica", "user"),
         *("rank", "cause"),
     }
-    assert labels_of("filesystem:gpunode_storage:latency") == {"cluster", "filesystem"}
+    assert labels_of("filesystem:gpunode_lustre_read:rate5m") == {"cluster", "filesystem"}
     for name in records():
         assert "cluster" in labels_of(name), name
 

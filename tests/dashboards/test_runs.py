@@ -87,7 +87,7 @@ TRAINS = {
         "gpu:gpunode_owner:info", {**GPU, "owner_namespace": "team", "workload": "llama"}
     ): ("1x100"),
     with_labels("gpunode_training_step_median_seconds", GPU): "0.5x100",
-    with_labels("gpunode_training_step_baseline_seconds", GPU): "0.4x100",
+    with_labels("job:gpunode_step:slowdown", {"cluster": "c", **LLAMA}): "1.25x100",
     **{
         with_labels("gpunode_training_seconds_total", {**GPU, "phase": phase}): (
             f"0+{60 * share}x60 {3600 * share}x40"
