@@ -83,9 +83,7 @@ def test_a_job_leads_to_the_time_of_its_life(tmp_path: Path) -> None:
 
 GPU = {"cluster": "c", "instance": "n1", "gpu": "0", "uuid": "GPU-a"}
 TRAINS = {
-    with_labels(
-        "gpu:gpunode_owner:info", {**GPU, "owner_namespace": "team", "workload": "llama"}
-    ): ("1x100"),
+    with_labels("gpu:gpunode_owner:info", {**GPU, **LLAMA}): "1x100",
     with_labels("gpunode_training_step_median_seconds", GPU): "0.5x100",
     with_labels("job:gpunode_step:slowdown", {"cluster": "c", **LLAMA}): "1.25x100",
     **{
@@ -94,10 +92,7 @@ TRAINS = {
         )
         for phase, share in (("step", 0.75), ("data", 0.25))
     },
-    with_labels(
-        "job:gpunode_stalled:seconds",
-        {"cluster": "c", "owner_namespace": "team", "workload": "llama"},
-    ): "_x58 0+60x42",
+    with_labels("job:gpunode_stalled:seconds", {"cluster": "c", **LLAMA}): "_x58 0+60x42",
 }
 """A job that steps for an hour and then stands still; what the client said last is still told."""
 
