@@ -81,6 +81,7 @@ def test_a_job_leads_to_the_time_of_its_life(tmp_path: Path) -> None:
     assert not told, told
 
 
+LLAMA = {"owner_namespace": "team", "workload": "llama"}
 GPU = {"cluster": "c", "instance": "n1", "gpu": "0", "uuid": "GPU-a"}
 TRAINS = {
     with_labels("gpu:gpunode_owner:info", {**GPU, **LLAMA}): "1x100",
