@@ -243,10 +243,13 @@ class Scenario(Strict):
     every: Annotated[Seconds, Field(lt=300)] = 60
     """The time between two scrapes and evaluations, within the five minutes of a look back."""
 
-    nodes: dict[str, Annotated[str, Field(pattern=r"^\d+x\d+$")]]
+    nodes: dict[str, Annotated[str, Field(pattern=r"^\d+x\d+$")]] = Field(default_factory=dict)
     jobs: dict[str, ScenarioJob] = Field(default_factory=dict)
     happens: tuple[Annotated[ScenarioEvent, BeforeValidator(event)], ...] = ()
     notified: tuple[Annotated[Wanted, BeforeValidator(wanted)], ...] = ()
+    series: dict[str, str] = Field(default_factory=dict)
+    """Series as they are, in promtool's notation, a value each ``every``; without ``cluster``."""
+
     known_failure: Annotated[str, Field(pattern=f"^$|^({'|'.join(FAILURES)}): .+")] = ""
     """``missed`` or ``too much``, and why, where the rules do not do what is wanted."""
 
