@@ -133,6 +133,13 @@ class Meets(Protocol):
         ...
 
 
+@runtime_checkable
+class OutlastsGpu(Protocol):
+    """A source that also tells something of a GPU whose driver does not answer."""
+
+    outlasts_the_gpu: bool
+
+
 class Place(NamedTuple):
     """The part of the node that a source reads: a GPU, a mount, or the whole node.
 

@@ -11,6 +11,7 @@ import importlib
 import logging
 import pkgutil
 from collections.abc import Iterable, Iterator
+from functools import partial
 from types import ModuleType
 from typing import Any, Protocol
 
@@ -22,9 +23,11 @@ from gpunode.export.web.entrance import Entrance
 from gpunode.faults.source import Faults
 from gpunode.gpu.dcgm_fields import GpuDcgmFields
 from gpunode.holders.census import Census
+from gpunode.holders.job_name import JobNames
 from gpunode.holders.pods import Pods
 from gpunode.holders.slurm import SlurmJobs
 from gpunode.holders.source import HoldersSource
+from gpunode.host import node_name
 from gpunode.host.filesystem import Filesystems, FilesystemSpace, Unwatched
 from gpunode.host.own_process import OwnProcess
 from gpunode.incidents.black_box import BlackBox
@@ -127,6 +130,7 @@ class GpuSources:
         self.settings = settings
         self.pods = pods
         self.slurm = slurm
+        self.names = JobNames(partial(node_name.name, self.node, settings), pods)
         self._listed: dict[int, list[Gpu]] = {}
         self._complaints: dict[int, str] = {}
         self._sources: dict[str, list[tuple[Divided, Source]]] = {}
@@ -166,7 +170,7 @@ class GpuSources:
     def _open(self, found: Gpu) -> list[tuple[Divided, Source]]:
         not_of = "board" if found.identity.mig else None
         compatible = (GpuDcgmFields,) if self.settings.compat == "dcgm" else ()
-        owners = GpuOwners(self.census, found, self.settings, self.pods, self.slurm)
+        owners = GpuOwners(self.census, found, self.settings, self.pods, self.slurm, self.names)
         return [
             *(
                 (kind.divided, kind(self.census, found, self.settings))

@@ -534,7 +534,7 @@ class Held:
     def read(self) -> Reading:
         at = "0", UUID
         held = (("1", "kim"), ("1", "lee"), ("2", "kim"))
-        jobs = (OWNER.at(1.0, *at, "", "", "", job, user, "process") for job, user in held)
+        jobs = (OWNER.at(1.0, *at, "", "", "", job, user, "process", "", "") for job, user in held)
         links = (NVLINK_BYTES.at(self.moved, *at, way) for way in ("transmit", "receive"))
         counted = XIDS.at(self.xids, *at, "31")
         samples = (*chain(*jobs), *chain(*links), *TEMPERATURE.at(71.0, *at), *counted)

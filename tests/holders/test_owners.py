@@ -201,7 +201,8 @@ def test_a_gpu_that_is_allocated_and_idle_is_told_from_a_free_one(
     assert owners(root, pods) == (
         'gpunode_gpu_allocated{gpu="0",uuid="GPU-aa"} 1.0\n'
         'gpunode_gpu_owner_info{gpu="0",owner_container="main",owner_namespace="research",'
-        'owner_pod="trainer-0",slurm_job="",user="",uuid="GPU-aa",via="kubelet"} 1.0'
+        'owner_pod="trainer-0",replica="",slurm_job="",user="",uuid="GPU-aa",via="kubelet",'
+        'workload="trainer"} 1.0'
     )
     running.pods = {}
     pods.read()
@@ -375,7 +376,9 @@ def test_who_only_draws_owns_no_gpu(root: Path, computes: bool) -> None:
     card.process_use = list  # type: ignore[attr-defined]
     source = GpuOwners(Census(LocalNode(root)), card, Settings(), pods_of(root))  # type: ignore[arg-type]
     text = exported(told(source))
-    assert ('slurm_job="42",user="",uuid="GPU-0",via="process"} 1' in text) is computes
+    assert (
+        'slurm_job="42",user="",uuid="GPU-0",via="process",workload="slurm-42"} 1' in text
+    ) is computes
     assert text.count("gpunode_gpu_owner_info{") == text.count("gpunode_gpu_allocated{") == computes
     assert 'pid="10"' in text
 

@@ -346,10 +346,11 @@ def owners(node: SlurmNode, slurm: SlurmJobs, gpu: int) -> list[str]:
     return [line for line in exported(told(source)).splitlines() if line.startswith(names)]
 
 
-def owner(gpu: int, job: str, user: str, via: str) -> str:
+def owner(gpu: int, job: str, user: str, via: str, workload: str = "") -> str:
     return (
         f'gpunode_gpu_owner_info{{gpu="{gpu}",owner_container="",owner_namespace="",owner_pod="",'
-        f'slurm_job="{job}",user="{user}",uuid="GPU-{gpu}",via="{via}"}} 1.0'
+        f'replica="",slurm_job="{job}",user="{user}",uuid="GPU-{gpu}",via="{via}",'
+        f'workload="{workload}"}} 1.0'
     )
 
 
@@ -361,7 +362,7 @@ def test_a_gpu_that_a_job_has_and_does_not_use_is_exported_as_such(node: SlurmNo
     for gpu in (0, 1):
         assert owners(node, slurm, gpu) == [
             f'gpunode_gpu_allocated{{gpu="{gpu}",uuid="GPU-{gpu}"}} 1.0',
-            owner(gpu, "4301", "kim", "slurm"),
+            owner(gpu, "4301", "kim", "slurm", "slurm-4301"),
         ]
         assert slurm.gave(node.gpu(gpu))
     assert owners(node, slurm, 2) == ['gpunode_gpu_allocated{gpu="2",uuid="GPU-2"} 0.0']

@@ -11,8 +11,6 @@ declared as gauges here, because OpenMetrics would append ``_total``.
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -29,12 +27,11 @@ from gpunode.gpu import activity as gpu
 from gpunode.gpu import health as state
 from gpunode.gpu import nvlink, power, units, xids
 from gpunode.gpu.dcgm_fields import DcgmFields
-from gpunode.holders.pods import LONGEST_NAME
+from gpunode.host import node_name
 from gpunode.jobs.owners import OWNER
 from gpunode.metric import Metric, Sample
 from gpunode.node.node import Node
 from gpunode.source import Key, Reading, Readings
-from gpunode.text import printable
 from gpunode.verdict.facts import increase
 
 LABELS = (
@@ -517,6 +514,7 @@ class DcgmNames:
 
     def __init__(self, node: Node, settings: Settings) -> None:
         self.node = node
+        self.settings = settings
         self.every = settings.gpu.interval
         self._moved: dict[tuple[str, ...], Moved] = {}
         self._xids: dict[tuple[str, ...], Increments] = {}
@@ -534,7 +532,7 @@ class DcgmNames:
         by_gpu = [one.detail for one in readings.details(DcgmFields)]
         self._follow_events(by_gpu, now)
         boards = float(sum(not fields.identity.mig for fields in by_gpu))
-        host = self._host()
+        host = node_name.name(self.node, self.settings)
         samples: list[Sample] = []
         for fields in by_gpu:
             who = fields.identity
@@ -573,17 +571,6 @@ class DcgmNames:
             if sample.metric in SINCE_4_6
         )
         return Reading((*samples, *renamed))
-
-    def _host(self) -> str:
-        """The name of the node; a pod knows it by the variable that dcgm-exporter reads as well.
-
-        https://github.com/NVIDIA/dcgm-exporter/blob/main/internal/pkg/hostname/hostname.go
-        """
-        name = os.environ.get("NODE_NAME", "")
-        if not name:
-            with contextlib.suppress(OSError):
-                name = self.node.read_text("/proc/sys/kernel/hostname").strip()
-        return printable(name, LONGEST_NAME)
 
     def _follow_links(self, found: Mapping[Key, tuple[float, float]]) -> None:
         """Keep the NVLinks' counters: of GPUs without GPM, only they tell the rates."""

@@ -37,6 +37,9 @@ LONGEST_NAME = 253
 https://kubernetes.io/docs/concepts/overview/working-with-objects/names/"""
 
 
+OF_GPUS = re.compile(r"gpu|/mig-")
+"""In what device plugins and drivers for DRA call GPUs; pods have NICs as well."""
+
 DEVICE = Unknown(
     "device",
     "the kubelet names a GPU in a form that does not tell which one it is; no GPU without a known "
@@ -113,6 +116,17 @@ class Pods:
             for a, is_it in named
             if is_it
         ]
+
+    def gpus_of(self, namespace: str, pod: str) -> int:
+        """How many GPUs, or parts of one, the kubelet last said that a pod has."""
+        allocated = self._allocated[0] if self._allocated else ()
+        return len(
+            {
+                one.device
+                for one in allocated
+                if (one.namespace, one.pod) == (namespace, pod) and OF_GPUS.search(one.resource)
+            }
+        )
 
     def gave(self, gpu: Identity) -> bool:
         """Whether a GPU is known to be allocated to a container."""

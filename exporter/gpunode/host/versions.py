@@ -13,14 +13,15 @@ from collections.abc import Iterator
 from gpunode.config.daemon import Settings
 from gpunode.driver.driver import DriverError, listed
 from gpunode.driver.errands import Errands
-from gpunode.host import mounts
+from gpunode.host import mounts, node_name
 from gpunode.host.infiniband import FOLDER as INFINIBAND
 from gpunode.metric import Metric, Sample
 from gpunode.node.node import Node, names_in, text_of
 from gpunode.source import MANY, NodeSource, Reading
 from gpunode.text import printable
 
-VERSIONS = (
+TOLD = (
+    "node",
     "driver",
     "cuda",
     "kernel",
@@ -35,10 +36,11 @@ VERSIONS = (
 INFO = Metric(
     "gpunode_node_info",
     "gauge",
-    "Always 1; what the node runs, each label empty if unknown: the NVIDIA `driver`, the newest "
-    "`cuda` that it supports, `kernel`, `os` image, drivers of `rdma` adapters, `lustre` client, "
-    "and firmware of the server (`product`): `bios`, `bmc`, `nvswitch`.",
-    VERSIONS,
+    "Always 1; what Kubernetes or Slurm calls the `node` (web.node_name, NODE_NAME, or with Slurm "
+    "the host's name) and what it runs, each label empty if unknown: the NVIDIA `driver`, the "
+    "newest `cuda` that it supports, `kernel`, `os` image, drivers of `rdma` adapters, "
+    "`lustre` client, and firmware of the server (`product`): `bios`, `bmc`, `nvswitch`.",
+    TOLD,
 )
 ADAPTER = Metric(
     "gpunode_infiniband_info",
@@ -105,14 +107,16 @@ class NodeVersions:
     needs = "/sys, /proc and /etc of the node: its root at path.rootfs"
     metrics = (INFO, ADAPTER)
 
-    def __init__(self, node: Node, settings: Settings) -> None:  # noqa: ARG002
+    def __init__(self, node: Node, settings: Settings) -> None:
         self.node = node
+        self.settings = settings
         self.every = EVERY
         self._errands = Errands()
         self._layers: bool | None = None
 
     def read(self) -> Reading:
         found = {
+            "node": node_name.given_name(self.node, self.settings),
             **self._asked(),
             "kernel": text_of(self.node, "/proc/sys/kernel/osrelease"),
             "os": self._system(),
@@ -123,7 +127,7 @@ class NodeVersions:
             "bmc": self._bmc(),
             "nvswitch": self._switches(),
         }
-        values = tuple(printable(found[version], LONGEST) for version in VERSIONS)
+        values = tuple(printable(found[what], LONGEST) for what in TOLD)
         info = INFO.at(1.0, *values) if any(values) else ()
         return Reading((*info, *self._adapters()))
 

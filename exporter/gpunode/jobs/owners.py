@@ -14,10 +14,12 @@ from operator import attrgetter
 from typing import ClassVar
 
 from gpunode.config.daemon import Settings
-from gpunode.driver.driver import Gpu, Process, known
+from gpunode.driver.driver import DriverError, Gpu, Process, known
+from gpunode.driver.errands import Errands
 from gpunode.gpu import GPU
-from gpunode.holders.census import Census
+from gpunode.holders.census import Census, Look
 from gpunode.holders.holder import Holder, Role, of_tenant
+from gpunode.holders.job_name import JobIdentity, JobNames
 from gpunode.holders.owner import Owner, Started, among, started
 from gpunode.holders.pods import Pods
 from gpunode.holders.slurm import FOLDER, SLUID_ONLY, SlurmJobs
@@ -27,6 +29,7 @@ from gpunode.jobs.versions import INFO as VERSIONS
 from gpunode.jobs.versions import MORE_VERSIONS, RunningVersions
 from gpunode.metric import Metric, Sample
 from gpunode.node.kubelet import Allocation
+from gpunode.node.node import NoDescriptors
 from gpunode.source import MORE_PROCESSES, MORE_SOCKETS, Divided, Reading, bounded, limit
 from gpunode.unread import Unknown, Unread
 
@@ -52,8 +55,11 @@ OWNER = Metric(
     "gauge",
     "Who holds the GPU: the container to which the kubelet gave it, the job to which Slurm gave "
     "it, or the owner of a process on it (`via`). With time slicing there are several; divide by "
-    "their number to avoid counting twice.",
-    (*GPU, *OWNER_LABELS, "via"),
+    "their number to avoid counting twice. `workload` is the job that has the GPU to itself, by "
+    "Slurm's number, the name of the pod without role, number and what controllers append, or "
+    "USER@NODE; empty if several have it. `replica` tells pods apart that have no work in common, "
+    "as those of a Deployment. It stays while the driver does not answer for the GPU.",
+    (*GPU, *OWNER_LABELS, "via", *JobIdentity._fields),
 )
 ALLOCATED = Metric(
     "gpunode_gpu_allocated",
@@ -124,6 +130,9 @@ class GpuOwners:
         "takes hostPID and the node's root at path.rootfs"
     )
     divided: ClassVar[Divided] = "instances"
+    outlasts_the_gpu = True
+    """A GPU that is lost is still somebody's."""
+
     metrics = (
         OWNER,
         ALLOCATED,
@@ -143,17 +152,21 @@ class GpuOwners:
         settings: Settings,
         pods: Pods,
         slurm: SlurmJobs | None = None,
+        names: JobNames | None = None,
     ) -> None:
         self.census = census
         self.gpu = gpu
         self.pods = pods
         self.slurm = slurm
+        self.names = names or JobNames(str, pods)
         self.labels = gpu.identity.labels
         self.every = settings.gpu.owners_interval
         self._started: dict[Holder, Started] = {}
+        self._errands = Errands()
+        self._last: Look | None = None
 
     def read(self) -> Reading:
-        look = self.census.look(self.gpu)
+        look, answers = self._look()
         holders, left_out = bounded(
             look.holders if look is not None else (),
             MORE_PROCESSES,
@@ -161,7 +174,8 @@ class GpuOwners:
             whose=of_tenant,
         )
         pids = {holder.pid for holder in holders}
-        processes = {p.pid: p for p in look.processes if p.pid in pids} if look is not None else {}
+        listed = look.processes if look is not None and answers else ()
+        processes = {p.pid: p for p in listed if p.pid in pids}
         # The start parameters of a process do not change.
         self._started = {h: self._started.get(h) or started(h, self.pods) for h in holders}
         on_gpus = self.census.on_gpus.values()
@@ -169,6 +183,7 @@ class GpuOwners:
         # Who only draws, as root's display server does, has not been given the GPU.
         drawing = pids - {holder.pid for holder in look.computing} if look is not None else set()
         owning = [each for pid, each in found.items() if pid not in drawing]
+        self.names.learn(self.gpu.identity.uuid, owning)
         chosen = {one: each.owner for each in found.values() for one in each.nccl.items()}
         settings, without = bounded(
             sorted(chosen), MORE_SETTINGS, whose=lambda one: (chosen[one].in_short(),)
@@ -177,7 +192,7 @@ class GpuOwners:
         more: tuple[Unread, ...] = ()
         if pods is not None:
             pods, more = bounded(pods, MORE_ALLOCATIONS, ALLOCATIONS)
-        clients = {p.pid for p in look.processes if p.kind == "mps"} if look is not None else set()
+        clients = {p.pid for p in listed if p.kind == "mps"}
         samples = (
             *MPS_CLIENTS.at(float(len(clients)) if clients else None, *self.labels),
             *self._owner_samples(owning, pods),
@@ -188,6 +203,30 @@ class GpuOwners:
         unnumbered = (FOLDER.seen(job) for job in sorted(filter(SLUID_ONLY.fullmatch, jobs)))
         unread = (*left_out, *without, *more, *_strange_containers(holders), *unnumbered)
         return Reading(samples, OwnersDetail(tuple(found.values())), unread)
+
+    def _look(self) -> tuple[Look | None, bool]:
+        """The processes on the GPU, and whether its driver answers: else, those that still live.
+
+        Raises ``DriverError`` if it has not answered yet.
+        """
+        failed: list[DriverError | NoDescriptors] = []
+        seen: list[Look | None] = []
+
+        def ask() -> None:
+            try:
+                seen.append(self.census.look(self.gpu))
+            except (DriverError, NoDescriptors) as error:
+                failed.append(error)
+
+        if self._errands.run({self.gpu.identity.uuid: ask}):
+            failed.append(DriverError("the driver does not answer"))
+        if seen:
+            self._last = seen[0]
+            return self._last, True
+        if self._last is None or isinstance(failed[0], NoDescriptors):
+            raise failed[0]
+        living = (h for h in self._last.holders if h.start is not None and h.lives())
+        return replace(self._last, holders=tuple(living)), False
 
     def _owner_samples(
         self, started: Iterable[Started], pods: list[Allocation] | None
@@ -201,8 +240,10 @@ class GpuOwners:
         # A process may tell more of the same owner: its user, or the job inside a pod.
         said_better = {g for g in given for r in running if g != r and _tells_more(r, g)}
         owners = {**running, **given}
-        for owner in sorted(owners.keys() - said_better, key=labels_of):
-            yield from OWNER.at(1.0, *at, *labels_of(owner), owners[owner])
+        told = sorted(owners.keys() - said_better, key=labels_of)
+        job = self.names.shared(told) or JobIdentity()
+        for owner in told:
+            yield from OWNER.at(1.0, *at, *labels_of(owner), owners[owner], *job)
         if owners or pods is not None or jobs is not None:
             yield from ALLOCATED.at(float(bool(owners)), *at)
 

@@ -262,12 +262,12 @@ class Loop:
     def batches(self) -> list[tuple[Place, Batch]]:
         """What to export of each source now, in a stable order.
 
-        All sources of a device are left out unless its most frequent one succeeds, so that a lost
-        GPU disappears completely.
+        The sources of a device are left out unless its most frequent one succeeds, so that a lost
+        GPU disappears; those that outlast it tell of it as long as they can.
         """
         now = self.clock.monotonic()
         watches = self._ordered
-        quickest: dict[Place | str, Watch] = {}
+        quickest: dict[tuple[str, Place], Watch] = {}
         for watch in watches:
             best = quickest.get(watch.subject)
             if best is None or watch.source.every < best.source.every:

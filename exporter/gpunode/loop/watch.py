@@ -14,7 +14,17 @@ from gpunode.loop.door import SERIES, Door, valid
 from gpunode.loop.metrics import CPU_SECONDS, DROPPED, DURATION, LATE, REFUSED, SKIPPED, UNREAD
 from gpunode.metric import Distribution, Metric, Sample
 from gpunode.node.node import Clock
-from gpunode.source import WHOLE_NODE, Key, Meets, Met, Place, Reading, Source, View
+from gpunode.source import (
+    WHOLE_NODE,
+    Key,
+    Meets,
+    Met,
+    OutlastsGpu,
+    Place,
+    Reading,
+    Source,
+    View,
+)
 from gpunode.unread import Unknown, Unread
 
 log = logging.getLogger(__name__)
@@ -129,8 +139,9 @@ class Watch:
     ) -> None:
         self.source = source
         self.place = place
-        self.subject = source.name if place == WHOLE_NODE else place
-        """What appears and disappears as one: the place, or a source of the whole node."""
+        alone = place == WHOLE_NODE or isinstance(source, OutlastsGpu)
+        self.subject = (source.name if alone else "", place)
+        """What appears and disappears as one: the place, or a source for itself."""
 
         self.read = read
         self.clock = clock

@@ -21,6 +21,7 @@ from gpunode.host import (
     memory,
     network,
     nfs,
+    node_name,
     pressure,
     shm,
 )
@@ -337,7 +338,7 @@ class Shortages:
 
     def __init__(self, node: Node, settings: Settings) -> None:
         self.node = node
-        self.name_of_node = settings.web.node_name
+        self.settings = settings
         self._history: deque[Snapshot] = deque(maxlen=round(PERIOD / READ_INTERVAL) + 1)
 
     def read(self, readings: Readings) -> Reading:
@@ -345,12 +346,4 @@ class Shortages:
         self._history.append(Snapshot(clock.monotonic(), readings.values(USED)))
         facts = Facts(tuple(self._history), USED, clock.time())
         figures = tuple(figure for look in LOOKS for figure in look(facts))
-        return Reading((), Shortage(self._name(), figures))
-
-    def _name(self) -> str:
-        if self.name_of_node:
-            return self.name_of_node
-        try:
-            return self.node.read_text("/proc/sys/kernel/hostname").strip()
-        except OSError:  # not on this tape
-            return ""
+        return Reading((), Shortage(node_name.name(self.node, self.settings), figures))

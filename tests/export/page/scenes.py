@@ -98,7 +98,7 @@ class Scene:
                 "parent": named.parent,
             }
             info = (known.get(label, "") for label in INFO.labels[len(at) :])
-            owned = [Sample(OWNER, (*at, *named.owner, "kubelet"), 1.0)] if held else []
+            owned = [Sample(OWNER, (*at, *named.owner, "kubelet", "", ""), 1.0)] if held else []
             pid = str(41_200 + actor.index)
             ranks = [
                 Sample(PROCESS, (*at, pid, *named.owner, "", str(rank), "", ""), 1.0)
