@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import random
 import zlib
+from collections import Counter
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import cast
 
 from gpunode.client.protocol import PHASES
 from gpunode.gpu.ledger import STATES
-from gpunode.host.versions import VERSIONS
+from gpunode.holders.job_name import JobIdentity, JobNames
+from gpunode.holders.owner import Owner, Started
+from gpunode.holders.pods import Pods
+from gpunode.host.versions import INFO as VERSIONS
 from gpunode.verdict.overdue import STEP_OVERDUE, STEP_OVERDUE_LEAST
 from gpunode.verdict.reasons import STOPPED, UNINTERRUPTIBLE
 from tests.alerts.scenarios.course import (
@@ -182,12 +187,26 @@ class Tenant:
         return min(one.behaviour.loss for one in self.stretches if one.begin <= moment)
 
 
+@dataclass(frozen=True)
+class Allocations:
+    """What the kubelet gave to each pod, in place of ``Pods``."""
+
+    given: Mapping[tuple[str, str], int]
+
+    def gpus_of(self, namespace: str, pod: str) -> int:
+        """How many GPUs a pod has."""
+        return self.given.get((namespace, pod), 0)
+
+
 class Fleet:
     """The series of a scenario."""
 
     def __init__(self, name: str, scenario: Scenario) -> None:
         self.name = name
         self.scenario = scenario
+        self.names: dict[str, JobNames] = {}
+        """Of each node, what it calls the jobs of owners."""
+
         self.tenants: dict[tuple[str, int], list[Tenant]] = {}
         for title, job in scenario.jobs.items():
             for tenant in self._tenants(title, job):
@@ -371,7 +390,8 @@ class Fleet:
         """What a node exports from a moment on."""
         out = Exposition(node, begin, only=only)
         out.line("gpunode_clock_timestamp_seconds", Linear(begin, 1.0, begin))
-        labels = dict.fromkeys(VERSIONS, "")
+        labels = dict.fromkeys(VERSIONS.labels, "")
+        labels["node"] = node
         out.gauge("gpunode_node_info", 1.0, **labels)
         restarted = max((at for at in self._restarts(node) if at <= begin), default=0.0)
         for gpu in range(self.scenario.gpus[node]):
@@ -405,8 +425,16 @@ class Fleet:
             since = max(here[0].blocked_since(begin), restarted)
             streak = Linear(0.0, 1.0, since, does.breaks)
         out.line("gpunode_gpu_blocked_streak_seconds", streak, **labels)
+        names = self.names.setdefault(out.node, JobNames(lambda: out.node, self._pods(out.node)))
         for tenant in held:
             _owned(out, tenant, labels, begin)
+            if tenant.does(begin).process:
+                size = str(tenant.world) if tenant.job.ranks else ""
+                names.learn(labels["uuid"], [Started(0, owner=Owner(**tenant.owner), world_size=size)])
+        own = (names.shared(Owner(**one.owner) for one in held) or JobIdentity())._asdict()
+        for tenant in held:
+            via = "kubelet" if tenant.owner["owner_pod"] else "process"
+            out.gauge("gpunode_gpu_owner_info", 1.0, via=via, **tenant.owner, **own, **labels)
         for tenant in here[:1]:
             at = labels["gpu"], labels["uuid"]
             out.jobs[at] = tenant.name
@@ -430,6 +458,15 @@ class Fleet:
                 _answers(out, tenant, labels, begin, restarted, self._first(tenant))
             if tenant.job.client:
                 (_trains if kind == "training" else _serves)(out, tenant, labels, begin)
+
+    def _pods(self, node: str) -> Pods:
+        """What the kubelet of a node says of its pods."""
+        given = Counter(
+            (one.owner["owner_namespace"], one.owner["owner_pod"])
+            for gpu in range(self.scenario.gpus[node])
+            for one in self.tenants.get((node, gpu), ())
+        )
+        return cast(Pods, Allocations(given))
 
     def _first(self, tenant: Tenant) -> str:
         """The UUID of the first GPU of a tenant's engine."""
@@ -576,8 +613,6 @@ def _hardware(out: Exposition, gpu: int, labels: Mapping[str, str], does: Behavi
 
 
 def _owned(out: Exposition, tenant: Tenant, labels: Mapping[str, str], begin: float) -> None:
-    via = "kubelet" if tenant.owner["owner_pod"] else "process"
-    out.gauge("gpunode_gpu_owner_info", 1.0, via=via, **tenant.owner, **labels)
     if not tenant.does(begin).process:
         return
     ranked = tenant.job.ranks
