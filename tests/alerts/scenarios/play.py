@@ -411,7 +411,7 @@ class Outcome:
         return [*([f"is {is_now}, not {known}"] if known else []), *self.faults()]
 
     def _missed(self) -> Iterator[str]:
-        spans = self.timeline.spans()
+        spans, slack = self.timeline.spans(), self.scenario.every  # until a node is scraped
         for one in self.scenario.notified:
             alerts = [
                 a for how in one.severities for a in self.notified.alerts[how] if matches(one, a)
@@ -423,11 +423,11 @@ class Outcome:
                 continue
             first = min(spans[alert][0] for alert in alerts)
             last = max(spans[alert][1] for alert in alerts)
-            if one.by is not None and first > one.by:
+            if one.by is not None and first > one.by + slack:
                 yield f"late: {one} at {first / 60:g}m, not by {one.by / 60:g}m"
-            if one.stays is not None and last < one.stays:
+            if one.stays is not None and last < one.stays - slack:
                 yield f"ends: {one} at {last / 60:g}m, not after {one.stays / 60:g}m"
-            if one.gone is not None and last >= one.gone:
+            if one.gone is not None and last >= one.gone + slack:
                 yield f"stays: {one} until {last / 60:g}m, not gone at {one.gone / 60:g}m"
 
     def _wrong(self) -> Iterator[str]:
