@@ -39,6 +39,7 @@ from gpunode.loop.metrics import METRICS as OF_SOURCES
 from gpunode.metric import Metric
 from gpunode.nccl.ras import NcclRas
 from gpunode.node.node import Node, NoDescriptors
+from gpunode.serving.pauses import ServingPauses
 from gpunode.serving.requests import ServingEngines
 from gpunode.source import (
     WHOLE_NODE,
@@ -99,7 +100,7 @@ METRICS: dict[str, tuple[Metric, ...]] = {
     "GPU": _metrics(*GPU_SOURCES, *HOLDERS_SOURCES, GpuOwners),
     "Pods and Slurm jobs": _metrics(Pods, SlurmJobs),
     "Training": TrainingSteps.metrics,
-    "Serving": ServingEngines.metrics,
+    "Serving": (*ServingEngines.metrics, *ServingPauses.metrics),
     "Node": _metrics(*NODE_SOURCES, NcclRas, Filesystems),
     "Verdicts": (*Verdicts.metrics, *HeldUp.metrics, *Looking.metrics),
     "Faults": Faults.metrics,
@@ -191,7 +192,7 @@ class NodeSources:
 
     name = "host"
     needs = "the node's root, mounted at path.rootfs"
-    metrics = (*METRICS["Node"], *METRICS["Serving"])
+    metrics = (*METRICS["Node"], *ServingEngines.metrics)
 
     def __init__(self, census: Census, settings: Settings) -> None:
         self.node = node = census.node
@@ -240,7 +241,7 @@ def views(node: Node, settings: Settings) -> list[View]:
     names: list[View] = [DcgmNames(node, settings)] if settings.compat == "dcgm" else []
     return [
         *(*names, Verdicts(), HeldUp(), Looking(node, settings), Faults(settings.node.faults_file)),
-        *(Shortages(node, settings), History()),
+        *(Shortages(node, settings), History(), ServingPauses()),
     ]
 
 

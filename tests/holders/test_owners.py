@@ -202,7 +202,8 @@ def test_a_gpu_that_is_allocated_and_idle_is_told_from_a_free_one(
         'gpunode_gpu_allocated{gpu="0",uuid="GPU-aa"} 1.0\n'
         'gpunode_gpu_owner_info{gpu="0",owner_container="main",owner_namespace="research",'
         'owner_pod="trainer-0",replica="",slurm_job="",user="",uuid="GPU-aa",via="kubelet",'
-        'workload="trainer"} 1.0'
+        'workload="trainer"} 1.0\n'
+        'gpunode_job_attempts_ended_total{gpu="0",uuid="GPU-aa"} 0.0'
     )
     running.pods = {}
     pods.read()

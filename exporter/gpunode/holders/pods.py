@@ -5,6 +5,7 @@ Neither requires the API server.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import replace
@@ -30,7 +31,12 @@ KUBELET = "/var/lib/kubelet"
 # https://kubernetes.io/docs/concepts/cluster-administration/logging/#log-location-node
 POD_LOGS = "/var/log/pods"
 CONTAINER_LOGS = "/var/log/containers"
-CONTAINER_LOG = re.compile(r"[^_]+_[^_]+_(?P<name>.+)-(?P<id>[0-9a-f]{64})\.log")
+CONTAINER_LOG = re.compile(
+    r"(?P<pod>[^_]+)_(?P<namespace>[^_]+)_(?P<name>.+)-(?P<id>[0-9a-f]{64})\.log"
+)
+
+Container = tuple[str, str, str]
+"""A container by its namespace, pod and name."""
 
 LONGEST_NAME = 253
 """Characters of a name: the most that Kubernetes allows, and nothing on this node checks.
@@ -66,7 +72,8 @@ class Pods:
         self.every = settings.kubernetes.interval
         self._allocated: tuple[list[Allocation], float] | None = None
         self._names: dict[str, tuple[str, str]] = {}
-        self._containers: dict[str, str] = {}
+        self._containers: dict[str, Container] = {}
+        self._listed = -math.inf
 
     def find(self) -> Iterable[tuple[Place, Source]]:
         """Itself on a node with a kubelet. Raises ``Absent`` if its socket is missing."""
@@ -142,11 +149,27 @@ class Pods:
     def container_of(self, container_id: str) -> str | None:
         """The name of a container on this node."""
         if container_id not in self._containers:
-            found = (
-                CONTAINER_LOG.fullmatch(entry) for entry in names_in(self.node, CONTAINER_LOGS)
-            )
-            self._containers = {match["id"]: match["name"] for match in found if match}
-        return self._containers.get(container_id)
+            self._list_containers()
+        found = self._containers.get(container_id)
+        return None if found is None else found[-1]
+
+    def begun(self, container: Container) -> frozenset[str]:
+        """The ids that a container of a pod has had: one more for each time it was started.
+
+        The kubelet keeps the latest of those that have ended.
+        """
+        if self.node.clock.monotonic() - self._listed >= self.every:
+            self._list_containers()
+        return frozenset(one for one, of in self._containers.items() if of == container)
+
+    def _list_containers(self) -> None:
+        found = map(CONTAINER_LOG.fullmatch, names_in(self.node, CONTAINER_LOGS))
+        self._containers = {
+            match["id"]: (match["namespace"], match["pod"], match["name"])
+            for match in found
+            if match
+        }
+        self._listed = self.node.clock.monotonic()
 
     def _answers(self) -> bool:
         """Whether there is a kubelet at the socket, which a helper may see though this may not."""

@@ -8,8 +8,8 @@ what the kernel says: see ``holders/owner.py``.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields, replace
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import astuple, dataclass, fields, replace
 from operator import attrgetter
 from typing import ClassVar
 
@@ -24,6 +24,7 @@ from gpunode.holders.owner import Owner, Started, among, started
 from gpunode.holders.pods import Pods
 from gpunode.holders.slurm import FOLDER, SLUID_ONLY, SlurmJobs
 from gpunode.holders.source import HoldersSource
+from gpunode.jobs.attempts import ENDED, Attempts
 from gpunode.jobs.processes import UNREADABLE
 from gpunode.jobs.versions import INFO as VERSIONS
 from gpunode.jobs.versions import MORE_VERSIONS, RunningVersions
@@ -136,6 +137,7 @@ class GpuOwners:
     metrics = (
         OWNER,
         ALLOCATED,
+        ENDED,
         PROCESS,
         PROCESS_MEMORY,
         PROCESS_USE,
@@ -162,6 +164,7 @@ class GpuOwners:
         self.labels = gpu.identity.labels
         self.every = settings.gpu.owners_interval
         self._started: dict[Holder, Started] = {}
+        self._attempts = Attempts()
         self._errands = Errands()
         self._last: Look | None = None
 
@@ -229,7 +232,7 @@ class GpuOwners:
         return replace(self._last, holders=tuple(living)), False
 
     def _owner_samples(
-        self, started: Iterable[Started], pods: list[Allocation] | None
+        self, started: Collection[Started], pods: list[Allocation] | None
     ) -> Iterator[Sample]:
         at, gpu = self.labels, self.gpu.identity
         jobs = self.slurm.owners(gpu) if self.slurm else None
@@ -241,9 +244,17 @@ class GpuOwners:
         said_better = {g for g in given for r in running if g != r and _tells_more(r, g)}
         owners = {**running, **given}
         told = sorted(owners.keys() - said_better, key=labels_of)
-        job = self.names.shared(told) or JobIdentity()
+        job = self.names.shared(told)
         for owner in told:
-            yield from OWNER.at(1.0, *at, *labels_of(owner), owners[owner], *job)
+            yield from OWNER.at(1.0, *at, *labels_of(owner), owners[owner], *(job or JobIdentity()))
+        pod = (astuple(owner)[:3] for owner in told if owner.owner_namespace)
+        containers = frozenset(one for container in pod for one in self.pods.begun(container))
+        if job is not None:
+            whose = told[0].owner_namespace, told[0].user, job
+            if self._attempts.job != whose:
+                self._attempts = Attempts(whose)
+            self._attempts.look(started, containers)
+            yield from ENDED.at(float(self._attempts.ended), *at)
         if owners or pods is not None or jobs is not None:
             yield from ALLOCATED.at(float(bool(owners)), *at)
 
