@@ -80,6 +80,9 @@ class Exposition:
     waiting: set[At] = field(default_factory=set)
     """The GPUs that wait for another all the time."""
 
+    containers: dict[At, frozenset[str]] = field(default_factory=dict)
+    """The containers of each GPU's pod that have begun."""
+
     process_states: dict[At, str] = field(default_factory=dict)
     """The state of the process on each GPU, as a letter of ``ps``."""
 

@@ -15,11 +15,14 @@ from gpunode.faults.register import Register
 from gpunode.faults.sightings import LOOKS, NodeValues
 from gpunode.faults.sightings import USED as OF_FAULTS
 from gpunode.faults.source import START
-from gpunode.jobs.owners import OwnersDetail
+from gpunode.jobs.attempts import ENDED, Attempts
+from gpunode.jobs.owners import OWNER, OwnersDetail
 from gpunode.jobs.processes import JobDetail, Listed
 from gpunode.holders.owner import Started
-from gpunode.metric import Metric
+from gpunode.metric import Metric, Sample
 from gpunode.node.node import SteppedClock
+from gpunode.serving.pauses import USED as OF_PAUSES
+from gpunode.serving.pauses import ServingPauses
 from gpunode.source import Key as Series
 from gpunode.source import Met, Place, Reported, Silent
 from gpunode.sources import METRICS
@@ -46,7 +49,7 @@ READ: Mapping[str, Metric] = {
     metric.name: metric
     for section in METRICS.values()
     for metric in section
-    if metric in OF_FAULTS | OF_HELD_UP
+    if metric in OF_FAULTS | OF_HELD_UP | OF_PAUSES
 }
 """The metrics that are looked at."""
 
@@ -56,6 +59,10 @@ NAMES = frozenset({*READ, BOTTLENECK.name, WAITED_FOR.name, SOURCE_UP, CLOCK, PR
 LOOKS_AFTER = (-0.5, 1.0, FLICKERS + 2.0)
 """Seconds after something changes, when it is looked at what it is: before, at once, and when what
 only flickers is over."""
+
+
+SOON = 45.0
+"""Seconds after which servers are looked at again: less than the shortest pause."""
 
 
 @dataclass(slots=True)
@@ -71,6 +78,10 @@ class Here:
 
     silent: frozenset[tuple[str, Place]] = frozenset()
     details: tuple[Reported[object], ...] = ()
+    attempts: dict[At, tuple[object, tuple[Started, ...], frozenset[str]]] = field(
+        default_factory=dict
+    )
+    """Of each GPU whose it is, the processes on it, and the containers that have begun."""
 
     def value(self, key: Series, moment: float) -> float:
         """The value of a series."""
@@ -117,11 +128,14 @@ class NodeFacts:
         self._readings = SeriesOfNode()
         self._register = Register()
         self._held_up = HeldUp()
+        self._pauses = ServingPauses()
+        self._attempts: dict[At, Attempts] = {}
 
     def restart(self) -> None:
         """The daemon starts anew; its faults are in its file."""
         kept = self._register.packed()
         self._register, self._held_up = Register(), HeldUp()
+        self._pauses, self._attempts = ServingPauses(), {}
         self._register.unpack(kept)
 
     def show(self, here: Here) -> None:
@@ -144,13 +158,27 @@ class NodeFacts:
         register.learn(seen)
         observed = [one for look in LOOKS for one in look(seen, register.before)]
         register.update(seen, observed)
-        for sample in self._held_up.read(readings).samples:
+        for sample in (
+            *self._held_up.read(readings).samples,
+            *self._pauses.read(readings).samples,
+            *self._ended(),
+        ):
             assert isinstance(sample.value, float)
             labels = tuple(sorted(zip(sample.metric.labels, sample.labels, strict=True)))
             yield (sample.metric.name, labels), sample.value
         for fault in register.faults():
             labels = tuple(sorted(zip(START.labels, fault.labels, strict=True)))
             yield (START.name, labels), fault.start - EPOCH
+
+
+    def _ended(self) -> Iterator[Sample]:
+        """The attempts of each GPU's job that have ended, as ``GpuOwners`` counts them."""
+        for at, (job, processes, containers) in self._readings.here.attempts.items():
+            known = self._attempts.get(at)
+            if known is None or known.job != job:
+                known = self._attempts[at] = Attempts(job)
+            known.look(processes, containers)
+            yield from ENDED.at(float(known.ended), *at)
 
 
 def facts_of(
@@ -176,6 +204,9 @@ def facts_of(
                     looks.append((begin + after, False))
             if begin and ran:
                 node.last_look(begin + LOOKS_AFTER[0])
+        if any(metric in OF_PAUSES and metric is not OWNER for metric, _ in here.courses):
+            more = range(1, int((end - begin) // SOON))
+            looks += [(begin + SOON * step, False) for step in more]
         while left and left[0] <= begin:
             node.restart()
             del left[0]
@@ -193,6 +224,7 @@ def _alike(one: Here, other: Here) -> bool:
     return (
         one.silent == other.silent
         and one.details == other.details
+        and one.attempts == other.attempts
         and one.courses.keys() == other.courses.keys()
         and all(course == other.courses[key][0] for key, (course, _) in one.courses.items())
     )
@@ -204,7 +236,8 @@ def _here(exposition: Exposition, before: Here) -> Here:
     silent: set[tuple[str, Place]] = set()
     causes: dict[At, str] = {}
     late: dict[At, str] = {}
-    pids: dict[At, str] = {}
+    pids: dict[At, Started] = {}
+    jobs: dict[At, object] = {}
     for (name, pairs), course in exposition.series.items():
         if name not in NAMES:
             continue
@@ -229,14 +262,23 @@ def _here(exposition: Exposition, before: Here) -> Here:
         elif name == WAITED_FOR.name and course == Linear(1.0):
             late[at] = labels["reason"]
         elif name == PROCESS:
-            pids[at] = labels["pid"]
+            pid = int(labels["pid"])
+            pids[at] = Started(
+                pid, float(pid), world_size=labels["world_size"], environment_read=True
+            )
+        elif name == OWNER.name and labels["workload"]:
+            jobs[at] = tuple(labels[of] for of in ("owner_namespace", "user", "workload", "replica"))
     here.silent = frozenset(silent)
+    here.attempts = {
+        at: (job, (pids[at],) if at in pids else (), exposition.containers.get(at, frozenset()))
+        for at, job in jobs.items()
+    }
     here.details = tuple(_details(exposition, causes, late, pids))
     return here
 
 
 def _details(
-    exposition: Exposition, causes: Mapping[At, str], late: Mapping[At, str], pids: Mapping[At, str]
+    exposition: Exposition, causes: Mapping[At, str], late: Mapping[At, str], pids: Mapping[At, Started]
 ) -> Iterator[Reported[object]]:
     """What is told beside the series: verdicts, and the processes on each GPU with their states."""
     jobs = exposition.jobs
@@ -257,7 +299,7 @@ def _details(
         for at, cause in causes.items()
     )
     yield Reported(Place(), 0.0, Judged(verdicts))
-    for at, pid in pids.items():
+    for at, process in pids.items():
         state = exposition.process_states.get(at, "S")
-        yield Reported(Place(*at), 0.0, OwnersDetail((Started(int(pid)),)))
-        yield Reported(Place(*at), 0.0, JobDetail((Listed(int(pid), "", None, state, ""),), ""))
+        yield Reported(Place(*at), 0.0, OwnersDetail((process,)))
+        yield Reported(Place(*at), 0.0, JobDetail((Listed(process.pid, "", None, state, ""),), ""))

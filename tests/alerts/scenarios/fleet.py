@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import zlib
 from collections import Counter
@@ -133,6 +134,11 @@ class Tenant:
         """How many processes have ended before the present one."""
         past = self.stretches[: self.index(moment) + 1]
         return sum(not one.behaviour.process for one in past)
+
+    def begun(self, moment: float) -> int:
+        """How many processes have begun."""
+        past = [one.behaviour.process for one in self.stretches[: self.index(moment) + 1]]
+        return sum(here and not before for before, here in itertools.pairwise([False, *past]))
 
     def workless(self, moment: float, restarted: float) -> Linear | None:
         """For how long the present process has not worked, as an exporter can know."""
@@ -433,6 +439,9 @@ class Fleet:
                 names.learn(labels["uuid"], [Started(0, owner=Owner(**tenant.owner), world_size=size)])
         own = (names.shared(Owner(**one.owner) for one in held) or JobIdentity())._asdict()
         for tenant in held:
+            if tenant.owner["owner_pod"]:
+                begun = range(tenant.begun(begin))
+                out.containers[labels["gpu"], labels["uuid"]] = frozenset(map(str, begun))
             via = "kubelet" if tenant.owner["owner_pod"] else "process"
             out.gauge("gpunode_gpu_owner_info", 1.0, via=via, **tenant.owner, **own, **labels)
         for tenant in here[:1]:
