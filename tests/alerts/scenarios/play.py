@@ -56,13 +56,13 @@ RANKS: tuple[Severity, ...] = ("info", "ticket", "page")
 TOGETHER = 200
 """GPUs in one run of promtool, which loads no more than 10,000 samples for a query."""
 
-MINUTE = 0.3
+MINUTE = 0.2
 """Seconds that a minute takes for Alertmanager."""
 
-SLOWLY = 1.0
+SLOWLY = 0.6
 """The same where something differs from what is wanted: so that a busy machine is no fault."""
 
-STILL = 15 * 60
+STILL = 11 * 60
 """Seconds without a change after which Alertmanager has nothing more to do: longer than its
 ``group_interval``. What lasts longer is cut short."""
 
