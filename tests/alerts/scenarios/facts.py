@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TypeVar
 
 from gpunode.faults.register import Register
@@ -33,7 +34,7 @@ from gpunode.verdict.held_up import USED as OF_HELD_UP
 from gpunode.verdict.reasons import STOPPED, UNINTERRUPTIBLE, WAITED_FOR
 from gpunode.verdict.source import BOTTLENECK, Judged, Judgement
 from gpunode.verdict.workload import Workload
-from tests.alerts.scenarios.course import Course, Exposition, Key, Linear, Part, Rate, Scrapes, Unseen
+from tests.alerts.scenarios.course import Course, Exposition, Key, Labels, Linear, Part, Rate, Scrapes, Unseen
 
 D = TypeVar("D")
 
@@ -230,6 +231,15 @@ def _alike(one: Here, other: Here) -> bool:
     )
 
 
+@lru_cache(1 << 16)
+def _read(name: str, pairs: Labels) -> tuple[Series | None, dict[str, str], At]:
+    """A series as a source tells it, if it is looked at; its labels, and its GPU."""
+    labels = dict(pairs)
+    metric = READ.get(name)
+    key = metric and (metric, tuple(labels.get(label, "") for label in metric.labels))
+    return key, labels, (labels.get("gpu", ""), labels.get("uuid", ""))
+
+
 def _here(exposition: Exposition, before: Here) -> Here:
     """What an exposition shows of what is looked at."""
     here = Here(exposition.begin)
@@ -241,13 +251,10 @@ def _here(exposition: Exposition, before: Here) -> Here:
     for (name, pairs), course in exposition.series.items():
         if name not in NAMES:
             continue
-        labels = dict(pairs)
-        at = labels.get("gpu", ""), labels.get("uuid", "")
+        key, labels, at = _read(name, pairs)
         if isinstance(course, Unseen):
             course = course.course
-        metric = READ.get(name)
-        if metric is not None:
-            key = metric, tuple(labels.get(label, "") for label in metric.labels)
+        if key is not None:
             known = before.courses.get(key)
             start = 0.0
             if known is not None and isinstance(known[0], Rate):

@@ -35,7 +35,7 @@ from tests.alerts.scenarios.course import (
 from tests.alerts.scenarios.facts import NAMES, facts_of
 from tests.alerts.scenarios.gpus import FREE, Behaviour, behaviour
 from tests.alerts.scenarios.nodes import EVENTS, GIVES_UP, RESTARTS, On, bus_id, gpu_labels
-from tests.alerts.scenarios.recordings import Moment, recording, windows
+from tests.alerts.scenarios.recordings import mean, Moment, recording, windows
 from tests.alerts.scenarios.shorthand import Kind, Scenario, ScenarioEvent, ScenarioJob
 
 LATE = "is late"
@@ -69,6 +69,9 @@ MISSED = 0.02
 """The share of scrapes that nobody answers."""
 
 BOOTS = "boots"
+
+DRAWN = 5
+"""Recorded windows that a job plays the mean of: as many as scrapes in the shortest rate of a rule."""
 
 BOARD_WATTS = 700.0
 ANSWER_TOKENS = 400
@@ -365,8 +368,8 @@ class Fleet:
                 continue
             drawn_from = windows(program, rank, f"{self.name} {title}")
             drawn = random.Random(f"{self.name} {title} {rank} {begin}")
-            for moment in range(begin, end, self.scenario.every):
-                shows = drawn.choice(drawn_from)
+            for moment in range(begin, end, DRAWN * self.scenario.every):
+                shows = mean([drawn.choice(drawn_from) for _ in range(DRAWN)])
                 if "power" in options:
                     shows = replace(shows, watts=None)
                 yield Stretch(float(moment), played(does, shows), float(begin))
