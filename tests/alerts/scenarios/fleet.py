@@ -443,7 +443,8 @@ class Fleet:
         own = (names.shared(Owner(**one.owner) for one in held) or JobIdentity())._asdict()
         for tenant in held:
             if tenant.owner["owner_pod"]:
-                begun = range(tenant.begun(begin))
+                stays = tenant.job.in_place or tenant.job.owner.startswith(("ray", "pod "))
+                begun = range(1 if stays else tenant.begun(begin))
                 out.containers[labels["gpu"], labels["uuid"]] = frozenset(map(str, begun))
             via = "kubelet" if tenant.owner["owner_pod"] else "process"
             out.gauge("gpunode_gpu_owner_info", 1.0, via=via, **tenant.owner, **own, **labels)

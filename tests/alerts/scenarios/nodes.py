@@ -129,6 +129,9 @@ def kubernetes(on: On) -> None:
     )
     key = "kube_node_spec_unschedulable", tuple(sorted(labels.items()))
     on.out.others.setdefault(key, Linear(0.0))
+    ready = {**labels, "condition": "Ready", "status": "true"}
+    key = "kube_node_status_condition", tuple(sorted(ready.items()))
+    on.out.others[key] = Linear(1.0)
 
 
 def is_cordoned(on: On) -> None:

@@ -208,6 +208,9 @@ class ScenarioJob(Strict):
     pod_has: Literal["node", "gpu"] = "node"
     """What one pod has: all of the job's GPUs on a node, or one."""
 
+    in_place: bool = False
+    """Whether its processes end and begin in a container that stays, as under a shell."""
+
     ranks: bool = True
     """Whether its processes have a rank and a world size."""
 
