@@ -28,8 +28,13 @@ PAGES = {rule.name for rule in ALERTS if rule.severity == "page"}
 DECLARED: dict[str, Metric] = {one.name: one for told in METRICS.values() for one in told}
 OF_PROMETHEUS = {"cluster", "instance"}
 OF_KUBERNETES = {
-    "up": {"job"},
+    "up": {"job", "rack", "leaf"},  # a site adds the last two (docs/dashboards.md)
     "kube_node_status_allocatable": {"node", "resource", "unit"},
+    "kube_node_labels": {
+        "node",
+        "label_topology_kubernetes_io_rack",
+        "label_network_topology_nvidia_com_leaf",
+    },
     "kube_node_spec_unschedulable": {"node"},
     "kube_node_status_condition": {"node", "condition", "status"},
 }

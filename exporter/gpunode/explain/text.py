@@ -14,7 +14,7 @@ from gpunode.text import lasting
 LONGEST_LINE = 160
 SHOWN = 3
 SHOWN_RAW = 10
-MOMENT = re.compile("(timestamp_seconds|:start)({|$)")
+MOMENT = re.compile("(timestamp_seconds|:start|:timestamp)({|$)")
 AGE = re.compile("[:_]seconds({|$)")
 A_MOMENT_FROM = 1e9
 """Seconds since 1970 from which on a figure is no age."""
