@@ -53,7 +53,7 @@ class Written:
 
 def written(rules: Path = RULES) -> list[Written]:
     """The rules of a folder with their comments; a record without has that right above it."""
-    found = []
+    found: list[Written] = []
     parsed = iter(read(rules))
     for path in sorted(rules.glob("*.yaml")):
         text = path.read_text()
@@ -131,9 +131,9 @@ def thresholds(rules: Sequence[Written]) -> str:
         rule = one.rule
         if rule.alerts:
             name = f"[{rule.name}](../alerts/runbooks/{rule.name}.md)"
-            says = f"{rule.annotations['summary']}. {one.comment}".strip()
+            said = f"{rule.annotations['summary']}. {one.comment}".strip()
             lines.append(
-                f"| {name} | {rule.severity} | {condition(rule)} | {rule.lasting} | {says} |"
+                f"| {name} | {rule.severity} | {condition(rule)} | {rule.lasting} | {said} |"
             )
     lines += ["", "## Recording rules"]
     records = [one for one in rules if not one.rule.alerts and one.rule.name != THRESHOLD]

@@ -18,10 +18,11 @@ import yaml
 from pydantic import BaseModel, create_model
 from pydantic.fields import FieldInfo
 
-from alerts.document import THRESHOLD, handed_on, written
+from alerts.document import handed_on, written
 from gpunode.cli.platforms import PLATFORMS
 from gpunode.cli.settings.run import RunSettings
 from gpunode.config.fields import leaves
+from gpunode.explain.rule_files import THRESHOLD
 
 ROOT = Path(__file__).parents[1]
 CHART = ROOT / "helm" / "gpunode"

@@ -97,7 +97,7 @@ def test_a_rule_reads_what_exists() -> None:
     for rule in ALL:
         for name, matchers in selectors(rule.expression):
             metric = declared(name)
-            labels = OF_KUBERNETES.get(name) or (metric and {*metric.labels})
+            labels = OF_KUBERNETES.get(name) or (set(metric.labels) if metric else None)
             if name not in made and labels is None:
                 wrong.append(f"{rule.name}: {name}")
             for label, how, value in MATCHER.findall(matchers):

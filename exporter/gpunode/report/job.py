@@ -99,7 +99,7 @@ MOST_GPUS = RunQuery(f"max_over_time(({GPUS.expression})[WINDOW:5m])")
 HELD = RunQuery("group by (" + GPU + ") (last_over_time(gpu:gpunode_owner:info{JOB}[WINDOW]))")
 PLACES = RunQuery(
     "sum by (instance, gpu, rank, cause) "
-    f"(count_over_time(gpu:gpunode_rank:held_up{{cause!="none",JOB}}[WINDOW])) {_HOURS}"
+    f'(count_over_time(gpu:gpunode_rank:held_up{{cause!="none",JOB}}[WINDOW])) {_HOURS}'
 )
 AWAITED = RunQuery(
     "sum by (instance, gpu, rank, reason) "
