@@ -65,7 +65,7 @@ INCIDENTS: dict[str, tuple[str, ...]] = {
     "starved_slow": ("JobStarved",),
     "loader_cpu": (),
     "h200_loader_cpu": ("JobStarved",),
-    "h200_storage": ("JobStarved", "NodeStoragePressure"),
+    "h200_storage": ("JobStarved",),
     "h200_shm": ("JobStarved", "ShmNearlyFull"),
     "h200_square_wave": (),
     "h200_four_phases": (),
