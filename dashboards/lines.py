@@ -41,14 +41,6 @@ LINES: Mapping[str, Line] = {
         0.43,
     ),
     "busiest_thread": Line(of_gpus("gpunode_job_busiest_thread_ratio"), ">", THREAD_BUSY),
-    "data_wait": Line(
-        ratio(
-            rate('gpunode_training_seconds_total{phase="data"}'),
-            rate("gpunode_training_seconds_total"),
-        ),
-        ">",
-        0.1,
-    ),
     "iowait": Line(
         rate('gpunode_cpu_seconds_total{mode="iowait"}', NODE)
         + f" / on ({NODE}) sum by ({NODE}) (max by ({NODE}, node) (gpunode_cpu_cores) > 0)",
@@ -82,11 +74,6 @@ LINES: Mapping[str, Line] = {
     "gpu_memory_used": Line(
         f"{of_gpus('gpunode_gpu_memory_used_bytes')} / on ({GPU}) "
         f"({SIZE} - on ({GPU}) {of_gpus('gpunode_gpu_memory_reserved_bytes')} > 0)",
-        ">",
-        MEMORY_FULL,
-    ),
-    "torch_reserved": Line(
-        share("gpunode_torch_memory_reserved_bytes", "gpunode_gpu_memory_size_bytes"),
         ">",
         MEMORY_FULL,
     ),

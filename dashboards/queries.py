@@ -78,6 +78,10 @@ def joined(expression: str, label: str, *labels: str) -> str:
     return f'label_replace({blank}, "{label}", "$1", "{label}", " *(.*?) *")'
 
 
+OFTEN = {"none", "straggler", "stalled_collective"}
+"""What most GPUs have at times: last, since each ``or`` goes through all that are before it."""
+
+
 def numbered(
     metric: str, label: str, values: Iterable[str], by: str = GPU, having: str = ""
 ) -> str:
@@ -86,7 +90,8 @@ def numbered(
     A state timeline shows one value a row, and PromQL has no way to make a number of a label.
     ``having`` is what the values of the series must be.
     """
+    found = sorted(enumerate(values), key=lambda one: one[1] in OFTEN)
     return " or ".join(
         f'{number} + 0 * max by ({by}) ({metric}{{{label}="{value}"}}{having})'
-        for number, value in enumerate(values)
+        for number, value in found
     )

@@ -36,7 +36,7 @@ COUNT = "job:gpunode_rank:count"
 GPUS = "job:gpunode_gpus:count"
 STATES = "job:gpunode_gpu_states:gpus"
 LABEL = "{{who}}{{instance}} GPU {{gpu}}"
-PHASES = "gpunode_training_seconds_total"
+PHASES = "job:gpunode_training_seconds:rate5m"
 
 NO_RANK = "unknown"
 """The rank of a process that tells none, or that the exporter may not look at."""
@@ -69,7 +69,7 @@ at the end of the time that is shown; a link of ``RUNS`` shows the time of its l
 STANDS_FROM = 60
 """Seconds without work from which on a job's steps are not looked at."""
 
-STEPS = _asked(_of_job(rate(PHASES), "sum"), f"Needs {CLIENT.partition(':')[0]}")
+STEPS = _asked(f"sum ({PHASES})", f"Needs {CLIENT.partition(':')[0]}")
 NO_STEP = "None ends"
 """What figures of steps say while the job stands still: its last ones tell nothing of now."""
 
@@ -142,7 +142,7 @@ def _ranks(expression: str, legend: str = LABEL) -> Query:
 
 def _phase(phase: str = "") -> str:
     chosen = f'{{phase="{phase}"}}' if phase else ""
-    return _of_job(rate(f"{PHASES}{chosen}"), "sum")
+    return f"sum ({PHASES}{chosen})"
 
 
 def _first(ranks: int) -> str:
@@ -241,11 +241,11 @@ RUNS = rows_of(
     decimals={"Step": 2, "GPU hours": 1},
 )
 
-CHECKPOINTS = ratio(
-    gained(f'{PHASES}{{phase="checkpoint"}}', window="1h"), gained(PHASES, window="1h")
+CHECKPOINTS = (
+    f'sum (sum_over_time({PHASES}{{phase="checkpoint"}}[1h])) / '
+    f"(sum (sum_over_time({PHASES}[1h])) > 0)"
 )
 MIDDLE_MFU = f"quantile (0.5, {of_gpus('gpunode_training_mfu_ratio')} and on ({GPU}) {MEMBER})"
-BLOCKED = 'sum by (cluster, instance, gpu, uuid) (gpu:gpunode_gpu_seconds:rate5m{state="blocked"})'
 REQUEST = "gpunode_serving_request_seconds"
 P99 = f"histogram_quantile(0.99, {_of_job(rate(f'{REQUEST}_bucket', f'{GPU}, le'), 'sum by (le)')})"
 MEAN = _of_job(ratio(rate(f"{REQUEST}_sum"), rate(f"{REQUEST}_count")))
@@ -496,8 +496,7 @@ JOB = Board(
                     "What do the training processes spend their time on?",
                     [
                         _asked(
-                            _of_job(rate(PHASES, f"{GPU}, phase"), "sum by (phase)")
-                            + f" / scalar({_phase()})",
+                            f"sum by (phase) ({PHASES}) / scalar({_phase()})",
                             "{{phase}}",
                         )
                     ],
@@ -514,12 +513,12 @@ JOB = Board(
                     "Does training wait for its data loader, and which share of the last hour went "
                     "to checkpoints?",
                     [
-                        _asked(_of_job(LINES["data_wait"].signal), "data, slowest rank"),
-                        _asked(_of_job(CHECKPOINTS), "checkpoints"),
+                        _asked(f"{_phase('data')} / ({_phase()} > 0)", "data"),
+                        _asked(CHECKPOINTS, "checkpoints"),
                     ],
                     SHARE,
                     needs=CLIENT,
-                    limit=LINES["data_wait"].limit,
+                    limit=Limit(0.1, ">"),
                 ),
                 lines(
                     "Slowdown of its steps",
@@ -563,12 +562,11 @@ JOB = Board(
                     "GPU memory",
                     "Is the memory full, and how much of it does PyTorch only reserve?",
                     [
-                        _asked(_of_job(LINES["gpu_memory_used"].signal), "used"),
-                        _asked(_of_job(LINES["torch_reserved"].signal), "reserved by PyTorch"),
+                        _asked("max by (kind) (job:gpunode_gpu_memory:ratio)", "{{kind}}"),
                     ],
                     SHARE,
                     needs=f"{CLIENT}, for what PyTorch reserves",
-                    limit=LINES["torch_reserved"].limit,
+                    limit=LINES["gpu_memory_used"].limit,
                     highest=1,
                 ),
                 lines(
@@ -637,8 +635,7 @@ JOB = Board(
                 8,
                 lines(
                     "Time in communication",
-                    "For which share of the time does the job only move data, or wait for peers? "
-                    "The gap is between the rank that waits most and the one that waits least.",
+                    "For which share of the time does the job only move data, or wait for peers?",
                     [
                         _asked(
                             'avg (job:gpunode_gpu_seconds:rate5m{state="communication"})',
@@ -647,9 +644,6 @@ JOB = Board(
                         _asked(
                             'avg (job:gpunode_gpu_seconds:rate5m{state="blocked"})',
                             "waits for peers",
-                        ),
-                        _asked(
-                            f"{_of_job(BLOCKED)} - {_of_job(BLOCKED, 'min')}", "straggler's gap"
                         ),
                     ],
                     SHARE,

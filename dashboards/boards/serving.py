@@ -43,7 +43,6 @@ WAITING_NOW = (
 )
 GENERATED = rate('gpunode_serving_tokens_total{kind="generated"}', MODEL)
 IN_TIME = rate('gpunode_serving_objective_met_total{objective="output_token"}', MODEL)
-CACHE = f"max by ({GPU}) (gpunode_serving_kv_cache_used_ratio)"
 LEDGER = "job:gpunode_gpu_states:gpus"
 
 
@@ -94,9 +93,9 @@ def _each_replica(expression: str) -> str:
     return f"sum by ({GPU}, engine, model) ({MEMBER} * on ({GPU}) group_right () {each})"
 
 
-def _of_services(expression: str, over: str = "sum") -> str:
+def _of_services(expression: str) -> str:
     """A figure of the engines of the chosen services, by service."""
-    return f"{over} by (workload) ({MEMBER} * on ({GPU}) group_right (workload) ({expression}))"
+    return f"sum by (workload) ({MEMBER} * on ({GPU}) group_right (workload) ({expression}))"
 
 
 def _of_instances(phase: str) -> str:
@@ -150,7 +149,7 @@ SERVING_BOARD = Board(
                 figure(
                     "KV cache",
                     "How full is the fullest KV cache?",
-                    [_asked(_own(CACHE, "max"))],
+                    [_asked("max (job:gpunode_serving_kv_cache:max)")],
                     SHARE,
                     needs=ENGINE,
                 ),
@@ -231,7 +230,7 @@ SERVING_BOARD = Board(
                     "Is the cache full, and do requests lose their place in it?",
                     [
                         _asked(
-                            _of_services(CACHE, "max"),
+                            "max by (workload) (job:gpunode_serving_kv_cache:max)",
                             "{{workload}}: cache in use",
                         ),
                         _asked(

@@ -52,6 +52,8 @@ def known_labels(name: str) -> frozenset[str]:
     return labels_of(name) | frozenset(own)
 
 
+ADAPTER = {"device": "mlx5_0", "port": "1"}
+
 TRAINING: Given = {
     series("gpunode_gpu_owner_info", **HELD): 1.0,
     series("gpunode_gpu_held_up_seconds", cause="data_loading_storage"): 300.0,
@@ -70,6 +72,11 @@ TRAINING: Given = {
             ("other", 0.05),
         )
     },
+    series("gpunode_job_memory_anonymous_bytes"): 6e10,
+    series("gpunode_job_memory_shmem_bytes"): 2e10,
+    series("gpunode_job_memory_limit_bytes"): 1e11,
+    series("gpunode_filefd_allocated"): 1e4,
+    series("gpunode_filefd_maximum"): 1e6,
     series("gpunode_training_step_median_seconds"): 0.5,
     series("gpunode_training_step_baseline_seconds"): 0.4,
     series("gpunode_training_mfu_ratio"): 0.42,
@@ -79,6 +86,7 @@ TRAINING: Given = {
     series("gpunode_training_kernel_seconds", kernel="gemm"): 0.2,
     series("gpunode_torch_memory_reserved_bytes"): 1.2e11,
     series("gpunode_torch_alloc_retries_total"): 0.1,
+    series("gpunode_torch_ooms_total"): 0.1,
     series("gpunode_gpu_memory_size_bytes"): 1.5e11,
     series("gpunode_gpu_memory_reserved_bytes"): 1e9,
     series("gpunode_gpu_memory_used_bytes"): 1.3e11,
@@ -107,6 +115,8 @@ TRAINING: Given = {
         "gpunode_infiniband_congestion_events_total", device="mlx5_0", port="1", kind="cnp"
     ): 300.0,
     series("gpunode_infiniband_errors_total", device="mlx5_0", port="1", kind="symbol"): 5.0,
+    series("gpunode_infiniband_transport_errors_total", **ADAPTER, kind="timeout"): 1.0,
+    series("gpunode_infiniband_retransmitted_packets_total", **ADAPTER): 1.0,
     series("gpunode_tcp_segments_total", kind="first"): 5000.0,
     series("gpunode_tcp_segments_total", kind="retransmitted"): 20.0,
     series("gpunode_gpu_ecc_errors_total", kind="uncorrected"): 0.1,
@@ -121,7 +131,6 @@ TRAINING: Given = {
 }
 """One node of a training job with all that a site may have."""
 
-ADAPTER = {"device": "mlx5_0", "port": "1"}
 BROKEN: Given = {
     series("gpunode_gpu_info", name="NVIDIA H200"): 1.0,
     series(
@@ -155,8 +164,14 @@ BROKEN: Given = {
 FAULTY: Given = {
     **{
         series(
-            "gpunode_fault_start_timestamp_seconds", part=part, name=name, reason=why, severity=how
-        ): 1.0
+            "gpunode_fault_start_timestamp_seconds",
+            gpu="",
+            uuid="",
+            part=part,
+            name=name,
+            reason=why,
+            severity=how,
+        ): 0.0
         for part, name, why, how in (
             ("network", "mlx5_0/1", "down", "ticket"),
             ("filesystem", "/data", "unanswering", "page"),
@@ -168,6 +183,7 @@ FAULTY: Given = {
     series("gpunode_kernel_log_events_total", kind="disk_error"): 1.0,
     series("gpunode_audit_ok", check="swap"): 0.0,
     series("gpunode_node_drained"): 1.0,
+    series("kube_node_labels", node="faulty", label_topology_kubernetes_io_rack="r07"): 1.0,
     series(
         "gpunode_nccl_bus_bandwidth_bytes_per_second", collective="AllReduce", gpus="8", nodes="2"
     ): 2e11,

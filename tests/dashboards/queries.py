@@ -114,6 +114,7 @@ EMPTY: Mapping[tuple[str, str, str], str] = {
         for title, targets in SERVING.items()
         for target in targets
     },
+    ("gpunode-job", "Loss", "C"): "a loss that is not finite",
     ("gpunode-job", "Time left", "A"): "a job of Slurm with a limit",
     ("gpunode-job", "PyTorch in 15 minutes", "C"): "a job that compiles, and gpunode.client in it",
     ("gpunode-job", "The odd one out", "B"): "ranks that are all alike",
@@ -141,6 +142,7 @@ EMPTY: Mapping[tuple[str, str, str], str] = {
     ("gpunode-host", "NFS: time in this client", "A"): "NFS in a recorded incident",
     ("gpunode-host", "RoCE: pauses by priority", "A"): "an adapter that counts pauses",
     ("gpunode-host", "TCP: round trip", "A"): "connections to other machines",
+    ("gpunode-job", "Requests", "A"): "a server, and gpunode.client in it",
     ("gpunode-job", "Requests", "B"): "a server, and gpunode.client in it",
     ("gpunode-job", "NCCL warnings", "A"): "a job whose NCCL warns",
     ("gpunode-job", "Tokens a second", "A"): "a job, and gpunode.client in it",

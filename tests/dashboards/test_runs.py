@@ -88,9 +88,9 @@ TRAINS = {
     with_labels("gpunode_training_step_median_seconds", GPU): "0.5x100",
     with_labels("job:gpunode_step:slowdown", {"cluster": "c", **LLAMA}): "1.25x100",
     **{
-        with_labels("gpunode_training_seconds_total", {**GPU, "phase": phase}): (
-            f"0+{60 * share}x60 {3600 * share}x40"
-        )
+        with_labels(
+            "job:gpunode_training_seconds:rate5m", {"cluster": "c", **LLAMA, "phase": phase}
+        ): f"{share}x60 0x40"
         for phase, share in (("step", 0.75), ("data", 0.25))
     },
     with_labels("job:gpunode_stalled:seconds", {"cluster": "c", **LLAMA}): "_x58 0+60x42",

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,8 +12,10 @@ import promql_parser
 import pytest
 import yaml
 
+from dashboards.rules import labels_of
 from gpunode.serving.requests import ServingEngines
-from tests.needs import ROOT, need
+from tests.dashboards.promtool import Found, promtool, with_labels
+from tests.needs import ROOT
 
 DOCUMENT = (ROOT / "docs/serving.md").read_text()
 KEDA, ADAPTER, HPA = map(yaml.safe_load, re.findall(r"```yaml\n(.*?)```", DOCUMENT, re.DOTALL))
@@ -50,10 +50,6 @@ def asked_by_adapter() -> list[str]:
     return queries
 
 
-def with_labels(name: str, labels: dict[str, str]) -> str:
-    return name + "{" + ",".join(f'{label}="{value}"' for label, value in labels.items()) + "}"
-
-
 def service(namespace: str, deployment: str, instance: str) -> Iterator[tuple[str, str]]:
     """What exporters tell of three replicas of a Deployment."""
     for at, (waiting, cache) in enumerate(zip(WAITING, CACHES, strict=True)):
@@ -63,9 +59,9 @@ def service(namespace: str, deployment: str, instance: str) -> Iterator[tuple[st
             **dict.fromkeys(("owner_container", "slurm_job", "user"), ""),
             "owner_namespace": namespace,
             "owner_pod": pod,
-            "via": "kubelet",
             "workload": deployment,
-            "replica": pod.removeprefix(f"{deployment}-"),
+            "replica": pod,
+            "via": "kubelet",
         }
         told = {**gpu, "engine": "vllm", "model": deployment}
         yield with_labels("gpunode_gpu_owner_info", {**gpu, **owner}), f"1x{MINUTES}"
@@ -98,38 +94,14 @@ def test_an_autoscaler_gets_the_queue_and_the_cache_of_its_service(tmp_path: Pat
         *service("chat", "llama", "n-1"),
         *((one, f"99x{MINUTES}" if "requests" in one else values) for one, values in others),
     ]
-    wanted: list[tuple[str, list[float]]] = []
+    asks: dict[tuple[int, str], Found] = {}
     for queue, cache in (asked_by_keda(), asked_by_adapter()):
-        wanted += [(queue, [QUEUE]), (cache, [FULL])]
-        wanted += [(query.replace("llama", "mistral"), []) for query in (queue, cache)]
-    test = {
-        "rule_files": [
-            str(ROOT / f"alerts/rules/{name}.yaml") for name in ("thresholds", "records")
-        ],
-        "tests": [
-            {
-                "interval": "1m",
-                "input_series": [{"series": series, "values": values} for series, values in given],
-                "promql_expr_test": [
-                    {
-                        "expr": query,
-                        "eval_time": f"{MINUTES - 2}m",
-                        "exp_samples": [{"labels": "{}", "value": value} for value in values],
-                    }
-                    for query, values in wanted
-                ],
-            }
-        ],
-    }
-    (tmp_path / "test.json").write_text(json.dumps(test))
-    ran = subprocess.run(
-        [need("promtool"), "test", "rules", "test.json"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ran.returncode == 0, (ran.stdout + ran.stderr)[:3000]
+        asks[MINUTES - 2, queue] = [({}, QUEUE)]
+        asks[MINUTES - 2, cache] = [({}, FULL)]
+        for query in (queue, cache):
+            asks[MINUTES - 2, query.replace("llama", "mistral")] = []
+    told = promtool(tmp_path, given, asks, recorded=True)
+    assert not told, told[:3000]
 
 
 def test_keda_and_the_autoscaler_scale_alike() -> None:
@@ -157,13 +129,24 @@ def test_the_autoscaler_is_one_that_kubernetes_takes(version: str) -> None:
     assert kubernetes_validate.validate(HPA, version, strict=True)
 
 
-def test_the_queries_are_promql_and_not_divided_by_keda() -> None:
-    for query in (*asked_by_keda(), *asked_by_adapter()):
-        promql_parser.parse(query)
+def test_the_adapter_makes_metrics_of_series_that_are_recorded() -> None:
     for rule in ADAPTER["externalRules"]:
         promql_parser.parse(rule["seriesQuery"])
+        name, _, matchers = rule["seriesQuery"].partition("{")
+        asked = {*re.findall(r"(\w+)!=", matchers), *rule["resources"]["overrides"]}
+        assert asked <= labels_of(name)
         assert re.fullmatch("[a-z_]+", rule["name"]["as"]), "a path of the API, without a colon"
-    for trigger in KEDA["spec"]["triggers"]:
+
+
+def test_the_example_for_keda_asks_for_series_that_are_recorded() -> None:
+    triggers = KEDA["spec"]["triggers"]
+    assert len(triggers) == 2
+    for trigger in triggers:
         # By default, KEDA divides by the replicas: https://keda.sh/docs/latest/reference/scaledobject-spec/#triggers
         assert trigger["metricType"] == "Value"
-        assert float(trigger["metadata"]["threshold"]) > 0
+        query, threshold = trigger["metadata"]["query"], trigger["metadata"]["threshold"]
+        promql_parser.parse(query)
+        assert float(threshold) > 0
+        ((name, labels),) = re.findall(r"(job:[\w:]+)\{([^}]*)\}", query)
+        asked = set(re.findall(r"(\w+)=", labels))
+        assert asked <= labels_of(name)

@@ -951,7 +951,8 @@ def test_victoriametrics_gives_the_same_figures(run: Run, written: Written, tmp_
         options = ("--price=2.5", "--format=json", "--output=-")
         found = Written(run(f"http://127.0.0.1:{port}", *TIMES, *options).out)
     for ours, theirs in zip(figures_of(written), figures_of(found), strict=True):
-        assert theirs == (pytest.approx(ours, rel=1e-2) if isinstance(ours, float) else ours)
+        # A fault of an hour ends up to a minute later: VictoriaMetrics takes no mark of its end.
+        assert theirs == (pytest.approx(ours, rel=2e-2) if isinstance(ours, float) else ours)
 
 
 @pytest.mark.integration

@@ -67,12 +67,8 @@ SECONDS = RunQuery(
 )
 CAUSES = RunQuery(f"sum by (cause) (sum_over_time(job:gpunode_rank:count{{JOB}}[WINDOW])) {_HOURS}")
 PHASES = RunQuery(
-    "sum by (phase) ("
-    + _of_gpus(f"max by ({GPU}, phase) (rate(gpunode_training_seconds_total{{NODES}}[WINDOW]))")
-    + ")"
+    f"sum by (phase) (sum_over_time(job:gpunode_training_seconds:rate5m{{JOB}}[WINDOW])) {_HOURS}"
 )
-"""Seconds a second of all GPUs."""
-
 KIND_STEP = 300
 KINDS = RunQuery(
     f"sum by (kind) (count_over_time((max by ({GPU}, kind) (gpunode_gpu_workload{{NODES}} == 1) "
