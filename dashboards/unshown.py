@@ -75,6 +75,11 @@ UNSHOWN: Mapping[str, tuple[str, ...]] = {
         "gpunode_fault_start_timestamp_seconds",
         "gpunode_gpu_held_up_seconds",
     ),
+    "What alerts rest on, whose pages tell the figure": (
+        "gpunode_job_attempts_ended_total",
+        "gpunode_serving_longest_pause_seconds",
+        "gpunode_serving_pause_seconds",
+    ),
     "Of daemons that keep incidents in a folder; their log says why": (
         "gpunode_incident_write_failures_total",
     ),

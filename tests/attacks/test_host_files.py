@@ -256,7 +256,7 @@ def test_of_too_many_children_nothing_is_added_up() -> None:
                 samples = told(source)
             told_of = {sample.metric for sample in samples}
             assert not told_of & {job.PROCESSES, job.BLOCKED, job.MEMORY, job.COMPILERS}
-            assert {job.CPU_SECONDS, job.HOST_CPUS, job.STOPPED} <= told_of
+            assert {job.CPU_SECONDS, job.HOST_CPUS} <= told_of
             assert len(node.reads) < 5 * job.LOOKED_AT
             node.stepped.now += 10
             reading = source.read()
@@ -293,7 +293,7 @@ def test_the_name_of_a_process_says_nothing_but_its_name(name: bytes) -> None:
         node = Watched()
         samples = told(job_of(node, process.pid))
         assert values(samples, job.PROCESSES) == [1]
-        assert values(samples, job.STOPPED) == values(samples, job.BLOCKED) == [0]
+        assert values(samples, job.BLOCKED) == [0]
         status = psutil.Process(process.pid)
         anonymous = status.memory_info().rss - status.memory_info().shared
         assert values(samples, job.MEMORY) == pytest.approx([anonymous], abs=1 << 20)

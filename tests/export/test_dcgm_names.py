@@ -32,6 +32,7 @@ from gpunode.driver.driver import (
     VideoUse,
 )
 from gpunode.driver.nvidia.gpu import CLOCK_EVENTS
+from gpunode.export.dcgm_health import health
 from gpunode.export.dcgm_names import (
     CLOCK_EVENTS as CLOCK_EVENTS_COUNT,
 )
@@ -43,6 +44,7 @@ from gpunode.export.dcgm_names import (
     DcgmNames,
 )
 from gpunode.export.dcgm_renames import RENAMED
+from gpunode.faults.fault import Fault, Part, Where
 from gpunode.gpu.activity import TEMPERATURE
 from gpunode.gpu.dcgm_fields import DcgmFields
 from gpunode.gpu.units import NVLINK_BYTES
@@ -52,6 +54,7 @@ from gpunode.loop import Loop
 from gpunode.node.local import LocalNode
 from gpunode.node.node import SteppedClock
 from gpunode.source import Place, Reading, Source
+from tests.cases import with_each
 from tests.conftest import Series, by_label, scrape, until, values, watching
 from tests.daemon import PATIENCE, Daemon, free_port
 from tests.export.dcgm_clients import (
@@ -413,19 +416,11 @@ HEALTH = (
         """
         gpu 0 fail nvmlDeviceValidateInforom 14
         gpu 0 field 230 - 1
-        gpu 0 set CurrentClocksEventReasons 0xc0
-        gpu 0 set CurrPcieLinkWidth 8
-        gpu 0 set GpuFabricInfoV.health_mask 0x6a
-        gpu 0 set TotalEccErrors.uncorrected_volatile 1
         """,
         {
             "INFOROM": ("DCGM_FR_CORRUPT_INFOROM", 10),
             "DRIVER": ("DCGM_FR_GPU_RECOVERY_RESET", 20),
-            "THERMAL": ("DCGM_FR_CLOCKS_EVENT_THERMAL", 10),
-            "POWER": ("DCGM_FR_CLOCKS_EVENT_POWER", 10),
-            "PCIE": ("DCGM_FR_PCIE_WIDTH", 10),
-            "NVLINK": ("DCGM_FR_FIELD_VIOLATION", 20),
-            "MEM": ("DCGM_FR_VOLATILE_DBE_DETECTED", 20),
+            **dict.fromkeys(("THERMAL", "POWER", "PCIE", "NVLINK", "MEM"), GOOD),
         },
     ),
     (
@@ -433,7 +428,6 @@ HEALTH = (
         gpu 0 field 165 3 0
         gpu 0 set RemappedRows.failed 1
         gpu 0 set RemappedRows.pending 1
-        gpu 0 set CurrentClocksEventReasons 0x4
         """,
         {
             "NVLINK": ("DCGM_FR_NVLINK_DOWN", 20),
@@ -444,12 +438,12 @@ HEALTH = (
     (
         "gpu 0 set RemappedRows.pending 1\ngpu 0 field 230 - 3\n",
         {
-            "NVLINK": GOOD,
+            "NVLINK": ("DCGM_FR_NVLINK_DOWN", 20),  # until it has been up for two minutes
             "MEM": ("DCGM_FR_PENDING_ROW_REMAP", 10),
             "DRIVER": ("DCGM_FR_GPU_RECOVERY_DRAIN_P2P", 10),
         },
     ),
-    ("gpu 0 field 165 - fail 3\n", {"MEM": GOOD, "NVLINK": GOOD}),
+    ("gpu 0 field 165 - fail 3\n", {"MEM": GOOD}),
 )
 """Lines of the script, and what the health of each part is then."""
 
@@ -495,6 +489,25 @@ def test_health_and_xids_are_told_in_dcgms_words(fake: FakeDriver) -> None:
     )
     assert names & gone == set()
     assert names >= _parts("DEC_UTIL GPU_TEMP POWER_VIOLATION")
+
+
+@with_each(
+    (
+        ("pcie", "degraded", ("PCIE", 10, "DCGM_FR_PCIE_WIDTH")),
+        ("fabric", "access_timeout", ("NVLINK", 20, "DCGM_FR_FIELD_VIOLATION")),
+        ("gpu", "memory_lost_data", ("MEM", 20, "DCGM_FR_VOLATILE_DBE_DETECTED")),
+        ("thermal", "hw_thermal", ("THERMAL", 10, "DCGM_FR_CLOCKS_EVENT_THERMAL")),
+        ("power", "hw_power_brake", ("POWER", 10, "DCGM_FR_CLOCKS_EVENT_POWER")),
+        ("gpu", "xid_79", None),
+    )
+)
+def test_a_fault_of_a_gpu_is_told_by_its_watch(
+    part: Part, reason: str, watch: tuple[str, int, str] | None
+) -> None:
+    faults = [Fault(Where("0", uuid, part, ""), reason, "ticket", 0.0) for uuid in (UUID, "GPU-p")]
+    told = [watch] if watch else []
+    assert list(health({}, NOTHING, faults[:1])) == told
+    assert list(health({}, NOTHING, faults[1:])) == []
 
 
 def _parts(names: str) -> set[str]:

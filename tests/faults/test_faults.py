@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpunode.faults.register import Register
+from gpunode.faults.register import MOST, Register
 from gpunode.faults.sightings import MOST_PARTS
 from gpunode.gpu import health, nvlink, power, xids
 from gpunode.gpu.activity import PROCESSES
-from gpunode.host import disk, filesystem, infiniband, kernel_log, nfs, nvlink_xids, repair
+from gpunode.host import disk, filesystem, infiniband, kernel_log, nfs, nvlink_xids, pcie, repair
 from gpunode.host.drained import DRAINED
 from gpunode.source import Place
 from tests.cases import with_each
@@ -185,6 +185,49 @@ def test_a_link_a_disk_and_a_filesystem() -> None:
     ]
 
 
+def recover(node: TestNode, gpu: int, link: int, times: float) -> None:
+    node.set(nvlink.LINK_ERRORS, times, f"{gpu}", f"GPU-{gpu}", f"{link}", "recovery_successful")
+
+
+@with_each((1, 4, -4))
+def test_an_nvlink_that_recovers_again_and_again_while_the_others_do_not(which: int) -> None:
+    node = TestNode()
+    for gpu in range(GPUS):
+        for link in range(4):
+            node.set(nvlink.NVLINK_UP, 1.0, f"{gpu}", f"GPU-{gpu}", f"{link}")
+    recover(node, 1, 0, 5.0)
+    node.play(60)
+    assert node.faults == {}, "that was before"
+    places = [(gpu, 1) for gpu in range(4)] if which < 0 else [(2, link) for link in range(which)]
+    for times in (1.0, 2.0):
+        assert node.play(900) == {}
+        for gpu, link in places:
+            recover(node, gpu, link, times)
+    found = [("2", "nvlink", "0", "recovers", "ticket")] if which == 1 else []
+    assert list(node.play(600)) == found
+    assert node.play(3600) == {}
+
+
+def test_a_pci_express_link_that_lacks_lanes_or_has_errors() -> None:
+    node = TestNode()
+    node.set(pcie.DEGRADED, 1.0, bus(1), "gpu")
+    node.set(pcie.DEGRADED, 1.0, "0000:e1:00.0", "nic")
+    node.set(pcie.AER, 7.0, bus(2), "gpu", "fatal")
+    node.set(pcie.AER, 7.0, bus(2), "gpu", "correctable")
+    assert node.play(880) == {}
+    assert broken(node.play(60)) == [
+        ("", "pcie", "degraded", "ticket"),
+        ("1", "pcie", "degraded", "ticket"),
+    ]
+    for of in list(node.series[pcie.DEGRADED]):
+        node.set(pcie.DEGRADED, 0.0, *of)
+    node.set(pcie.AER, 99.0, bus(2), "gpu", "correctable")
+    assert node.play(140) == {}
+    node.set(pcie.AER, 8.0, bus(2), "gpu", "fatal")
+    assert broken(node.play(1700)) == [("2", "pcie", "uncorrected_errors", "ticket")]
+    assert node.play(200) == {}
+
+
 def test_a_file_server_that_answers_nothing_for_two_minutes() -> None:
     node = TestNode()
     node.play(60)
@@ -264,6 +307,31 @@ def test_mounts_that_come_and_go_take_no_memory_without_end() -> None:
     assert broken(node.play(30)) == [("", "filesystem", "readonly", "page")]
 
 
+def test_repaired_links_and_filesystems_are_told_for_two_minutes() -> None:
+    node = TestNode()
+    node.play(60)
+    links = (
+        (nvlink.NVLINK_UP, ("1", "GPU-1", "0"), 0.0),
+        (filesystem.READ_ONLY, ("/", "ext4"), 1.0),
+    )
+    for metric, of, value in links:
+        node.set(metric, value, *of)
+    node.play(60)
+    for metric, of, value in links:
+        node.set(metric, 1.0 - value, *of)
+    assert len(node.play(110)) == 2
+    assert node.play(25) == {}
+
+
+def test_faults_beyond_all_that_are_remembered_are_counted() -> None:
+    node = TestNode()
+    for number in range(MOST + 3):
+        node.set(disk.STATE, 0.0, f"nvme{number}")
+    assert len(node.play(60)) == MOST
+    refused = [one for one in node.loop.unread() if one.what == "faults"]
+    assert [one.times > 0 for one in refused] == [True]
+
+
 # What outlives the daemon
 
 
@@ -316,3 +384,19 @@ def test_a_disk_that_never_answers_keeps_nothing(
 def test_no_file_spoils_a_register(content: bytes) -> None:
     with suppress(ValueError):
         Register().unpack(content)
+
+
+def test_a_disk_that_takes_no_more_files_and_a_volume_mounted_to_be_read() -> None:
+    node = TestNode()
+    node.set(filesystem.FILES, 1e6, "/", "ext4")
+    node.set(filesystem.FILES_FREE, 5e5, "/", "ext4")
+    node.set(filesystem.AVAILABLE, 5e11, "/", "ext4")
+    node.set(filesystem.READ_ONLY, 0.0, "pvc-datasets", "nfs4")
+    assert broken(node.play(60)) == []
+    node.set(filesystem.READ_ONLY, 1.0, "pvc-datasets", "nfs4")
+    node.set(filesystem.FILES_FREE, 500.0, "/", "ext4")
+    assert broken(node.play(60)) == [("", "filesystem", "full", "page")]
+    node.set(filesystem.FILES_FREE, 5e5, "/", "ext4")
+    assert broken(node.play(180)) == []
+    node.set(filesystem.AVAILABLE, 4e9, "/", "ext4")
+    assert broken(node.play(60)) == [("", "filesystem", "full", "page")]

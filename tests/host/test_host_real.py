@@ -514,16 +514,16 @@ def test_what_a_process_does_is_seen_once_it_does_it(tmp_path: Path) -> None:
 def test_a_process_that_is_stopped_counts_until_it_goes_on() -> None:
     with python("-c", WAITS) as child:
         node = machine.OneGpu(child.pid)
-        source = JobProcesses(Census(node), node.gpus()[0], Settings())
-        found = []
+        census, found = Census(node), []
         for order, awaited in (
             (signal.SIGSTOP, os.WUNTRACED),
             (signal.SIGCONT, os.WCONTINUED),
         ):
             child.send_signal(order)
             os.waitpid(child.pid, awaited)
-            node.stepped.now += 10
-            found.append(value(source.read(), job.STOPPED))
+            look = census.look(node.gpus()[0], within=0.0)
+            assert look is not None
+            found.append(look.stopped)
     assert found == [1.0, 0.0]
 
 

@@ -16,6 +16,7 @@ from typing import Any, cast
 
 import pytest
 
+from gpunode import whole_file
 from gpunode.cli.main import main
 from gpunode.cli.settings.run import RunSettings
 from gpunode.config.daemon import IncidentSettings
@@ -224,7 +225,7 @@ def test_a_disk_that_is_full_costs_the_folder_alone(
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Folder, "_write", full)
+    monkeypatch.setattr(whole_file, "write", full)
     actor.rates[xids.XIDS, ("31",)] = 0.0
     box.play(10)
     fail(actor)
@@ -255,7 +256,7 @@ def test_a_tape_for_which_there_was_no_space_is_written_once_there_is(
     late = Actor(1, {"idle": 1.0}, processes=((20, 1.0), (21, 1.0)), trains=True)
     box = Box(first, late, folder=tmp_path / "kept")
     with monkeypatch.context() as patched:
-        patched.setattr(Folder, "_write", full)
+        patched.setattr(whole_file, "write", full)
         box.play(330)
     box.play(600)
     (kept,) = box.box.kept

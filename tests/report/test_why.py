@@ -21,9 +21,9 @@ from gpunode.cli.main import main
 from gpunode.report import job, runs
 from gpunode.report.history import RULE_INTERVAL
 from gpunode.report.job import MEASURED, RunQuery
-from gpunode.report.why.finding import STILL
 from gpunode.sources import METRICS
 from gpunode.verdict.causes import CAUSES
+from gpunode.verdict.held_up import STILL_FROM
 from gpunode.verdict.reasons import STOPPED
 from tests.needs import ROOT, need
 from tests.prometheus.known import remembering
@@ -623,7 +623,7 @@ def near(found: float, truth: float) -> bool:
 
 
 def test_a_job_hangs_from_when_the_alert_says_so() -> None:
-    assert STALLED_FROM.figure == STILL
+    assert STALLED_FROM.figure == STILL_FROM
 
 
 def test_every_second_of_each_job_is_in_its_state(why: Why) -> None:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from gpunode.client.protocol import PHASES
 from gpunode.export.exposition import Exposition
+from gpunode.gpu import activity
 from gpunode.gpu.health import THROTTLED
 from gpunode.gpu.ledger import STATES
 from gpunode.gpu.units import PCIE_BYTES
@@ -130,7 +131,7 @@ NOT_PINNED = "data_loading_copy"
         (Actor(0, GAPS, RESTS, phase("data", 0.0), listens=True), "no_requests"),
         (notebook(IDLE, RESTS), "no_requests"),
         (server(GAPS, ONE_THREAD), "data_loading_cpu"),
-        (server(NOTHING, {job.STOPPED: 1.0, **RESTS}), "stopped"),
+        (server(NOTHING, {activity.STOPPED: 1.0, **RESTS}), "stopped"),
         # Cells that train: the loader is at its limit, or the user knows more than we.
         (notebook(GAPS, PREPARES), "data_loading_cpu"),
         (notebook(GAPS, RESTS), "unexplained"),
@@ -547,7 +548,7 @@ GAUGES = (
     job.HOST_SYSTEM,
     job.HOST_THREAD,
     job.LOADER_CPUS,
-    job.STOPPED,
+    activity.STOPPED,
 )
 COUNTERS: tuple[Labelled, ...] = (
     *((steps.SECONDS, (name,)) for name in PHASES),

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpunode.gpu import activity
 from gpunode.gpu.activity import SM_CLOCK, SM_CLOCK_MAX
 from gpunode.gpu.health import PCIE_GENERATION, PCIE_WIDTH, THROTTLED
 from gpunode.gpu.ledger import STATES
 from gpunode.gpu.nvlink import NVLINK_SPEED
 from gpunode.gpu.units import ACTIVE, NVLINK_BYTES, PCIE_BYTES
-from gpunode.jobs import processes as job
 from gpunode.verdict.causes.cause import RESIDUE
 from gpunode.verdict.gain import GAIN, LEAST_LEFT, Gain
 from tests.cases import with_each
@@ -147,7 +147,7 @@ def test_what_goes_around_nvlinks_is_told(rates: dict[Labelled, float], around: 
     [
         Actor(0, {"compute": 1.0}),
         Actor(0, {HBM: 1.0}, rates={(ACTIVE, ("dram",)): 0.9}),
-        Actor(0, {"starved": 1.0}, {job.STOPPED: 1.0, **RESTS}),
+        Actor(0, {"starved": 1.0}, {activity.STOPPED: 1.0, **RESTS}),
         Actor(0, {"starved": 1.0}, PREPARES),
         Actor(0, {"idle": 1.0}, ONE_THREAD),
         Actor(0, {"starved": 0.6, "compute": 0.4}, RESTS, program="VLLM::EngineCore"),

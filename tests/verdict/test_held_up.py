@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gpunode.gpu.activity import STOPPED
 from gpunode.jobs.owners import ALLOCATED
 from gpunode.jobs.steps import SECONDS as PHASES
 from gpunode.serving.requests import INFO, STARTING, TOKENLESS
@@ -74,6 +75,15 @@ def test_a_gpu_that_a_job_has_and_no_process_uses() -> None:
     assert held_up(stage) == {0: ("no_process", pytest.approx(60, abs=8))}
 
 
+def test_a_stopped_process_is_told_at_once() -> None:
+    (one,) = training(1)
+    stage = on(one)
+    stage.play(60)
+    one.states, one.gauges[STOPPED] = {"starved": 1.0}, 1.0
+    stage.play(4)
+    assert held_up(stage) == {0: ("stopped", pytest.approx(2, abs=2))}
+
+
 def test_a_checkpoint_takes_the_place_of_a_verdict() -> None:
     (one,) = training(1)
     stage = on(one)
@@ -96,3 +106,13 @@ def test_a_server_without_tokens_and_one_that_starts() -> None:
         1: ("no_tokens", pytest.approx(90, abs=61)),
         2: ("starting", pytest.approx(40, abs=61)),
     }
+
+
+def test_who_evaluates_while_others_wait_excuses_them() -> None:
+    first, second = training()
+    stage = on(first, second)
+    stage.play(60)
+    first.states = {"compute": 1.0}
+    second.block()
+    stage.play(60)
+    assert {cause for cause, _ in held_up(stage).values()} == {"preparing"}

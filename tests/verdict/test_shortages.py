@@ -10,9 +10,8 @@ from gpunode.gpu.health import (
     RECOVERY_ACTION,
     REMAP_PENDING,
 )
-from gpunode.gpu.nvlink import NVLINK_UP
 from gpunode.gpu.xids import XID_TIME
-from gpunode.host import disk, filesystem, infiniband, memory, nfs, pressure, shm
+from gpunode.host import disk, filesystem, memory, nfs, pressure, shm
 from gpunode.host.kernel_log import LAST_XID
 from gpunode.host.nvlink_xids import LAST as NVLINK_XID
 from gpunode.nccl import ras
@@ -67,8 +66,6 @@ SHORT: dict[str, tuple[dict[Labelled, float], dict[Labelled, float], str]] = {
         {},
         "fullest filesystem /scratch 96 %",
     ),
-    "nvlink": ({(NVLINK_UP, (*AT, "2")): 0.0}, {}, "NVLinks up 143 of 144"),
-    "port": ({(infiniband.ACTIVE, ("mlx5_4", "1")): 0.0}, {}, "RDMA ports active 7 of 8"),
     "nccl": (
         {(ras.STALLED, ()): 1.0, (ras.COMMUNICATORS, ()): 4.0},
         {},

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from gpunode.client.protocol import PHASES
+from gpunode.gpu import activity
 from gpunode.jobs import processes as job
 from gpunode.jobs import steps
 from tests.cases import with_each
@@ -14,7 +15,7 @@ from tests.verdict.stage import HBM, SHORT, Actor, Stage
 
 
 def stop(rank: Actor) -> None:
-    rank.states, rank.gauges = {"starved": 1.0}, {job.STOPPED: 1.0}
+    rank.states, rank.gauges = {"starved": 1.0}, {activity.STOPPED: 1.0}
 
 
 def wait_for_a_device(rank: Actor) -> None:

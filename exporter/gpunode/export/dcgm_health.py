@@ -1,4 +1,4 @@
-"""Health of a GPU's parts in the words of DCGM, from what gpunode reads itself.
+"""Health of a GPU's parts in the words of DCGM: the faults that last, by the watch that tells them.
 
 DCGM has a watch for each part; those of PMU, MCU and SM have no reading in NVML.
 https://docs.nvidia.com/datacenter/dcgm/latest/user-guide/feature-overview.html#background-health-checks
@@ -6,8 +6,9 @@ https://docs.nvidia.com/datacenter/dcgm/latest/user-guide/feature-overview.html#
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
+from gpunode.faults.fault import Fault
 from gpunode.gpu import health as state
 from gpunode.gpu.dcgm_fields import DcgmFields
 from gpunode.gpu.nvlink import NVLINK_UP
@@ -16,69 +17,55 @@ from gpunode.metric import Metric
 GOOD, WARNING, FAILURE = 0, 10, 20
 """``dcgmHealthWatchResults_t``."""
 
-HEALTH_READ = frozenset(
-    {
-        state.CLOCK_EVENT,
-        state.FABRIC_HEALTHY,
-        state.PCIE_WIDTH,
-        state.PCIE_WIDTH_MAX,
-        state.RECOVERY_ACTION,
-        state.REMAP_FAILED,
-        state.REMAP_PENDING,
-        NVLINK_UP,
-    }
-)
+READ_BY = {
+    "PCIE": (state.PCIE_WIDTH,),
+    "NVLINK": (NVLINK_UP, state.FABRIC_HEALTHY),
+    "MEM": (state.REMAP_FAILED, state.REMAP_PENDING, state.ECC),
+    "THERMAL": (state.THROTTLED,),
+    "POWER": (state.THROTTLED,),
+    "DRIVER": (state.RECOVERY_ACTION,),
+}
+"""By watch, the metrics of which one is there where its part is looked at."""
 
-RECOVERY = {
-    "none": (GOOD, "OK"),
-    "reset": (FAILURE, "GPU_RECOVERY_RESET"),
-    "reboot": (FAILURE, "GPU_RECOVERY_REBOOT"),
-    "drain_p2p": (WARNING, "GPU_RECOVERY_DRAIN_P2P"),
-    "drain_and_reset": (FAILURE, "GPU_RECOVERY_DRAIN_RESET"),
+HEALTH_READ = frozenset(metric for metrics in READ_BY.values() for metric in metrics)
+
+OF_FAULTS = {
+    "row_remap_failed": ("MEM", FAILURE, "ROW_REMAP_FAILURE"),
+    "row_remap_pending": ("MEM", WARNING, "PENDING_ROW_REMAP"),
+    "memory_lost_data": ("MEM", FAILURE, "VOLATILE_DBE_DETECTED"),
+    "memory_lost_data_contained": ("MEM", FAILURE, "VOLATILE_DBE_DETECTED"),
+    "driver_advises_reset": ("DRIVER", FAILURE, "GPU_RECOVERY_RESET"),
+    "driver_advises_reset_for_a_row": ("DRIVER", FAILURE, "GPU_RECOVERY_RESET"),
+    "driver_advises_reboot": ("DRIVER", FAILURE, "GPU_RECOVERY_REBOOT"),
+    "driver_advises_drain_p2p": ("DRIVER", WARNING, "GPU_RECOVERY_DRAIN_P2P"),
+    "driver_advises_drain_and_reset": ("DRIVER", FAILURE, "GPU_RECOVERY_DRAIN_RESET"),
+}
+"""By the reason of a fault, and below by its part where the reason does not matter."""
+
+OF_PARTS = {
+    "pcie": ("PCIE", WARNING, "PCIE_WIDTH"),
+    "nvlink": ("NVLINK", FAILURE, "NVLINK_DOWN"),
+    "fabric": ("NVLINK", FAILURE, "FIELD_VIOLATION"),
+    "thermal": ("THERMAL", WARNING, "CLOCKS_EVENT_THERMAL"),
+    "power": ("POWER", WARNING, "CLOCKS_EVENT_POWER"),
 }
 
 Values = Mapping[tuple[Metric, tuple[str, ...]], float]
 """What is known of one GPU: by metric, and its labels besides those of the GPU."""
 
-Found = tuple[bool | float | None, int, str]
-"""Whether a fault is there, None if that is not known; how bad it is; DCGM's name for it."""
 
-
-def health(values: Values, fields: DcgmFields) -> Iterator[tuple[str, int, str]]:
-    """Each watch of which something is known, the worst that it found, and DCGM's error."""
-    for watch, faults in _faults(values, fields).items():
-        known = [(bad, error) for there, bad, error in faults if there]
-        if known or any(there is not None for there, *_ in faults):
-            bad, error = max(known, default=(GOOD, "OK"))
-            yield watch, bad, f"DCGM_FR_{error}"
-
-
-def _faults(values: Values, fields: DcgmFields) -> dict[str, list[Found]]:
-    def now(reason: str) -> float | None:
-        return values.get((state.CLOCK_EVENT, (reason,)))
-
-    links = [up for (metric, _), up in values.items() if metric is NVLINK_UP]
-    fabric = [healthy for (metric, _), healthy in values.items() if metric is state.FABRIC_HEALTHY]
-    width, widest = (values.get((m, ())) for m in (state.PCIE_WIDTH, state.PCIE_WIDTH_MAX))
-    narrow = None if width is None or widest is None else width < widest
-    valid = fields.inforom_valid
-    actions = [labels[0] for metric, labels in values if metric is state.RECOVERY_ACTION]
-    return {
-        "PCIE": [(narrow, WARNING, "PCIE_WIDTH")],
-        "NVLINK": [
-            (0.0 in links if links else None, FAILURE, "NVLINK_DOWN"),
-            (0.0 in fabric if fabric else None, FAILURE, "FIELD_VIOLATION"),
-        ],
-        "MEM": [
-            (values.get((state.REMAP_FAILED, ())), FAILURE, "ROW_REMAP_FAILURE"),
-            (fields.ecc.get("uncorrected"), FAILURE, "VOLATILE_DBE_DETECTED"),
-            (values.get((state.REMAP_PENDING, ())), WARNING, "PENDING_ROW_REMAP"),
-        ],
-        "INFOROM": [(None if valid is None else not valid, WARNING, "CORRUPT_INFOROM")],
-        "THERMAL": [
-            (now("sw_thermal"), WARNING, "CLOCKS_EVENT_THERMAL"),
-            (now("hw_thermal"), WARNING, "CLOCKS_EVENT_THERMAL"),
-        ],
-        "POWER": [(now("hw_power_brake"), WARNING, "CLOCKS_EVENT_POWER")],
-        "DRIVER": [(True, *RECOVERY[action]) for action in actions if action in RECOVERY],
-    }
+def health(
+    values: Values, fields: DcgmFields, faults: Iterable[Fault]
+) -> Iterator[tuple[str, int, str]]:
+    """Each watch of which something is known, the worst of the GPU's faults, and DCGM's error."""
+    there = {metric for metric, _ in values}
+    worst = {watch: (GOOD, "OK") for watch, read in READ_BY.items() if there.intersection(read)}
+    if fields.inforom_valid is not None:
+        worst["INFOROM"] = (GOOD, "OK") if fields.inforom_valid else (WARNING, "CORRUPT_INFOROM")
+    for fault in faults:
+        told = OF_FAULTS.get(fault.reason) or OF_PARTS.get(fault.where.part)
+        if told is not None and fault.where.uuid == fields.identity.uuid:
+            watch, bad, error = told
+            worst[watch] = max(worst.get(watch, (GOOD, "")), (bad, error))
+    for watch, (bad, error) in worst.items():
+        yield watch, bad, f"DCGM_FR_{error}"

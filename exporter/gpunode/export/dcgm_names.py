@@ -23,6 +23,7 @@ from gpunode.driver.driver import DIRECTIONS, Identity
 from gpunode.driver.nvidia.xids import RECOVERY_ACTIONS
 from gpunode.export.dcgm_health import HEALTH_READ, Values, health
 from gpunode.export.dcgm_renames import RENAMED
+from gpunode.faults.source import FaultsNow
 from gpunode.gpu import activity as gpu
 from gpunode.gpu import health as state
 from gpunode.gpu import nvlink, power, units, xids
@@ -533,6 +534,7 @@ class DcgmNames:
         self._follow_events(by_gpu, now)
         boards = float(sum(not fields.identity.mig for fields in by_gpu))
         host = node_name.name(self.node, self.settings)
+        faults = [one for told in readings.details(FaultsNow) for one in told.detail.faults]
         samples: list[Sample] = []
         for fields in by_gpu:
             who = fields.identity
@@ -562,7 +564,7 @@ class DcgmNames:
                 for peer, status in fields.peers.items():
                     known_as = P2P_STATES[status] if 0 <= status < len(P2P_STATES) else "Unknown"
                     samples += P2P.at(float(status), *labels, str(peer), known_as)
-                for watch, verdict, error in health(of_gpu, fields):
+                for watch, verdict, error in health(of_gpu, fields, faults):
                     samples += HEALTH.at(float(verdict), *labels, watch, error)
             samples += _of_jobstats(of_gpu, who, owners)
         renamed = (

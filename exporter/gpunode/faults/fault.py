@@ -9,7 +9,9 @@ from typing import Literal, NamedTuple
 
 from gpunode.driver.nvidia.xids import ACTIONS, CODES
 
-Part = Literal["gpu", "nvlink", "fabric", "disk", "filesystem", "network", "thermal", "power"]
+Part = Literal[
+    "gpu", "nvlink", "fabric", "pcie", "disk", "filesystem", "network", "thermal", "power"
+]
 Severity = Literal["page", "ticket", "info"]
 
 
@@ -95,6 +97,7 @@ VENDOR = "Drain the node; then have the vendor replace the GPU."
 FABRIC_MANAGER = "Check the fabric manager (`nvidia-fabricmanager`)."
 DISK = "Drain the node and replace the disk."
 PORT = "Check cable, switch port and, for InfiniBand, the subnet manager."
+CARD = "Reseat the card, or replace the riser or cable."
 SERVER = "Look at the server of {name}; programs that wait go on when it answers."
 COOLING = "Check airflow and cooling; lower the power limit meanwhile (`nvidia-smi -pl`)."
 LOOK = "Look it up; the node may go on."
@@ -201,6 +204,21 @@ OF_PARTS: dict[tuple[Part, str], FaultMeaning] = {
         AdvisedAction.LEAVE,
         "Check the fabric manager and the GPU's XIDs; drain the node and reset the GPUs.",
     ),
+    ("nvlink", "recovers"): FaultMeaning(
+        "NVLink {name} fails and recovers again and again",
+        AdvisedAction.LEAVE,
+        "Have its cable, tray or GPU tested soon: such a link often fails for good within days.",
+        "ticket",
+    ),
+    ("pcie", "degraded"): FaultMeaning(
+        "the PCI Express link of {name} is slower or narrower than its slot",
+        AdvisedAction.LEAVE,
+        CARD,
+        "ticket",
+    ),
+    ("pcie", "uncorrected_errors"): FaultMeaning(
+        "the PCI Express link of {name} has uncorrected errors", AdvisedAction.LEAVE, CARD, "ticket"
+    ),
     ("network", "down"): FaultMeaning("port {name} is down", AdvisedAction.LEAVE, PORT, "ticket"),
     ("network", "missing"): FaultMeaning(
         "port {name} is missing", AdvisedAction.LEAVE, PORT, "ticket"
@@ -215,6 +233,11 @@ OF_PARTS: dict[tuple[Part, str], FaultMeaning] = {
         "{name} has become read-only",
         AdvisedAction.DRAIN,
         "Drain the node and look at the disk of {name} (`dmesg`).",
+    ),
+    ("filesystem", "full"): FaultMeaning(
+        "{name} takes no more files",
+        AdvisedAction.LEAVE,
+        "Free space or inodes on {name}.",
     ),
     ("filesystem", "unanswering"): FaultMeaning(
         "{name} does not answer", AdvisedAction.LEAVE, SERVER

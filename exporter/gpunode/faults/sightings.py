@@ -35,6 +35,9 @@ PROGRAM_REMEMBERED = 900.0
 CONTAINED_REMEMBERED = 1800.0
 """Seconds for which an error of memory that was contained (XID 94) excuses lost data."""
 
+RECOVERED = ("recovery", "recovery_successful")
+"""Kinds of errors of an NVLink: before NVLink 5, and of it."""
+
 CONTAINED = "94"
 """https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/index.html"""
 
@@ -55,6 +58,25 @@ THROTTLED = 0.1
 
 THROTTLED_FROM = 240.0
 """Seconds for which clocks must be low: a test of a generator lowers those of a hall for less."""
+
+PCIE_FROM = 900.0
+"""Seconds for which a link must be slow or narrow: it may be while its driver is loaded anew."""
+
+ERRORS_REMEMBERED = 1800.0
+"""Seconds for which uncorrected errors of a PCI Express link are told."""
+
+RECOVERS_WITHIN = 3600.0
+"""Seconds within which an NVLink that recovers twice does so again and again, and for which that is
+told."""
+
+OF_DISKS = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "bcachefs"})
+"""Types of filesystems whose inodes and errors are this node's own."""
+
+LEAST_INODES, LEAST_OF_ROOT = 0.001, 0.005
+"""Shares of a filesystem's inodes, and of the root's bytes, below which it takes no more files."""
+
+ALIKE = 0.5
+"""At this share of a GPU's links, or of the GPUs, what they do together is not one link's fault."""
 
 LINK_WELL, PORT_WELL, CLOCKS_WELL = 120.0, 300.0, 600.0
 """Seconds for which a link or filesystem, a port, and clocks must be well to be repaired."""
@@ -85,10 +107,27 @@ USED = frozenset(
     {
         *(health.INFO, health.RECOVERY_ACTION, health.REMAP_FAILED, health.REMAP_PENDING),
         *(health.MEMORY_FAULT, health.FABRIC_HEALTHY, health.FABRIC_READY, health.ECC),
-        *(health.THROTTLED, nvlink.NVLINK_UP, power.DRIVER_ENERGY, xids.XID_TIME, PROCESSES),
+        *(
+            health.THROTTLED,
+            nvlink.NVLINK_UP,
+            nvlink.LINK_ERRORS,
+            power.DRIVER_ENERGY,
+            xids.XID_TIME,
+            PROCESSES,
+        ),
         *(kernel_log.LAST_XID, nvlink_xids.LAST, disk.STATE, infiniband.ACTIVE, network.UP),
-        *(filesystem.READ_ONLY, filesystem.SIZE, nfs.IN_FLIGHT, nfs.REQUESTS),
-        *(lustre.IN_FLIGHT, lustre.RPCS, pcie.INFO, repair.BOOTED, repair.REPAIRED, DRAINED),
+        *(filesystem.READ_ONLY, filesystem.SIZE, filesystem.AVAILABLE),
+        *(filesystem.FILES, filesystem.FILES_FREE, nfs.IN_FLIGHT, nfs.REQUESTS),
+        *(
+            lustre.IN_FLIGHT,
+            lustre.RPCS,
+            pcie.INFO,
+            pcie.DEGRADED,
+            pcie.AER,
+            repair.BOOTED,
+            repair.REPAIRED,
+            DRAINED,
+        ),
     }
 )
 """The metrics that faults are seen in."""
@@ -312,6 +351,55 @@ def links(seen: NodeValues, before: Before) -> Iterator[Sighting]:
             yield Sighting(where, "link", "" if works else "down", clears=clears)
 
 
+def recoveries(seen: NodeValues, before: Before) -> Iterator[Sighting]:
+    """NVLinks that recover twice within an hour while the others of the GPU do not.
+
+    https://github.com/marin-community/marin/issues/9086
+    """
+    links: dict[tuple[str, str], list[str]] = {}
+    for gpu, uuid, link in seen.series(nvlink.NVLINK_UP):
+        links.setdefault((gpu, uuid), []).append(link)
+    again: dict[tuple[str, str], list[str]] = {}
+    for at, each in links.items():
+        for link in each:
+            errors = seen.series(nvlink.LINK_ERRORS)
+            count = sum(errors.get((*at, link, kind), 0.0) for kind in RECOVERED)
+            key = (nvlink.LINK_ERRORS.name, *at, link)
+            known, grew = before.counts.get(key, (count, -RECOVERS_WITHIN))
+            if count > known:
+                if count > known + 1 or seen.time - grew < RECOVERS_WITHIN:
+                    again.setdefault(at, []).append(link)
+                before.count(key, count, seen.time)
+            elif key not in before.counts or count < known:
+                before.count(key, count, grew)
+    if len(again) > 1 and len(again) >= ALIKE * len(links):
+        return
+    for at, found in again.items():
+        for link in found if len(found) < ALIKE * len(links[at]) else ():
+            where = Where(*at, "nvlink", link)
+            yield Sighting(where, "recovers", "recovers", seen.time, told_for=RECOVERS_WITHIN)
+
+
+def pcie_links(seen: NodeValues, before: Before) -> Iterator[Sighting]:
+    """PCI Express links that lack lanes or speed, or have uncorrected errors."""
+    for (bus_id, _), degraded in seen.series(pcie.DEGRADED).items():
+        where = _on_bus(seen, bus_id)
+        reason = "degraded" if degraded else ""
+        yield Sighting(where, "link", reason, after=PCIE_FROM, clears=LINK_WELL)
+    for (bus_id, kind, severity), count in seen.series(pcie.AER).items():
+        key = (pcie.AER.name, bus_id, kind, severity)
+        known, _ = before.counts.get(key, (count, 0.0))
+        before.count(key, count, seen.time)
+        if severity != "correctable" and count > known:
+            where, reason = _on_bus(seen, bus_id), "uncorrected_errors"
+            yield Sighting(where, reason, reason, seen.time, told_for=ERRORS_REMEMBERED)
+
+
+def _on_bus(seen: NodeValues, bus_id: str) -> Where:
+    gpu, uuid = seen.on_bus.get(bus_id, ("", ""))
+    return Where(gpu, uuid, "pcie", bus_id)
+
+
 def disks(seen: NodeValues, before: Before) -> Iterator[Sighting]:
     """Disks that do not work."""
     for (controller,), live in seen.series(disk.STATE).items():
@@ -341,17 +429,31 @@ def missing(seen: NodeValues, before: Before) -> Iterator[Sighting]:
 
 
 def filesystems(seen: NodeValues, before: Before) -> Iterator[Sighting]:
-    """Filesystems that could be written to and are read-only, or do not answer.
+    """Filesystems that could be written to and are read-only or full, or do not answer.
 
-    Those that tenants mount for themselves are theirs.
+    Those that tenants mount for themselves are theirs, and a volume that pods share is mounted by
+    some to be read.
     """
     for (mountpoint, fstype), read_only in seen.series(filesystem.READ_ONLY).items():
+        if fstype not in OF_DISKS and not mountpoint.startswith("/"):
+            continue
         where = _of_node("filesystem", mountpoint)
         if not read_only and not fstype.startswith("fuse"):
             before.works(where)
         if before.worked(where):
             reason = "readonly" if read_only else ""
             yield Sighting(where, "writable", reason, clears=LINK_WELL)
+    for at, size in seen.series(filesystem.SIZE).items():
+        mountpoint, fstype = at
+        inodes = seen.series(filesystem.FILES).get(at, 0.0)
+        free = seen.series(filesystem.FILES_FREE).get(at, inodes)
+        available = seen.series(filesystem.AVAILABLE).get(at, size)
+        if fstype in OF_DISKS:
+            full = free < LEAST_INODES * inodes or (
+                mountpoint == "/" and available < LEAST_OF_ROOT * size
+            )
+            reason = "full" if full else ""
+            yield Sighting(_of_node("filesystem", mountpoint), "room", reason, clears=LINK_WELL)
     answered = {mountpoint for mountpoint, _ in seen.series(filesystem.SIZE)}
     silent = {
         one.place.mountpoint
@@ -397,5 +499,5 @@ def whole_gpus(seen: NodeValues) -> Iterator[tuple[str, str, str]]:
 
 LOOKS: Collection[Look] = (
     *(xid_events, fatal_links, answers, lost_data, driver_advice, memory_rows, fabric),
-    *(throttled, links, disks, missing, filesystems, file_servers),
+    *(throttled, links, recoveries, pcie_links, disks, missing, filesystems, file_servers),
 )

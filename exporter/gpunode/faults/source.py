@@ -9,13 +9,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpunode import whole_file
 from gpunode.driver.errands import Errands
 from gpunode.faults.fault import Fault
-from gpunode.faults.register import Register
+from gpunode.faults.register import MOST, Register
 from gpunode.faults.sightings import LOOKS, NodeValues, Sighting
 from gpunode.gpu import GPU
 from gpunode.metric import Metric, Sample
-from gpunode.source import Reading, Readings
+from gpunode.source import Reading, Readings, limit
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +28,8 @@ START = Metric(
     "where the GPU, or for a part of the node any GPU, is in use.",
     (*GPU, "part", "name", "reason", "severity"),
 )
+
+MORE_FAULTS = limit("faults")
 
 READ_INTERVAL = 5.0
 """Seconds between looks; most sources of the node are read every ten."""
@@ -52,6 +55,7 @@ class Faults:
     name = "faults"
     every = READ_INTERVAL
     metrics = (START,)
+    unknowns = (MORE_FAULTS,)
 
     def __init__(self, file: Path | None = None) -> None:
         self.file = file
@@ -72,7 +76,9 @@ class Faults:
         if self.file is not None and self._loaded:
             self._keep(self.file, register.packed())
         faults = register.faults()
-        return Reading(tuple(_samples(faults)), FaultsNow(faults))
+        left_out, register.left_out = register.left_out, 0
+        unread = (MORE_FAULTS.seen(f"more than {MOST} at once", left_out),) if left_out else ()
+        return Reading(tuple(_samples(faults)), FaultsNow(faults), unread)
 
     def _load(self) -> None:
         """Take over what the file has, once it has been read."""
@@ -87,10 +93,9 @@ class Faults:
                 self._complain(f"{file} is no file of faults, and begins anew: {error}")
 
     def _read(self, file: Path) -> None:
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
-            with open(os.open(file, flags), "rb") as opened:
-                self._read_in = opened.read(LARGEST)
+            with _folder_of(file) as folder:
+                self._read_in = whole_file.read(file.name, LARGEST, folder)
         except FileNotFoundError:
             pass
         except OSError as error:
@@ -101,18 +106,11 @@ class Faults:
             self._errands.run({"write faults": lambda: self._write(file, packed)})
 
     def _write(self, file: Path, packed: bytes) -> None:
-        fresh = file.with_name(f".{file.name}.new")
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
-            with open(os.open(fresh, flags, 0o600), "wb") as opened:
-                opened.write(packed)
-                opened.flush()
-                os.fsync(opened.fileno())
-            os.replace(fresh, file)
+            with _folder_of(file) as folder:
+                whole_file.write(file.name, packed, folder)
         except OSError as error:
             self._complain(f"faults are kept in memory only, and end with the daemon: {error}")
-            with contextlib.suppress(OSError):
-                fresh.unlink(missing_ok=True)
         else:
             self._written, self._complained = packed, ""
 
@@ -120,6 +118,15 @@ class Faults:
         if what != self._complained:
             log.warning("%s", what)
         self._complained = what
+
+
+@contextlib.contextmanager
+def _folder_of(file: Path) -> Iterator[int]:
+    folder = whole_file.open_folder(file.parent)
+    try:
+        yield folder
+    finally:
+        os.close(folder)
 
 
 def _observed(seen: NodeValues, register: Register) -> Iterator[Sighting]:

@@ -136,6 +136,13 @@ PROCESSES = Metric(
     "Processes with a context on the GPU, by engine (nvmlDeviceGet*RunningProcesses).",
     (*GPU, "engine"),
 )
+STOPPED = Metric(
+    "gpunode_job_stopped_processes",
+    "gauge",
+    "Processes with a context on the GPU that a signal or a debugger has stopped: state T or t "
+    "(/proc/PID/stat).",
+    GPU,
+)
 LIMITS_EVERY = 300.0
 """Seconds between reads of the hardware's maximum rates."""
 
@@ -201,6 +208,7 @@ class GpuActivity:
         MEMORY_CLOCK_MAX,
         TEMPERATURE,
         PROCESSES,
+        STOPPED,
         *units.METRICS,
         *power.METRICS,
         *xids.METRICS,
@@ -218,6 +226,7 @@ class GpuActivity:
         self.still_for = 0.0
         self.blocked_streak = 0.0
         self.limits = Limits()
+        self._stopped: float | None = None
         self.calibration = calibration(census.node, gpu.identity, settings.gpu.calibration_file)
         self.units = Units(gpu)
         self.sensors = Sensors()
@@ -316,7 +325,9 @@ class GpuActivity:
         try:
             look = self.census.look(self.gpu, within=self.every / 2)
         except NoDescriptors:
+            self._stopped = None
             return None, known(self.gpu.processes)
+        self._stopped = None if look is None else look.stopped
         return look, None if look is None else list(look.processes)
 
     def _peers(self, look: Look | None, *, moved: bool) -> bool | None:
@@ -370,6 +381,7 @@ class GpuActivity:
             for engine in ("compute", "graphics", "mps"):
                 count = sum(process.kind == engine for process in window.processes)
                 yield from PROCESSES.at(float(count), *at, engine)
+        yield from STOPPED.at(self._stopped, *at)
         yield from self.units.samples()
         yield from self.power.samples(window.power)
         yield from self.xids.samples()

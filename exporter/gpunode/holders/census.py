@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -51,6 +52,9 @@ class Look:
     holders: tuple[Holder, ...]
     first: dict[int, float]
     """When the process started that had each PID when the driver began to list it, if known."""
+
+    stopped: float | None = None
+    """How many processes a signal or a debugger has stopped; None without one that is visible."""
 
     @property
     def computing(self) -> list[Holder]:
@@ -174,6 +178,7 @@ class Census:
             tuple(processes),
             tuple(self._holder(pid, stat) for pid, stat in stats.items()),
             {pid: first[pid] for pid in stats if pid in first},
+            _stopped(stats.values()),
         )
         others = (other for of, other in self._looks.items() if of != uuid)
         child_of = {child.parent: child for other in others for child in other.holders}
@@ -196,6 +201,11 @@ class Census:
         if known is None:
             known = self._holders[pid, stat.start] = Holder(self.node, pid, stat)
         return known
+
+
+def _stopped(stats: Iterable[ProcessStat | None]) -> float | None:
+    visible = [stat.state in "Tt" for stat in stats if stat is not None]
+    return float(sum(visible)) if visible else None
 
 
 def _servers(processes: list[Process], stats: dict[int, ProcessStat | None]) -> set[int]:

@@ -1,7 +1,6 @@
 """The folder where incidents outlive the daemon: two private files each, written whole or not.
 
-``ID.json.gz`` is the incident, ``ID.jsonl.gz`` its tape. What is written has reached the disk under
-another name before it takes its own, so a crash at any time loses nothing that was kept before.
+``ID.json.gz`` is the incident, ``ID.jsonl.gz`` its tape.
 """
 
 from __future__ import annotations
@@ -11,16 +10,16 @@ import errno
 import gzip
 import io
 import os
-import stat
 import time
 import zlib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from gpunode import whole_file
 from gpunode.incidents.incident import ID, LARGEST, Incident, parse
 
-INCIDENT, TAPE, FRESH = ".json.gz", ".jsonl.gz", ".new"
+INCIDENT, TAPE = ".json.gz", ".jsonl.gz"
 
 CUT_SHORT = 60.0
 """Seconds after which an incident that went on is written no longer: it is each ten seconds."""
@@ -41,7 +40,7 @@ class Folder:
         self.most_bytes = most_bytes or 0
         if most_bytes is not None:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._at = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._at = whole_file.open_folder(path)
         if most_bytes is None:
             return
         if os.fstat(self._at).st_uid != os.geteuid():
@@ -50,8 +49,10 @@ class Folder:
         try:
             os.fchmod(self._at, 0o700)
             for name in os.listdir(self._at):
-                if name.startswith(".") and name.endswith(FRESH):  # of a daemon that was killed
-                    self._remove(name)
+                if name.startswith(".") and name.endswith(
+                    whole_file.FRESH
+                ):  # of a daemon that was killed
+                    whole_file.remove(name, self._at)
         except OSError as error:
             if error.errno != errno.EROFS:  # each incident says that it cannot be written
                 raise
@@ -63,9 +64,8 @@ class Folder:
         """
         self._make_room(name, len(incident) + len(tape))
         if tape:
-            self._write(f"{name}{TAPE}", tape)
-        self._write(f"{name}{INCIDENT}", incident)
-        os.fsync(self._at)
+            whole_file.write(f"{name}{TAPE}", tape, self._at)
+        whole_file.write(f"{name}{INCIDENT}", incident, self._at)
 
     def names(self) -> list[str]:
         """The IDs of the incidents, the latest first. Raises ``OSError``.
@@ -92,12 +92,12 @@ class Folder:
 
     def packed(self, name: str) -> bytes:
         """An incident as it is in its file. Raises ``OSError``."""
-        return self._read(f"{name}{INCIDENT}")
+        return whole_file.read(f"{name}{INCIDENT}", LARGEST_FILE, self._at)
 
     def tape(self, name: str) -> bytes:
         """The tape of an incident; empty if it has none. Raises ``OSError``."""
         try:
-            return self._read(f"{name}{TAPE}")
+            return whole_file.read(f"{name}{TAPE}", LARGEST_FILE, self._at)
         except FileNotFoundError:
             return b""
 
@@ -119,42 +119,13 @@ class Folder:
         for other, taken in others:
             if total <= self.most_bytes:
                 return
-            self._remove(f"{other}{TAPE}")
-            self._remove(f"{other}{INCIDENT}")
+            whole_file.remove(f"{other}{TAPE}", self._at)
+            whole_file.remove(f"{other}{INCIDENT}", self._at)
             total -= taken
         if total > self.most_bytes:
             raise OSError(
                 errno.ENOSPC, "an incident is larger than incident.folder-bytes", str(self.path)
             )
-
-    def _write(self, name: str, data: bytes) -> None:
-        fresh = f".{name}{FRESH}"
-        self._remove(fresh)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        try:
-            with open(os.open(fresh, flags, 0o600, dir_fd=self._at), "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            os.rename(fresh, name, src_dir_fd=self._at, dst_dir_fd=self._at)
-        except OSError:
-            self._remove(fresh)
-            raise
-
-    def _remove(self, name: str) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(name, dir_fd=self._at)
-
-    def _read(self, name: str) -> bytes:
-        """A regular file. Raises ``OSError``."""
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        with open(os.open(name, flags, dir_fd=self._at), "rb") as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise OSError(errno.EINVAL, "not a regular file", name)
-            data = file.read(LARGEST_FILE + 1)
-        if len(data) > LARGEST_FILE:
-            raise OSError(errno.EFBIG, "too large", name)
-        return data
 
 
 def age(name: str, now: float) -> tuple[bool, str]:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from gpunode.driver.nvidia.xids import CODES
 from gpunode.gpu import xids
-from gpunode.gpu.activity import GpuActivity
 from gpunode.holders.owner import Started
 from gpunode.host import kernel_log, memory
 from gpunode.incidents.incident import Kind
@@ -16,9 +15,9 @@ from gpunode.jobs import processes, steps
 from gpunode.jobs.owners import OwnersDetail
 from gpunode.source import Key, Readings
 from gpunode.verdict.causes import CAUSES
-from gpunode.verdict.causes.communication import STALLED_COLLECTIVE
 from gpunode.verdict.facts import At
 from gpunode.verdict.findings import PRESSING, Finding, NodeStatus
+from gpunode.verdict.held_up import HeldUpNow, stands_still
 from gpunode.verdict.overdue import TRAINING_STALLED
 
 OOM_KILLS, MEMORY_EVENTS, TORCH_OOMS = memory.OOM_KILLS, processes.MEMORY_EVENTS, steps.TORCH_OOMS
@@ -78,9 +77,11 @@ class Signs:
 
         ``ended_well`` are the processes, by PID and start, that since then ended without an error.
         """
+        told = readings.details(HeldUpNow)
+        held_up = {at: cause for one in told for at, cause in one.detail.causes.items()}
         return [
-            *_lost(readings, now),
-            *_waits(now),
+            *_lost(held_up, now),
+            *_waits(held_up, now),
             *self._slowed(readings, now),
             *self._counts(readings, now),
             *self._crash_loops(readings, now, ended_well),
@@ -191,25 +192,22 @@ def _xid(number: str) -> str:
     return code.summary if code else number
 
 
-def _lost(readings: Readings, now: NodeStatus) -> Iterator[IncidentSign]:
-    for one in readings.silent():
-        if one.source == GpuActivity.name and one.place.gpu:
-            at = one.place.gpu, one.place.uuid
-            finding = about(now, {at})
-            title = finding.title if finding else f"GPU {at[0]} does not answer"
-            yield IncidentSign("gpu_lost", title, frozenset({at}), lasts=True, finding=finding)
+def _lost(held_up: Mapping[At, str], now: NodeStatus) -> Iterator[IncidentSign]:
+    for at in (at for at, cause in held_up.items() if cause == "gpu_lost"):
+        finding = about(now, {at})
+        title = finding.title if finding else f"GPU {at[0]} does not answer"
+        yield IncidentSign("gpu_lost", title, frozenset({at}), lasts=True, finding=finding)
 
 
-def _waits(now: NodeStatus) -> Iterator[IncidentSign]:
+def _waits(held_up: Mapping[At, str], now: NodeStatus) -> Iterator[IncidentSign]:
     """What a person is told to mend of GPUs that wait for others, by all that wait for the same."""
     by_label = {gpu.label: gpu.at for gpu in now.gpus}
-    causes = {gpu.label: CAUSES[gpu.verdict.cause] for gpu in now.gpus if gpu.verdict is not None}
+    wait = {g.label for g in now.gpus if g.verdict and CAUSES[g.verdict.cause].waits_for_peers}
     for finding in now.findings:
-        waiting = [causes[gpu] for gpu in finding.gpus if gpu in causes]
-        waiting = [cause for cause in waiting if cause.waits_for_peers]
-        if finding.urgency in PRESSING and waiting:
-            kind: Kind = "stall" if STALLED_COLLECTIVE in waiting else "slow"
+        if finding.urgency in PRESSING and wait.intersection(finding.gpus):
             gpus = frozenset(by_label[gpu] for gpu in finding.gpus if gpu in by_label)
+            still = any(stands_still(held_up.get(at, "")) for at in gpus)
+            kind: Kind = "stall" if still else "slow"
             yield IncidentSign(kind, finding.title, gpus, lasts=True, finding=finding)
 
 

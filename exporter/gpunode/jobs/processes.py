@@ -52,13 +52,6 @@ BLOCKED = Metric(
     "(/proc/PID/stat).",
     GPU,
 )
-STOPPED = Metric(
-    "gpunode_job_stopped_processes",
-    "gauge",
-    "Processes with a context on the GPU that a signal or a debugger has stopped: state T or t "
-    "(/proc/PID/stat).",
-    GPU,
-)
 CPU_SECONDS = Metric(
     "gpunode_job_cpu_seconds_total",
     "counter",
@@ -426,7 +419,6 @@ class JobProcesses:
         PROCESSES,
         UNREADABLE,
         BLOCKED,
-        STOPPED,
         CPU_SECONDS,
         BUSIEST_THREAD,
         BUSY_THREADS,
@@ -719,9 +711,6 @@ class JobProcesses:
                 yield from BLOCKED.at(float(blocked), *at)
                 workers = sum(stat.name == LOADER_WORKER for stat in job.processes.values())
                 yield from LOADER_WORKERS.at(float(workers) if workers else None, *at)
-            at_gpu = [job.processes[pid] for pid in job.roots if pid in job.processes]
-            stopped = sum(stat.state in "Tt" for stat in at_gpu)
-            yield from STOPPED.at(float(stopped), *at)
         if used.threads and job.whole:
             # No thread uses more CPU than its process.
             yield from BUSIEST_THREAD.at(max(used.threads.values()), *at)

@@ -5,11 +5,11 @@ Rules add these up; they need not remember, and a cause that comes and goes has 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from gpunode.gpu import GPU
-from gpunode.gpu.activity import BLOCKED_STREAK, PROCESSES, GpuActivity
+from gpunode.gpu.activity import BLOCKED_STREAK, PROCESSES, STOPPED, GpuActivity
 from gpunode.jobs.owners import ALLOCATED, OwnersDetail
 from gpunode.jobs.processes import JobDetail
 from gpunode.jobs.steps import SECONDS as PHASES
@@ -19,7 +19,7 @@ from gpunode.source import Reading, Readings, by_metric
 from gpunode.verdict.causes import CAUSES
 from gpunode.verdict.causes.communication import STALLED_COLLECTIVE
 from gpunode.verdict.facts import At
-from gpunode.verdict.reasons import CHECKPOINTING, STOPPED, UNINTERRUPTIBLE
+from gpunode.verdict.reasons import CHECKPOINTING, EVALUATING, PREPARING, UNINTERRUPTIBLE
 from gpunode.verdict.source import Judged, Judgement
 
 OF_THE_MOMENT = {
@@ -30,8 +30,15 @@ OF_THE_MOMENT = {
     "starting": "its engine loads, and answers no request yet",
     "checkpoint": "its job saves the state of the training, or waits for who does",
     "filesystem_silent": "its process waits in the kernel, as for a disk or file server",
+    "preparing": "its job prepares data or evaluates, or waits for who does",
 }
 """What takes the place of a verdict, the most telling first, and what it means."""
+
+HANGS = ("gpu_lost", "stopped", "no_tokens", "filesystem_silent")
+"""Those in which somebody waits in vain."""
+
+STILL_FROM = 20.0
+"""Seconds from which what stands still hangs, for people: a large collective takes some."""
 
 HELD_UP = Metric(
     "gpunode_gpu_held_up_seconds",
@@ -49,7 +56,7 @@ READ_INTERVAL = 2.0
 FLICKERS = 10.0
 """Seconds for which a cause may be away, or another in its place, before it is over."""
 
-USED = frozenset({ALLOCATED, BLOCKED_STREAK, INFO, PHASES, PROCESSES, STARTING, TOKENLESS})
+USED = frozenset({ALLOCATED, BLOCKED_STREAK, INFO, PHASES, PROCESSES, STARTING, STOPPED, TOKENLESS})
 
 
 @dataclass(slots=True)
@@ -59,6 +66,13 @@ class Hold:
     cause: str
     began: float
     seen: float
+
+
+@dataclass(frozen=True, slots=True)
+class HeldUpNow:
+    """What was seen to hold each GPU up at this look; what may be over is not among it."""
+
+    causes: Mapping[At, str]
 
 
 class HeldUp:
@@ -91,7 +105,8 @@ class HeldUp:
             Sample(HELD_UP, (*at, held.cause), now - held.began)
             for at, held in self._holding.items()
         )
-        return Reading(tuple(samples))
+        causes = {at: held.cause for at, held in self._holding.items() if held.seen == now}
+        return Reading(tuple(samples), HeldUpNow(causes))
 
     def _is_over(self, held: Hold, other: str, now: float) -> bool:
         """Whether a cause gives way at once, to one that needs somebody more, or has for long."""
@@ -127,6 +142,8 @@ class HeldUp:
         states = _states(readings)
         for at, verdict in verdicts.items():
             reasons = {one.reason for one in verdict.waits_for} | {late.get(at, "")}
+            if reasons & {EVALUATING.name, PREPARING.name}:
+                yield at, ("preparing", now)
             if UNINTERRUPTIBLE.name in reasons or states.get(at) == {"D"}:
                 yield at, ("filesystem_silent", now)
             if CHECKPOINTING.name in reasons or self._saves(at, values.get(PHASES, {})):
@@ -138,12 +155,13 @@ class HeldUp:
                 for gpu, uuid, *_, of, _ in values.get(INFO, {}):
                     if of == first:
                         yield (gpu, uuid), ("no_tokens", now - seconds)
-        for at in verdicts:
-            if late.get(at) == STOPPED.name or states.get(at) == {"T"}:
-                yield at, ("stopped", now)
         on_each: dict[At, float] = {}
         for (gpu, uuid, *_), processes in values.get(PROCESSES, {}).items():
             on_each[gpu, uuid] = on_each.get((gpu, uuid), 0.0) + processes
+        for (gpu, uuid), stopped in values.get(STOPPED, {}).items():
+            waited_for = late.get((gpu, uuid)) == "stopped"
+            if stopped and (waited_for or stopped >= on_each.get((gpu, uuid), 0.0)):
+                yield (gpu, uuid), ("stopped", now)
         for (gpu, uuid), allocated in values.get(ALLOCATED, {}).items():
             if allocated and on_each.get((gpu, uuid)) == 0.0:
                 yield (gpu, uuid), ("no_process", now)
@@ -163,8 +181,8 @@ class HeldUp:
 
 
 def stands_still(cause: str) -> bool:
-    """Whether nothing goes on while a cause of a verdict lasts."""
-    return cause in CAUSES and CAUSES[cause].stands_still
+    """Whether nothing goes on while this holds a GPU up, and should."""
+    return cause in HANGS or (cause in CAUSES and CAUSES[cause].stands_still)
 
 
 def _states(readings: Readings) -> dict[At, set[str]]:

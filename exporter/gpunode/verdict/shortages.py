@@ -1,4 +1,4 @@
-"""What the node is short of, and which of its parts are broken: compute, I/O and communication.
+"""What the node is short of: compute, I/O and communication.
 
 The figures that GPUs wait for, each beside the limit from which the verdicts take it for a cause.
 """
@@ -233,21 +233,15 @@ def _filesystems(facts: Facts) -> Iterator[NodeFigure]:
 
 
 def _links(facts: Facts) -> Iterator[NodeFigure]:
-    """NVLinks and InfiniBand ports that are up; those that never were are no loss."""
-    states = [facts.now(nvlink.NVLINK_UP, *labels) for labels in facts.series(nvlink.NVLINK_UP)]
-    if states:
-        up = float(sum(bool(state) for state in states))
-        remedy = "Check the fabric manager and the GPU's XIDs; drain the node and reset the GPUs."
-        yield _of_links("NVLinks up", up, len(states), remedy)
-    ports = [facts.now(infiniband.ACTIVE, *at) for at in facts.series(infiniband.ACTIVE)]
-    if ports:
-        up = float(sum(bool(port) for port in ports))
-        remedy = "Check cable, switch port and, for InfiniBand, the subnet manager."
-        yield _of_links("RDMA ports active", up, len(ports), remedy)
-
-
-def _of_links(name: str, up: float, links: int, remedy: str) -> NodeFigure:
-    return NodeFigure("communication", name, up, "number", links, None, up < links, "", remedy)
+    """NVLinks and RDMA ports that are up; which should be and are not, is a matter of faults."""
+    for name, metric in (
+        ("NVLinks up", nvlink.NVLINK_UP),
+        ("RDMA ports active", infiniband.ACTIVE),
+    ):
+        states = [facts.now(metric, *labels) for labels in facts.series(metric)]
+        if states:
+            up = float(sum(map(bool, states)))
+            yield NodeFigure("communication", name, up, "number", len(states))
 
 
 def _traffic(facts: Facts) -> Iterator[NodeFigure]:

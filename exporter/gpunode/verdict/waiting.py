@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from gpunode.gpu.activity import BLOCKED_STREAK, SECONDS
+from gpunode.gpu.activity import STOPPED as STOPPED_ON_GPU
 from gpunode.jobs import processes as job
 from gpunode.jobs import steps
 from gpunode.verdict.case import WaitedFor
@@ -61,7 +62,7 @@ USES = (
     job.HOST_THREAD,
     job.IO_BYTES,
     job.LOADER_CPUS,
-    job.STOPPED,
+    STOPPED_ON_GPU,
     job.WRITE_CALL_BYTES,
     steps.GARBAGE,
     steps.SECONDS,
@@ -125,7 +126,7 @@ def _blocked(recent: Facts, at: At) -> float:
 
 def _reason(facts: Facts, at: At, most: float) -> Reason:
     """What the process on a GPU does while the others wait for ``most`` of the time."""
-    if facts.now(job.STOPPED, *at):
+    if facts.now(STOPPED_ON_GPU, *at):
         return STOPPED
     if _saves(facts, at, most):
         return CHECKPOINTING

@@ -10,6 +10,7 @@ from gpunode.audit.source import Audited, Result
 from gpunode.config.daemon import Settings
 from gpunode.driver.driver import DriverError
 from gpunode.faults.source import Faults
+from gpunode.gpu import activity
 from gpunode.gpu.activity import MEMORY_TOTAL, MEMORY_USED, TEMPERATURE, UTILIZATION
 from gpunode.gpu.health import INFO
 from gpunode.gpu.nvlink import NVLINK_UP
@@ -17,7 +18,6 @@ from gpunode.gpu.power import ENERGY
 from gpunode.gpu.units import NVLINK_BYTES
 from gpunode.host import cpu, disk, infiniband, memory, pressure, shm
 from gpunode.incidents.history import History
-from gpunode.jobs import processes as job
 from gpunode.jobs.owners import OWNER, PROCESS
 from gpunode.metric import Sample
 from gpunode.node.node import Node
@@ -216,7 +216,7 @@ def hang(before: float = 2400.0, after: float = 600.0, count: int = 8) -> Scene:
     for one in scene.actors:
         act(one, {"blocked": 1.0}, 128.0)
     act(late, {"idle": 1.0}, 118.0, utilization=0.0)
-    late.gauges[job.STOPPED] = 1.0
+    late.gauges[activity.STOPPED] = 1.0
     return scene.play(after)
 
 

@@ -26,10 +26,8 @@ from gpunode.report.words import clock, counted, lasting, number, written
 from gpunode.verdict.causes import CAUSES
 from gpunode.verdict.causes.cause import BOUND
 from gpunode.verdict.causes.cause import LOST as CLEARLY
+from gpunode.verdict.held_up import STILL_FROM, stands_still
 from gpunode.verdict.reasons import GONE, REASONS
-
-STILL = 20
-"""Seconds from which on a job that stands still hangs, as for JobStalled."""
 
 LEAST = 0.005
 """GPU hours that are worth a number."""
@@ -97,12 +95,8 @@ def _now(view: JobView) -> Now:
     past = view.past
     if not view.run.goes_on:
         return Now()
-    still = {
-        cause: gpus
-        for cause, gpus in past.causes_now.items()
-        if cause in CAUSES and CAUSES[cause].stands_still
-    }
-    if (past.stalled_now or 0.0) > STILL or sum(still.values()) > BOUND * sum(
+    still = {cause: gpus for cause, gpus in past.causes_now.items() if stands_still(cause)}
+    if (past.stalled_now or 0.0) > STILL_FROM or sum(still.values()) > BOUND * sum(
         past.causes_now.values()
     ):
         return _hang(view, max(still, key=lambda cause: still[cause], default=""))

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from gpunode.gpu.activity import MEMORY_USED, PROCESSES, SECONDS
+from gpunode.gpu.activity import STOPPED as STOPPED_ON_GPU
 from gpunode.gpu.units import PCIE_BYTES
 from gpunode.jobs import processes as job
 from gpunode.jobs import steps
@@ -313,10 +314,10 @@ NO_REQUESTS = Cause(
 
 
 def _stopped(case: Case) -> Iterator[Evidence]:
-    stopped = case.now(job.STOPPED)
+    stopped = case.now(STOPPED_ON_GPU)
     latest = case.facts.recent(LATEST).shares(case.at)
     if stopped and latest.get("starved", 0.0) + latest.get("idle", 0.0) >= RUNS_NOTHING:
-        yield case.evidence(job.STOPPED, stopped, 1.0, "processes on the GPU that are stopped")
+        yield case.evidence(STOPPED_ON_GPU, stopped, 1.0, "processes on the GPU that are stopped")
 
 
 def _uninterruptible(case: Case) -> Iterator[Evidence]:
@@ -334,7 +335,7 @@ STOPPED = Cause(
         Explains(_stopped, rank=10, of_idle=True),
         Explains(_uninterruptible, rank=120),
     ),
-    uses=(SECONDS, job.BLOCKED, job.HOST_CPUS, job.STOPPED),
+    uses=(SECONDS, job.BLOCKED, job.HOST_CPUS, STOPPED_ON_GPU),
     guidance=Guidance(
         "now",
         "at a standstill: the process is stopped, or waits in the kernel",
