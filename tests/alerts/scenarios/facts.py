@@ -206,7 +206,7 @@ def facts_of(
             if begin and ran:
                 node.last_look(begin + LOOKS_AFTER[0])
         if any(metric in OF_PAUSES and metric is not OWNER for metric, _ in here.courses):
-            more = range(1, int((end - begin) // SOON))
+            more = range(int((end - begin) // SOON) + 1)
             looks += [(begin + SOON * step, False) for step in more]
         while left and left[0] <= begin:
             node.restart()
