@@ -12,7 +12,7 @@ from gpunode.cli.meant import meant
 from gpunode.cli.report import moment, secrets
 from gpunode.cli.settings.rules import RulesSettings
 from gpunode.explain import rule_files
-from gpunode.explain.alert import Question, explain
+from gpunode.explain.alert import AlertQuestion, explain
 from gpunode.explain.text import lines
 from gpunode.mistake import UsageError
 from gpunode.report.prometheus import Prometheus
@@ -42,7 +42,7 @@ def write(settings: RulesSettings, alert: str, given: Sequence[str]) -> None:
         )
     at = int(time.time()) if settings.at == "now" else moment(settings.at, "at", 1)
     with closing(Prometheus(settings.prometheus, secrets(settings.prometheus))) as server:
-        question = Question(server, at, labels)
+        question = AlertQuestion(server, at, labels)
         found = [explain(rule, rules, question) for rule in wanted]
     of = " ".join(f"{name}={value}" for name, value in labels.items()) or "all labels"
     head = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(at))

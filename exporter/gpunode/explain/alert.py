@@ -58,7 +58,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Behind:
+class SeriesBehind:
     """A series that stands behind an alert, with its present values."""
 
     name: str
@@ -75,8 +75,8 @@ class Explained:
     """The series ALERTS of it: pending or firing."""
 
     alternatives: Sequence[Sequence[Part]]
-    records: Sequence[Behind]
-    raw: Sequence[Behind]
+    records: Sequence[SeriesBehind]
+    raw: Sequence[SeriesBehind]
 
     @property
     def holds(self) -> bool:
@@ -85,7 +85,7 @@ class Explained:
 
 
 @dataclass(slots=True)
-class Question:
+class AlertQuestion:
     """What is asked of one Prometheus at one moment, for series with these labels."""
 
     server: Prometheus
@@ -116,7 +116,7 @@ class Question:
         ]
 
 
-def explain(rule: Rule, rules: Sequence[Rule], question: Question) -> Explained:
+def explain(rule: Rule, rules: Sequence[Rule], question: AlertQuestion) -> Explained:
     """What holds of an alert now. Raises ``UsageError``."""
     try:
         parts = _alternatives(rule.expression, question, None)
@@ -129,7 +129,7 @@ def explain(rule: Rule, rules: Sequence[Rule], question: Question) -> Explained:
 
 
 def _alternatives(
-    expression: str, question: Question, on: Collection[str] | None
+    expression: str, question: AlertQuestion, on: Collection[str] | None
 ) -> list[list[Part]]:
     return [
         list(_parts(clauses, question, on))
@@ -138,7 +138,7 @@ def _alternatives(
 
 
 def _parts(
-    clauses: Sequence[Clause], question: Question, on: Collection[str] | None
+    clauses: Sequence[Clause], question: AlertQuestion, on: Collection[str] | None
 ) -> Iterator[Part]:
     before: Sequence[Sample] = ()
     for clause in clauses:
@@ -159,7 +159,7 @@ def _parts(
 
 
 def _sides(
-    left: str, matching: str, right: str, question: Question, on: Collection[str] | None
+    left: str, matching: str, right: str, question: AlertQuestion, on: Collection[str] | None
 ) -> list[tuple[Labels, float, float]]:
     """Both figures of a comparison, whether it is met or not."""
     found = question.fitting(left, on)
@@ -179,11 +179,11 @@ def _sides(
 
 
 def _behind(
-    expression: str, records: Mapping[str, Sequence[Rule]], question: Question
-) -> tuple[list[Behind], list[Behind]]:
+    expression: str, records: Mapping[str, Sequence[Rule]], question: AlertQuestion
+) -> tuple[list[SeriesBehind], list[SeriesBehind]]:
     """The rules behind an expression, each below what first reads it, and the raw series."""
-    rules: list[Behind] = []
-    raw: dict[tuple[str, str], Behind] = {}
+    rules: list[SeriesBehind] = []
+    raw: dict[tuple[str, str], SeriesBehind] = {}
     seen: set[str] = set()
 
     def look(text: str, depth: int) -> None:
@@ -191,18 +191,18 @@ def _behind(
             if name in records:
                 if name not in seen and depth <= DEEPEST:
                     seen.add(name)
-                    rules.append(Behind(name, depth, _present(name, "", question)))
+                    rules.append(SeriesBehind(name, depth, _present(name, "", question)))
                     for rule in records[name]:
                         look(rule.expression, depth + 1)
             elif (name, matchers) not in raw:
                 shown = f"{name}{{{matchers}}}" if matchers else name
-                raw[name, matchers] = Behind(shown, 0, _present(name, matchers, question))
+                raw[name, matchers] = SeriesBehind(shown, 0, _present(name, matchers, question))
 
     look(expression, 1)
     return rules, list(raw.values())
 
 
-def _selector(name: str, matchers: str, question: Question) -> str:
+def _selector(name: str, matchers: str, question: AlertQuestion) -> str:
     """A selector of the series that have the labels asked for, or lack them."""
     own = {text for text, _ in MATCHER.findall(matchers)} - {"instance", "uuid"}
     asked = [
@@ -218,7 +218,7 @@ def _literal(value: str) -> str:
     return "".join(f"\\{c}" if c in r"\.+*?()|[]{}^$" else c for c in value)
 
 
-def _present(name: str, matchers: str, question: Question) -> list[Sample]:
+def _present(name: str, matchers: str, question: AlertQuestion) -> list[Sample]:
     """The series of a name: those of the job's GPUs and nodes where a job is asked for."""
     job = any(one in question.labels for one in OF_A_JOB)
     owner = _selector(OWNER, "", question)
