@@ -26,6 +26,7 @@ from gpunode.config.fields import is_shared, leaves, option, variable
 from gpunode.driver.nvidia import xids
 from gpunode.export.web.app import create_app
 from gpunode.export.web.entrance import Entrance
+from gpunode.faults.source import Faults
 from gpunode.incidents.black_box import BlackBox
 from gpunode.loop import Loop
 from gpunode.loop.door import MORE_SERIES
@@ -124,7 +125,7 @@ def _unknowns() -> list[tuple[str, Unknown]]:
         }
         | {
             (kind.name, one)
-            for kind in (Entrance, BlackBox, LooksOnDemand)
+            for kind in (Entrance, BlackBox, Faults, LooksOnDemand)
             for one in kind.unknowns
         },
         key=lambda row: (row[0], row[1].what),

@@ -142,11 +142,11 @@ def document() -> str:
         ),
         "",
         "A sensor that a GPU lacks has no series either. `Hostname` and `hostname`, as "
-        "dcgm-exporter calls it after 4.8, are the variable `NODE_NAME`, or else the name of the "
-        "host; `hpc_job` is the Slurm job. A MIG instance has the card's `UUID` and `modelName`, "
-        "and `GPU_I_ID` and `GPU_I_PROFILE`. `nvidia_gpu_jobId` and `nvidia_gpu_duty_cycle` are "
-        "those of [jobstats](https://github.com/PrincetonUniversity/jobstats), to which jobscope "
-        "joins.",
+        "dcgm-exporter calls it after 4.8, are `web.node-name`, the variable `NODE_NAME`, or else "
+        "the name of the host; `hpc_job` is the Slurm job. A MIG instance has the card's `UUID` "
+        "and `modelName`, and `GPU_I_ID` and `GPU_I_PROFILE`. `nvidia_gpu_jobId` and "
+        "`nvidia_gpu_duty_cycle` are those of "
+        "[jobstats](https://github.com/PrincetonUniversity/jobstats), to which jobscope joins.",
         "",
         "## Values of other exporters' charts",
         "",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import time
@@ -172,6 +173,24 @@ def test_failing_gpus_fall_silent_alone_and_come_back(
     for gpu in (1, 2, 3):
         assert len(re.findall(f"WARNING.*gpu_activity, GPU {gpu}: read failed", log)) == 1
         assert len(re.findall(f"INFO.*gpu_activity, GPU {gpu}: reads succeed again", log)) == 1
+
+
+def test_a_lost_gpu_is_still_that_of_the_process_that_held_it(fake: FakeDriver) -> None:
+    held = f"gpus 2\ngpu 1 process {os.getpid()} 1000000000\n"
+    fake.write(held)
+
+    def owned(running: Daemon, owner: str = "gpunode_gpu_owner_info") -> list[float]:
+        return values(scrape(running), owner, gpu="1")
+
+    with watching(fake) as running:
+        until(lambda: owned(running) == [1.0])
+        fake.write(f"{held}gpu 1 lost\n")
+        until(lambda: up(scrape(running), 1) == 0, timeout=3 * INTERVAL + 5)
+        until(lambda: not accounted(scrape(running), 1))
+        time.sleep(6)  # its owner is looked at each five seconds
+        assert owned(running) == owned(running, "gpunode_gpu_allocated") == [1.0]
+        fake.write("gpus 2\n")
+        until(lambda: not owned(running))
 
 
 def test_xid_errors_are_counted(fake: FakeDriver) -> None:

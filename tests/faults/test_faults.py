@@ -384,3 +384,19 @@ def test_a_disk_that_never_answers_keeps_nothing(
 def test_no_file_spoils_a_register(content: bytes) -> None:
     with suppress(ValueError):
         Register().unpack(content)
+
+
+def test_a_disk_that_takes_no_more_files_and_a_volume_mounted_to_be_read() -> None:
+    node = TestNode()
+    node.set(filesystem.FILES, 1e6, "/", "ext4")
+    node.set(filesystem.FILES_FREE, 5e5, "/", "ext4")
+    node.set(filesystem.AVAILABLE, 5e11, "/", "ext4")
+    node.set(filesystem.READ_ONLY, 0.0, "pvc-datasets", "nfs4")
+    assert broken(node.play(60)) == []
+    node.set(filesystem.READ_ONLY, 1.0, "pvc-datasets", "nfs4")
+    node.set(filesystem.FILES_FREE, 500.0, "/", "ext4")
+    assert broken(node.play(60)) == [("", "filesystem", "full", "page")]
+    node.set(filesystem.FILES_FREE, 5e5, "/", "ext4")
+    assert broken(node.play(180)) == []
+    node.set(filesystem.AVAILABLE, 4e9, "/", "ext4")
+    assert broken(node.play(60)) == [("", "filesystem", "full", "page")]

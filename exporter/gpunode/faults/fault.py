@@ -234,6 +234,11 @@ OF_PARTS: dict[tuple[Part, str], FaultMeaning] = {
         AdvisedAction.DRAIN,
         "Drain the node and look at the disk of {name} (`dmesg`).",
     ),
+    ("filesystem", "full"): FaultMeaning(
+        "{name} takes no more files",
+        AdvisedAction.LEAVE,
+        "Free space or inodes on {name}.",
+    ),
     ("filesystem", "unanswering"): FaultMeaning(
         "{name} does not answer", AdvisedAction.LEAVE, SERVER
     ),

@@ -203,11 +203,15 @@ class Register:
         return bool(advice == {"none"} and fault.advised)
 
     def _is_used(self, fault: Lasting, seen: NodeValues) -> bool:
-        """Whether anybody uses the GPU, or any GPU of the node; of a lost one, what was known."""
+        """Whether anybody uses the GPU, or any GPU of the node; of a lost one, what was known.
+
+        Who is given a node lacks a GPU that was lost before, though nobody used that one.
+        """
         gpu = fault.where.gpu
-        if gpu and fault.used is not None and gpu not in {of for of, *_ in seen.series(PROCESSES)}:
-            return fault.used
-        times = [self._used[gpu]] if gpu in self._used else self._used.values()
+        lost = bool(gpu) and gpu not in {of for of, *_ in seen.series(PROCESSES)}
+        if lost and fault.used:
+            return True
+        times = [self._used[gpu]] if gpu in self._used and not lost else self._used.values()
         return any(seen.time - at < USED_LATELY for at in times)
 
     # What is kept

@@ -69,6 +69,12 @@ RECOVERS_WITHIN = 3600.0
 """Seconds within which an NVLink that recovers twice does so again and again, and for which that is
 told."""
 
+OF_DISKS = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "bcachefs"})
+"""Types of filesystems whose inodes and errors are this node's own."""
+
+LEAST_INODES, LEAST_OF_ROOT = 0.001, 0.005
+"""Shares of a filesystem's inodes, and of the root's bytes, below which it takes no more files."""
+
 ALIKE = 0.5
 """At this share of a GPU's links, or of the GPUs, what they do together is not one link's fault."""
 
@@ -110,7 +116,8 @@ USED = frozenset(
             PROCESSES,
         ),
         *(kernel_log.LAST_XID, nvlink_xids.LAST, disk.STATE, infiniband.ACTIVE, network.UP),
-        *(filesystem.READ_ONLY, filesystem.SIZE, nfs.IN_FLIGHT, nfs.REQUESTS),
+        *(filesystem.READ_ONLY, filesystem.SIZE, filesystem.AVAILABLE),
+        *(filesystem.FILES, filesystem.FILES_FREE, nfs.IN_FLIGHT, nfs.REQUESTS),
         *(
             lustre.IN_FLIGHT,
             lustre.RPCS,
@@ -422,17 +429,31 @@ def missing(seen: NodeValues, before: Before) -> Iterator[Sighting]:
 
 
 def filesystems(seen: NodeValues, before: Before) -> Iterator[Sighting]:
-    """Filesystems that could be written to and are read-only, or do not answer.
+    """Filesystems that could be written to and are read-only or full, or do not answer.
 
-    Those that tenants mount for themselves are theirs.
+    Those that tenants mount for themselves are theirs, and a volume that pods share is mounted by
+    some to be read.
     """
     for (mountpoint, fstype), read_only in seen.series(filesystem.READ_ONLY).items():
+        if fstype not in OF_DISKS and not mountpoint.startswith("/"):
+            continue
         where = _of_node("filesystem", mountpoint)
         if not read_only and not fstype.startswith("fuse"):
             before.works(where)
         if before.worked(where):
             reason = "readonly" if read_only else ""
             yield Sighting(where, "writable", reason, clears=LINK_WELL)
+    for at, size in seen.series(filesystem.SIZE).items():
+        mountpoint, fstype = at
+        inodes = seen.series(filesystem.FILES).get(at, 0.0)
+        free = seen.series(filesystem.FILES_FREE).get(at, inodes)
+        available = seen.series(filesystem.AVAILABLE).get(at, size)
+        if fstype in OF_DISKS:
+            full = free < LEAST_INODES * inodes or (
+                mountpoint == "/" and available < LEAST_OF_ROOT * size
+            )
+            reason = "full" if full else ""
+            yield Sighting(_of_node("filesystem", mountpoint), "room", reason, clears=LINK_WELL)
     answered = {mountpoint for mountpoint, _ in seen.series(filesystem.SIZE)}
     silent = {
         one.place.mountpoint

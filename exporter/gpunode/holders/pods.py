@@ -43,6 +43,10 @@ LONGEST_NAME = 253
 https://kubernetes.io/docs/concepts/overview/working-with-objects/names/"""
 
 
+LISTED = 1.0
+"""Seconds for which a list of containers serves all GPUs: a process comes to a GPU later than that
+after its container began."""
+
 OF_GPUS = re.compile(r"gpu|/mig-")
 """In what device plugins and drivers for DRA call GPUs; pods have NICs as well."""
 
@@ -158,7 +162,7 @@ class Pods:
 
         The kubelet keeps the latest of those that have ended.
         """
-        if self.node.clock.monotonic() - self._listed >= self.every:
+        if self.node.clock.monotonic() - self._listed >= LISTED:
             self._list_containers()
         return frozenset(one for one, of in self._containers.items() if of == container)
 

@@ -20,8 +20,7 @@ from gpunode.node.node import Node, names_in, text_of
 from gpunode.source import MANY, NodeSource, Reading
 from gpunode.text import printable
 
-TOLD = (
-    "node",
+VERSIONS = (
     "driver",
     "cuda",
     "kernel",
@@ -40,7 +39,7 @@ INFO = Metric(
     "the host's name) and what it runs, each label empty if unknown: the NVIDIA `driver`, the "
     "newest `cuda` that it supports, `kernel`, `os` image, drivers of `rdma` adapters, "
     "`lustre` client, and firmware of the server (`product`): `bios`, `bmc`, `nvswitch`.",
-    TOLD,
+    ("node", *VERSIONS),
 )
 ADAPTER = Metric(
     "gpunode_infiniband_info",
@@ -115,8 +114,8 @@ class NodeVersions:
         self._layers: bool | None = None
 
     def read(self) -> Reading:
+        called = node_name.given_name(self.node, self.settings)
         found = {
-            "node": node_name.given_name(self.node, self.settings),
             **self._asked(),
             "kernel": text_of(self.node, "/proc/sys/kernel/osrelease"),
             "os": self._system(),
@@ -127,8 +126,8 @@ class NodeVersions:
             "bmc": self._bmc(),
             "nvswitch": self._switches(),
         }
-        values = tuple(printable(found[what], LONGEST) for what in TOLD)
-        info = INFO.at(1.0, *values) if any(values) else ()
+        values = tuple(printable(found[what], LONGEST) for what in VERSIONS)
+        info = INFO.at(1.0, called, *values) if called or any(values) else ()
         return Reading((*info, *self._adapters()))
 
     def _asked(self) -> dict[str, str]:
