@@ -92,8 +92,7 @@ def series(gpus: int, late: bool) -> Iterator[Kept]:
         yield "job:gpunode_rank:count", {**of_job, "cause": cause}, float(count)
     for phase in ("step", "data"):
         yield "job:gpunode_training_seconds:rate5m", {**of_job, "phase": phase}, gpus / 2
-    for kind in ("used", "reserved by PyTorch"):
-        yield "job:gpunode_gpu_memory:ratio", {**of_job, "kind": kind}, 0.75
+    yield "job:gpunode_gpu_memory:max", of_job, 0.75
     yield "job:gpunode_step:slowdown", of_job, 1.0 + late
     yield "job:gpunode_memory_limit:ratio", of_job, 0.5
     for state in ("compute", "blocked", "starved"):

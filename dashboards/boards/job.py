@@ -22,7 +22,7 @@ from dashboards.panels import (
     rows_of,
     timeline,
 )
-from dashboards.promql import GPU, MEMBER, NODE, RANK, bounded, gained, of_gpus, rate, ratio
+from dashboards.promql import GPU, MEMBER, NODE, RANK, bounded, gained, of_gpus, rate, ratio, share
 from dashboards.promql import JOB as BY_JOB
 from dashboards.queries import JOB as SELECTED
 from dashboards.queries import NAMESPACES, USEFUL, Query, numbered, selected
@@ -562,7 +562,16 @@ JOB = Board(
                     "GPU memory",
                     "Is the memory full, and how much of it does PyTorch only reserve?",
                     [
-                        _asked("max by (kind) (job:gpunode_gpu_memory:ratio)", "{{kind}}"),
+                        _asked("max (job:gpunode_gpu_memory:max)", "used"),
+                        _asked(
+                            _of_job(
+                                share(
+                                    "gpunode_torch_memory_reserved_bytes",
+                                    "gpunode_gpu_memory_size_bytes",
+                                )
+                            ),
+                            "reserved by PyTorch",
+                        ),
                     ],
                     SHARE,
                     needs=f"{CLIENT}, for what PyTorch reserves",

@@ -68,7 +68,7 @@ def test_behind_an_alert_is_little_to_read() -> None:
     assert wrong == {}, "rules, characters of PromQL, depth"
     assert found.themselves == ()
     assert {name: size for name, size in found.groups.items() if size > 20} == {}
-    assert [one for one in found.intervals if not re.fullmatch(r"[1-9]\d*0s|\d+m", one)] == []
+    assert [one for one in found.intervals if not re.fullmatch(r"[1-9]\d*0s|\d+[mh]", one)] == []
     assert found.records <= 80
     assert len({rule.name for rule in ALERTS}) <= 50
     assert len(PAGES) <= 12

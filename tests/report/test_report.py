@@ -36,7 +36,7 @@ from playwright.sync_api import Browser
 
 from dashboards.boards import capacity
 from dashboards.queries import LOST
-from dashboards.rules import labels_of
+from dashboards.rules import labels_of, records
 from gpunode.cli.main import main
 from gpunode.gpu.ledger import STATES
 from gpunode.mistake import UsageError
@@ -737,6 +737,17 @@ def test_what_is_asked_for_is_recorded_with_these_labels() -> None:
                 assert intervals()[name] == f"{every[1]}s", expression
             if name.endswith("_hourly"):
                 assert intervals()[name] == "1h"
+
+
+def test_hours_add_up_what_is_recorded_every_half_minute() -> None:
+    summed = [
+        name
+        for expression in records().values()
+        if "/ 120" in expression
+        for name in re.findall(r"sum_over_time\(([a-z]+:gpunode_\w+:\w+)\[1h\]", expression)
+    ]
+    assert len(summed) >= 5
+    assert {intervals()[name] for name in summed} == {"30s"}
 
 
 def test_every_cause_and_state_has_words() -> None:

@@ -199,7 +199,7 @@ def groups(view: PeriodView) -> ReportSection:
         "kind": "A job counts as the kind of work that it did for most of its hours.",
         "node": "",
         "model": "A slice of MIG counts as a GPU.",
-    }.get(view.by, "A GPU with several owners is divided among them.")
+    }.get(view.by, "A GPU that several jobs share belongs to none of them.")
     return ReportSection(
         "groups",
         f"Who held GPUs, by {view.by}",
