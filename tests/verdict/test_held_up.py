@@ -116,3 +116,17 @@ def test_who_evaluates_while_others_wait_excuses_them() -> None:
     second.block()
     stage.play(60)
     assert {cause for cause, _ in held_up(stage).values()} == {"preparing"}
+
+
+def test_a_server_that_may_wait_for_a_request_is_held_up_by_nothing_yet() -> None:
+    """Its first GPU rests and the others spin; where another does not come, it hangs."""
+    for late in (0, 2):
+        server = [Actor(index, peers=True, program="torchserve") for index in range(4)]
+        stage = on(*server)
+        stage.play(60)
+        for actor in server:
+            actor.block()
+        server[late].states = {"idle": 1.0}
+        stage.play(120)
+        hangs = {at for at, (cause, _) in held_up(stage).items() if cause == "stalled_collective"}
+        assert hangs == (set() if late == 0 else {0, 1, 3})

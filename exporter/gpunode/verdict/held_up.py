@@ -5,7 +5,7 @@ Rules add these up; they need not remember, and a cause that comes and goes has 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from gpunode.gpu import GPU
@@ -19,7 +19,17 @@ from gpunode.source import Reading, Readings, by_metric
 from gpunode.verdict.causes import CAUSES
 from gpunode.verdict.causes.communication import STALLED_COLLECTIVE
 from gpunode.verdict.facts import At
-from gpunode.verdict.reasons import CHECKPOINTING, EVALUATING, PREPARING, UNINTERRUPTIBLE
+from gpunode.verdict.reasons import (
+    ANOTHER_PROCESS,
+    CHECKPOINTING,
+    EVALUATING,
+    LOCK,
+    PREPARING,
+    SLEEPING,
+    SOCKET,
+    UNINTERRUPTIBLE,
+    UNKNOWN,
+)
 from gpunode.verdict.source import Judged, Judgement
 
 OF_THE_MOMENT = {
@@ -55,6 +65,10 @@ READ_INTERVAL = 2.0
 
 FLICKERS = 10.0
 """Seconds for which a cause may be away, or another in its place, before it is over."""
+
+RESTING = ("serving", "interactive")
+RESTS = frozenset(one.name for one in (ANOTHER_PROCESS, LOCK, SLEEPING, SOCKET, UNKNOWN))
+"""Kinds of work that wait for requests, and what a process may do meanwhile."""
 
 USED = frozenset({ALLOCATED, BLOCKED_STREAK, INFO, PHASES, PROCESSES, STARTING, STOPPED, TOKENLESS})
 
@@ -125,7 +139,7 @@ class HeldUp:
             yield at, began
         for at, verdict in verdicts.items():
             cause = CAUSES[verdict.cause]
-            if at not in told and cause.costs:
+            if at not in told and cause.costs and not _may_rest(verdict, verdicts.values()):
                 streak = values.get(BLOCKED_STREAK, {}).get(at, 0.0)
                 since = streak if cause is STALLED_COLLECTIVE else 0.0
                 yield at, (cause.name, now - since)
@@ -178,6 +192,18 @@ class HeldUp:
         before = self._saving.get(at, seconds)
         self._saving[at] = seconds
         return seconds > before
+
+
+def _may_rest(verdict: Judgement, verdicts: Iterable[Judgement]) -> bool:
+    """Whether a server of which no figures are known may wait for a request.
+
+    Of some, all GPUs but the first spin until the process on that one asks them to work.
+    """
+    if verdict.cause != STALLED_COLLECTIVE.name or verdict.workload.kind not in RESTING:
+        return False
+    late = {one.at for one in verdict.waits_for if one.reason in RESTS}
+    waiting = [int(one.gpu) for one in verdicts if late & {awaited.at for awaited in one.waits_for}]
+    return bool(late) and all(int(gpu) < min(waiting) for gpu, _ in late)
 
 
 def stands_still(cause: str) -> bool:
