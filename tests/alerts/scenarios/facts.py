@@ -16,10 +16,10 @@ from gpunode.faults.register import Register
 from gpunode.faults.sightings import LOOKS, NodeValues
 from gpunode.faults.sightings import USED as OF_FAULTS
 from gpunode.faults.source import START
+from gpunode.holders.owner import Started
 from gpunode.jobs.attempts import ENDED, Attempts
 from gpunode.jobs.owners import OWNER, OwnersDetail
 from gpunode.jobs.processes import JobDetail, Listed
-from gpunode.holders.owner import Started
 from gpunode.metric import Metric, Sample
 from gpunode.node.node import SteppedClock
 from gpunode.serving.pauses import USED as OF_PAUSES
@@ -31,10 +31,20 @@ from gpunode.verdict.case import WaitedFor
 from gpunode.verdict.facts import At
 from gpunode.verdict.held_up import FLICKERS, HeldUp
 from gpunode.verdict.held_up import USED as OF_HELD_UP
-from gpunode.verdict.reasons import STOPPED, UNINTERRUPTIBLE, WAITED_FOR
+from gpunode.verdict.reasons import WAITED_FOR
 from gpunode.verdict.source import BOTTLENECK, Judged, Judgement
 from gpunode.verdict.workload import Workload
-from tests.alerts.scenarios.course import Course, Exposition, Key, Labels, Linear, Part, Rate, Scrapes, Unseen
+from tests.alerts.scenarios.course import (
+    Course,
+    Exposition,
+    Key,
+    Labels,
+    Linear,
+    Part,
+    Rate,
+    Scrapes,
+    Unseen,
+)
 
 D = TypeVar("D")
 
@@ -105,9 +115,7 @@ class SeriesOfNode:
     def values(self, metrics: Collection[Metric]) -> dict[Series, tuple[float, float]]:
         now = self.clock.now
         return {
-            key: (self.here.value(key, now), now)
-            for key in self.here.courses
-            if key[0] in metrics
+            key: (self.here.value(key, now), now) for key in self.here.courses if key[0] in metrics
         }
 
     last = values
@@ -170,7 +178,6 @@ class NodeFacts:
         for fault in register.faults():
             labels = tuple(sorted(zip(START.labels, fault.labels, strict=True)))
             yield (START.name, labels), fault.start - EPOCH
-
 
     def _ended(self) -> Iterator[Sample]:
         """The attempts of each GPU's job that have ended, as ``GpuOwners`` counts them."""
@@ -274,7 +281,9 @@ def _here(exposition: Exposition, before: Here) -> Here:
                 pid, float(pid), world_size=labels["world_size"], environment_read=True
             )
         elif name == OWNER.name and labels["workload"]:
-            jobs[at] = tuple(labels[of] for of in ("owner_namespace", "user", "workload", "replica"))
+            jobs[at] = tuple(
+                labels[of] for of in ("owner_namespace", "user", "workload", "replica")
+            )
     here.silent = frozenset(silent)
     here.attempts = {
         at: (job, (pids[at],) if at in pids else (), exposition.containers.get(at, frozenset()))
@@ -285,7 +294,10 @@ def _here(exposition: Exposition, before: Here) -> Here:
 
 
 def _details(
-    exposition: Exposition, causes: Mapping[At, str], late: Mapping[At, str], pids: Mapping[At, Started]
+    exposition: Exposition,
+    causes: Mapping[At, str],
+    late: Mapping[At, str],
+    pids: Mapping[At, Started],
 ) -> Iterator[Reported[object]]:
     """What is told beside the series: verdicts, and the processes on each GPU with their states."""
     jobs = exposition.jobs

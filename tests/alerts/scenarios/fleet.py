@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import random
 import zlib
-from collections import Counter
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -35,7 +35,7 @@ from tests.alerts.scenarios.course import (
 from tests.alerts.scenarios.facts import NAMES, facts_of
 from tests.alerts.scenarios.gpus import FREE, Behaviour, behaviour
 from tests.alerts.scenarios.nodes import EVENTS, GIVES_UP, RESTARTS, On, bus_id, gpu_labels
-from tests.alerts.scenarios.recordings import mean, Moment, recording, windows
+from tests.alerts.scenarios.recordings import Moment, mean, recording, windows
 from tests.alerts.scenarios.shorthand import Kind, Scenario, ScenarioEvent, ScenarioJob
 
 LATE = "is late"
@@ -296,9 +296,11 @@ class Fleet:
             yield key, values(_courses(key, seen), scrapes, own=False)
         steps = list(_steps(expositions, parts))
         looks = [one.seen for one, _ in steps]
-        for target in dict.fromkeys(one for exposition in expositions for one in exposition.targets):
+        for target in dict.fromkeys(
+            one for exposition in expositions for one in exposition.targets
+        ):
             up = [
-                (float(answered and one.up or 0.0) if target in one.targets else None)
+                (float((answered and one.up) or 0.0) if target in one.targets else None)
                 for one, answered in steps
             ]
             yield ("up", target), sampled(up, looks)
@@ -315,7 +317,9 @@ class Fleet:
         steps = list(_steps(expositions, parts))
         looks = [one.seen for one, _ in steps]
         for name, labels in dict.fromkeys(key for one in told for key in one):
-            for target in dict.fromkeys(t for exposition in expositions for t in exposition.targets):
+            for target in dict.fromkeys(
+                t for exposition in expositions for t in exposition.targets
+            ):
                 found = [
                     facts.get((name, labels))
                     if answered and one.up and target in one.targets
@@ -439,7 +443,9 @@ class Fleet:
             _owned(out, tenant, labels, begin)
             if tenant.does(begin).process:
                 size = str(tenant.world) if tenant.job.ranks else ""
-                names.learn(labels["uuid"], [Started(0, owner=Owner(**tenant.owner), world_size=size)])
+                names.learn(
+                    labels["uuid"], [Started(0, owner=Owner(**tenant.owner), world_size=size)]
+                )
         own = (names.shared(Owner(**one.owner) for one in held) or JobIdentity())._asdict()
         for tenant in held:
             if tenant.owner["owner_pod"]:

@@ -152,9 +152,7 @@ class Rules:
     @cached_property
     def metrics(self) -> frozenset[str]:
         """The metrics that the rules may read."""
-        return frozenset(
-            name for path in self.files for name in METRIC.findall(path.read_text())
-        )
+        return frozenset(name for path in self.files for name in METRIC.findall(path.read_text()))
 
     @cached_property
     def order(self) -> list[str]:
@@ -162,7 +160,9 @@ class Rules:
 
         Promtool would evaluate them in an order of its own at every run.
         """
-        groups = [group for path in self.files for group in yaml.safe_load(path.read_text())["groups"]]
+        groups = [
+            group for path in self.files for group in yaml.safe_load(path.read_text())["groups"]
+        ]
         records = {
             rule["record"]: group["name"]
             for group in groups
@@ -224,9 +224,7 @@ def evaluated(chosen: Mapping[str, Scenario], rules: Rules) -> dict[str, Timelin
         path.write_text(json.dumps(promtool_file(chosen, rules)))
         command = [need("promtool"), "test", "rules", str(path)]
         environment = {**os.environ, "GOGC": "400"}  # it takes memory for time
-        ran = subprocess.run(
-            command, capture_output=True, text=True, check=False, env=environment
-        )
+        ran = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     output = ran.stdout + ran.stderr
     if " err: " in output or (ran.returncode and "got:" not in output):
         raise RuntimeError(f"{', '.join(chosen)}: {output.strip()[:2000]}")
