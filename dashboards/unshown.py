@@ -98,11 +98,7 @@ UNSHOWN: Mapping[str, tuple[str, ...]] = {
         "gpunode_serving_tokenless_seconds",
         "gpunode_training_last_step_timestamp_seconds",
     ),
-    "What alerts rest on, whose pages tell the figure": (
-        "gpunode_job_attempts_ended_total",
-        "gpunode_serving_longest_pause_seconds",
-        "gpunode_serving_pause_seconds",
-    ),
+    "What alerts rest on, whose pages tell the figure": (),
     "Of daemons that keep incidents in a folder; their log says why": (
         "gpunode_incident_write_failures_total",
     ),

@@ -16,6 +16,7 @@ from dashboards.promql import MEMBER, NO_NAMESPACE
 from dashboards.queries import LOST, chosen
 
 INFO = "gpunode_gpu_info"
+FAULTS = "gpu:gpunode_fault:seconds"
 
 IN_NAMESPACE = f'owner_namespace=~"{chosen("namespace")}"'
 OF_JOBS = f'cluster=~"$cluster",{IN_NAMESPACE},workload!=""'
@@ -40,8 +41,8 @@ QUERIES = {
     "node": (
         "node",
         f"{RANKED}"
-        '1e6 * count by (instance) (gpu:gpunode_fault:start{cluster=~"$cluster",severity="page"}) '
-        f'or 1e3 * count by (instance) (gpu:gpunode_fault:start{{cluster=~"$cluster"}}) '
+        f'1e6 * count by (instance) ({FAULTS}{{cluster=~"$cluster",severity="page"}}) '
+        f'or 1e3 * count by (instance) ({FAULTS}{{cluster=~"$cluster"}}) '
         f'or sum by (instance) (node:gpunode_gpu_seconds:rate5m{{cluster=~"$cluster",{LOST}}}) '
         f'or 0 * count by (instance) ({INFO}{{cluster=~"$cluster"}}) '
         'or 0 * max by (instance) (node:gpunode_up:max{cluster=~"$cluster"})))',

@@ -210,8 +210,8 @@ FIRST_SCREEN = (
             {
                 "Since": (
                     _asked(
-                        f"1000 * topk(50, min by ({NODE}, part, severity) "
-                        '(gpu:gpunode_fault:start{severity=~"page|ticket"}))'
+                        f"1000 * (time() - topk(50, max by ({NODE}, part, severity) "
+                        '(gpu:gpunode_fault:seconds{severity=~"page|ticket"})))'
                     ),
                     "dateTimeFromNow",
                 )
@@ -376,7 +376,7 @@ FLEET = Board(
                             _asked(
                                 _at_places(
                                     f"count by ({NODE}) "
-                                    '(gpu:gpunode_fault:start{severity=~"page|ticket"}) > bool 0'
+                                    '(gpu:gpunode_fault:seconds{severity=~"page|ticket"}) > bool 0'
                                 )
                             ),
                             "none",

@@ -421,7 +421,7 @@ GPU_BOARD = Board(
                     "What is wrong with it, and since when?",
                     {
                         "Since": (
-                            _asked('1000 * gpu:gpunode_fault:start{gpu!=""}', ""),
+                            _asked('1000 * (time() - gpu:gpunode_fault:seconds{gpu!=""})', ""),
                             "dateTimeFromNow",
                         )
                     },

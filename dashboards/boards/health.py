@@ -24,7 +24,7 @@ from dashboards.promql import GPU, NODE, WINDOW, gained, in_hour, of_gpus, rate
 from dashboards.queries import NODES as SELECTED
 from dashboards.queries import Query, selected
 from dashboards.rules import Limit, limit
-from dashboards.variables import datasource, of_many
+from dashboards.variables import FAULTS, datasource, of_many
 from gpunode.export import palette
 
 TO_NODE = link_to("gpunode-node", cluster="cluster", node="instance")
@@ -65,6 +65,11 @@ def _most(expression: str) -> Query:
     return _asked(f"topk({MOST_ROWS}, {expression})")
 
 
+def _oldest(seconds: str) -> Query:
+    """Since when something has lasted, of what has lasted longest, in Unix milliseconds."""
+    return _asked(f"1000 * (time() - topk({MOST_ROWS}, {seconds}))")
+
+
 def _in_hour(metric: str) -> str:
     return in_hour(metric, f"{NODE}, source")
 
@@ -88,7 +93,7 @@ HEALTH = Board(
                     "Faulty GPUs",
                     "How many GPUs have a fault that is worth a ticket?",
                     _count(
-                        f'count by ({GPU}) (gpu:gpunode_fault:start{{gpu!="",severity!="info"}})'
+                        f'count by ({GPU}) (gpu:gpunode_fault:seconds{{gpu!="",severity!="info"}})'
                     ),
                     "none",
                     limit=ANY,
@@ -99,7 +104,7 @@ HEALTH = Board(
                     "Faulty nodes",
                     "How many nodes have a fault of their own, not of a GPU?",
                     _count(
-                        f'count by ({NODE}) (gpu:gpunode_fault:start{{gpu="",severity!="info"}})'
+                        f'count by ({NODE}) (gpu:gpunode_fault:seconds{{gpu="",severity!="info"}})'
                     ),
                     "none",
                     limit=ANY,
@@ -139,7 +144,7 @@ HEALTH = Board(
                     "Which GPUs need attention, why, and since when?",
                     {
                         "Since": (
-                            _most('1000 * gpu:gpunode_fault:start{gpu!="",severity!="info"}'),
+                            _oldest('gpu:gpunode_fault:seconds{gpu!="",severity!="info"}'),
                             "dateTimeFromNow",
                         )
                     },
@@ -155,7 +160,7 @@ HEALTH = Board(
                     "Which parts of nodes that all GPUs share are broken, and since when?",
                     {
                         "Since": (
-                            _most('1000 * gpu:gpunode_fault:start{gpu="",severity!="info"}'),
+                            _oldest('gpu:gpunode_fault:seconds{gpu="",severity!="info"}'),
                             "dateTimeFromNow",
                         )
                     },
@@ -177,7 +182,7 @@ HEALTH = Board(
                     "Did it happen to many at once?",
                     [
                         _asked(
-                            f"count by (part) (count by ({NODE}, part) (gpu:gpunode_fault:start))",
+                            f"count by (part) (count by ({NODE}, part) ({FAULTS}))",
                             "{{part}}",
                         )
                     ],
@@ -367,7 +372,7 @@ HEALTH = Board(
                     f"Which ports of {INFINIBAND} are down, or had errors in 15 minutes?",
                     {
                         "Down": (
-                            _most('gpu:gpunode_fault:start{part="network"} > bool 0'),
+                            _most('gpu:gpunode_fault:seconds{part="network"} >= bool 0'),
                             "none",
                         ),
                         "Errors": (

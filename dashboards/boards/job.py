@@ -618,7 +618,7 @@ JOB = Board(
                     "What is broken on the nodes of the job, and since when?",
                     {
                         "Since": (
-                            _asked(f"1000 * topk({LISTED}, gpu:gpunode_fault:start)"),
+                            _asked(f"1000 * (time() - topk({LISTED}, gpu:gpunode_fault:seconds))"),
                             "dateTimeFromNow",
                         )
                     },

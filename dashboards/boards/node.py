@@ -269,8 +269,8 @@ COLUMNS = (
             "For how long has a file server not answered, or a filesystem taken nothing more?",
             [
                 _asked(
-                    f"time() - min by ({NODE}, name, reason) "
-                    '(gpu:gpunode_fault:start{part="filesystem"})',
+                    f"max by ({NODE}, name, reason) "
+                    '(gpu:gpunode_fault:seconds{part="filesystem"})',
                     "{{instance}} {{name}} {{reason}}",
                 )
             ],
@@ -497,7 +497,7 @@ TABLES = (
         rows_of(
             "Faults",
             "What is wrong with the node or its GPUs, and since when?",
-            {"Since": (_asked("1000 * gpu:gpunode_fault:start"), "dateTimeFromNow")},
+            {"Since": (_asked("1000 * (time() - gpu:gpunode_fault:seconds)"), "dateTimeFromNow")},
             names={"severity": "Level", "gpu": "GPU", "part": "Part", "reason": "Reason"},
             sort_by="Since",
             nothing=NOTHING_WRONG,

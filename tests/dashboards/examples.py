@@ -132,6 +132,7 @@ TRAINING: Given = {
 """One node of a training job with all that a site may have."""
 
 BROKEN: Given = {
+    series("gpunode_clock_timestamp_seconds"): 1.0,
     series("gpunode_gpu_info", name="NVIDIA H200"): 1.0,
     series(
         "gpunode_fault_start_timestamp_seconds", part="gpu", reason="XID 79", severity="page"
@@ -162,6 +163,7 @@ BROKEN: Given = {
 """A node with a broken GPU, and an exporter that cannot read all."""
 
 FAULTY: Given = {
+    series("gpunode_clock_timestamp_seconds"): 1.0,
     **{
         series(
             "gpunode_fault_start_timestamp_seconds",

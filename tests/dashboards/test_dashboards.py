@@ -663,6 +663,7 @@ def test_one_goes_from_the_fleet_to_a_job_a_node_and_a_gpu() -> None:
 
 
 TOLD_IN_WORDS: Mapping[str, str] = {
+    "JobIdle": "of time without work, which the states of the job's GPUs show",
     "JobCrashLoops": "of attempts that have ended; Job shows the present one",
     "ServingStopped": "of engines that are gone; Serving shows those that are there",
     "GpuLedgerBlind": "Health lists GPUs without a ledger, of what many alerts look at",
@@ -688,7 +689,7 @@ def test_each_alert_has_a_panel_that_shows_what_it_looks_at() -> None:
 
 def test_alerts_lead_to_dashboards_with_the_variables_they_have() -> None:
     for name, address in dashboards_of_alerts():
-        found = re.fullmatch(r"/d/([\w-]+)\?(.*)", re.sub(r"\{\{.*?\}\}", "", address))
+        found = re.fullmatch(r"/d/([\w-]+)\??(.*)", re.sub(r"\{\{.*?\}\}", "", address))
         assert found, name
         assert set(re.findall(r"var-(\w+)=", found[2])) <= set(variables(LOADED[found[1]])), name
 

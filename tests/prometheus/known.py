@@ -255,7 +255,7 @@ class Fleet:
                 write(line)
 
     def _write_faults(self, write: Callable[[str], object]) -> None:
-        name = "gpu:gpunode_fault:start"
+        name = "gpu:gpunode_fault:seconds"
         write(f"# TYPE {name} gauge\n")
         for one in sorted(self.faults, key=lambda fault: (fault.node, fault.fault, fault.begin)):
             labels = {"instance": one.node, "severity": one.severity}
@@ -267,7 +267,7 @@ class Fleet:
             begin = self.start + one.begin
             series = self._series(name, {**labels, "name": str(one.begin)})
             for second in range(0, one.seconds, FAULT_STEP):
-                write(f"{series} {begin} {begin + second}\n")
+                write(f"{series} {second} {begin + second}\n")
             write(f"{series} NaN {begin + one.seconds}\n")
 
     def _write_queue(self, write: Callable[[str], object]) -> None:

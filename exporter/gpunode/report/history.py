@@ -138,7 +138,7 @@ ENERGY_WAITING = _kilowatt_hours("", f'{DRAWN}{{state=~"starved|launch|idle"}}')
 
 FAULTS = Query(
     "sum by (cluster, instance, gpu, uuid, part, reason) "
-    f'(count_over_time((gpu:gpunode_fault:start{{severity="page"}} > 0)[WINDOW:{FAULT_STEP}s])) '
+    f'(count_over_time((gpu:gpunode_fault:seconds{{severity="page"}} >= 0)[WINDOW:{FAULT_STEP}s])) '
     f"* {FAULT_STEP} / {HOUR}",
     late=0,
 )
