@@ -22,9 +22,9 @@ from typing import Any
 
 import yaml
 
-from tests.alerts.scenarios.play import MINUTE, hurried
+from tests.alerts.scenarios.play import ALERTMANAGER, MINUTE, RULES, hurried
 from tests.daemon import free_port
-from tests.prometheus.incidents import ALERTMANAGER, prometheus_command, rules_folder, shortened
+from tests.prometheus.incidents import prometheus_command, shortened
 from tests.prometheus.programs import alertmanager, exporter, program
 
 RESEND = 30
@@ -38,12 +38,7 @@ DOWN = 4.0
 PATIENCE = 180.0
 
 GPU = 'gpu="0",uuid="GPU-a"'
-SHOWN = f"""
-gpunode_gpu_info{{{GPU},name="NVIDIA H200",bus_id="0000:1b:00.0",parent=""}} 1
-gpunode_gpu_owner_info{{{GPU},owner_namespace="research",owner_pod="gpt-worker-0",\
-owner_container="main",slurm_job="",user="",via="process"}} 1
-gpunode_gpu_processes{{{GPU},engine="compute"}} 1
-"""
+FAULT = f'{GPU},part="gpu",name="0000:1b:00.0",reason="xid_119",severity="page"'
 
 
 @dataclass
@@ -70,19 +65,14 @@ class Incidents:
 
 @dataclass
 class GpuNode:
-    """A node with a GPU, whose daemon starts again, and so forgets the XID that it told."""
+    """A node with a GPU that breaks and is repaired."""
 
-    xid_at: float = 0.0
-    forgot: bool = False
-    booted: float = field(default_factory=lambda: time.time() - 86400)
+    broke: float = 0.0
 
     def shows(self, _: str) -> bytes:
         """What it exports."""
-        text = f"{SHOWN}gpunode_node_boot_timestamp_seconds {self.booted}\n"
-        if self.xid_at and not self.forgot:
-            labels = f'{GPU},xid="119"'
-            text += f"gpunode_gpu_xid_last_timestamp_seconds{{{labels}}} {self.xid_at}\n"
-        return text.encode()
+        fault = f"gpunode_fault_start_timestamp_seconds{{{FAULT}}} {self.broke}\n"
+        return f"gpunode_gpu_allocated{{{GPU}}} 1\n{fault if self.broke else ''}".encode()
 
 
 def _wait(what: str, true: Callable[[], bool]) -> None:
@@ -111,7 +101,7 @@ def _answers(port: int) -> bool:
 
 
 def run() -> list[tuple[str, str]]:
-    """What on-call hears: of an XID, of a restart of everything, and of the repair."""
+    """What on-call hears: of a fault, of a restart of everything, and of the repair."""
     heard, node = Incidents(), GpuNode()
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)
@@ -119,7 +109,7 @@ def run() -> list[tuple[str, str]]:
         manager = stack.enter_context(alertmanager(folder, routes, heard.note))
         port = stack.enter_context(exporter(node.shows))
         (folder / "rules").mkdir()
-        for path in rules_folder().iterdir():
+        for path in RULES.glob("*.yaml"):
             (folder / "rules" / path.name).write_text(shortened(path.read_text()))
         target = {
             "targets": [f"127.0.0.1:{port}"],
@@ -137,9 +127,8 @@ def run() -> list[tuple[str, str]]:
         with program(command, folder / "before.log") as prometheus:
             _wait("Prometheus answers", lambda: _answers(own))
             time.sleep(10.0)
-            node.xid_at = time.time()
+            node.broke = time.time() - 120.0
             _wait("the page", lambda: bool(heard.events))
-            node.forgot = True
             time.sleep(5.0)
             prometheus.terminate()
             prometheus.wait()
@@ -148,7 +137,7 @@ def run() -> list[tuple[str, str]]:
         with program(command, folder / "after.log"):
             _wait("the page is sent again", lambda: _ends(manager) > lasts)
             time.sleep(5.0)
-            node.booted = time.time()
+            node.broke = 0.0
             _wait("it is resolved", lambda: ("closed", "GpuUnhealthy") in heard.events)
     return heard.events
 

@@ -13,46 +13,24 @@ from typing import Any
 import pytest
 import yaml
 
-from alerts.model import OF_ONE_NODE, Threshold, seconds
-from alerts.recording import RECORDS
-from alerts.rule_files import can_page
-from alerts.thresholds.table import THRESHOLDS
-from tests.alerts.scenarios.play import Alert, Notified, Timeline, notified
+from tests.alerts.scenarios.play import ALERTMANAGER, Alert, Notified, Timeline, notified
 from tests.needs import need
-from tests.prometheus.incidents import ALERTMANAGER
 from tests.prometheus.programs import alertmanager
 
-OF_A_NODE = [row for row in THRESHOLDS if row.scope in OF_ONE_NODE and can_page(row)]
-"""The alerts that can wake somebody for one node."""
-
-(FLEET_FAULT,) = (row for row in THRESHOLDS if row.alert == "FleetFault")
-(NODE_FAULTS,) = (record for record in RECORDS if record.name == "node:gpunode_fault:level")
+OF_A_NODE = {"GpuUnhealthy": "gpu", "GpunodeDown": "exporter"}
+"""Alerts that can wake somebody for one node and are FleetFault's for many, and their part."""
 
 
-def page(row: Threshold, cluster: str, node: int, gpu: int = 0) -> Alert:
-    """An alert of a row about a node, or about one of its GPUs."""
-    own = {
-        **dict.fromkeys(row.identity, "0"),
-        **({"gpu": str(gpu), "uuid": f"GPU-{node}-{gpu}"} if row.scope == "gpu" else {}),
-        "cluster": cluster,
-        "instance": f"n-{node}",
-    }
-    return labelled(row, own)
+def page(alert: str, cluster: str, **labels: str) -> Alert:
+    """A page of an alert."""
+    known = {"alertname": alert, "group": "node", "severity": "page", "cluster": cluster}
+    return frozenset({**known, **labels}.items())
 
 
-def labelled(row: Threshold, own: dict[str, str]) -> Alert:
-    named = {"alertname": row.alert, "group": row.group, "severity": "page"}
-    fault = {"fault": row.fault} if row.fault else {}
-    return frozenset({**named, **own, **fault}.items())
-
-
-def waits(row: Threshold) -> int:
-    """Seconds for which the condition of a page must last."""
-    return min(seconds(tier.after) for tier in row.tiers if tier.severity == "page")
-
-
-def fleet_fault(cluster: str, fault: str) -> Alert:
-    return labelled(FLEET_FAULT, {"cluster": cluster, "fault": fault})
+def of_node(alert: str, cluster: str, node: int, gpu: int = 0) -> Alert:
+    """A page about a node, or about one of its GPUs."""
+    own = {"gpu": str(gpu), "uuid": f"GPU-{node}-{gpu}"} if alert == "GpuUnhealthy" else {}
+    return page(alert, cluster, instance=f"n-{node}", part=OF_A_NODE[alert], **own)
 
 
 def one_after_the_other(*firing: Iterable[Alert], minutes: int = 10) -> Timeline:
@@ -68,59 +46,53 @@ def told() -> dict[str, Notified]:
     """Whom a real Alertmanager notifies; each case is a cluster of its own."""
     need("alertmanager", "prometheus-alertmanager")
     cases: dict[str, Timeline] = {}
-    for row in OF_A_NODE:
-        name = row.alert
+    for name, part in OF_A_NODE.items():
         cases[f"{name} three nodes"] = one_after_the_other(
-            *([page(row, f"{name} three nodes", node)] for node in range(3))
+            *([of_node(name, f"{name} three nodes", node)] for node in range(3))
         )
         cases[f"{name} eight GPUs"] = one_after_the_other(
-            [page(row, f"{name} eight GPUs", 0, gpu) for gpu in range(8)]
+            [of_node(name, f"{name} eight GPUs", 0, gpu) for gpu in range(8)]
         )
         cases[f"{name} a fleet"] = one_after_the_other(
-            [fleet_fault(f"{name} a fleet", row.fault)],
-            [page(row, f"{name} a fleet", node) for node in range(300)],
+            [page("FleetFault", f"{name} a fleet", part=part)],
+            [of_node(name, f"{name} a fleet", node) for node in range(300)],
             minutes=2,
         )
-    return notified(cases)
+    cases["others"] = one_after_the_other(
+        [page("FleetFault", "others", part="network")],
+        [of_node("GpuUnhealthy", "others", 0), page("JobStalled", "others", workload="a")],
+        minutes=2,
+    )
+    return notified(cases, ALERTMANAGER)
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("row", OF_A_NODE, ids=lambda row: row.alert)
-def test_each_broken_node_is_an_incident_of_its_own(
-    told: dict[str, Notified], row: Threshold
-) -> None:
-    found = told[f"{row.alert} three nodes"]
+@pytest.mark.parametrize("alert", OF_A_NODE)
+def test_each_broken_node_is_an_incident_of_its_own(told: dict[str, Notified], alert: str) -> None:
+    found = told[f"{alert} three nodes"]
     assert (len(found.keys), found.count("page")) == (3, 3)
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("row", OF_A_NODE, ids=lambda row: row.alert)
-def test_what_breaks_in_one_node_is_one_incident(told: dict[str, Notified], row: Threshold) -> None:
-    found = told[f"{row.alert} eight GPUs"]
+@pytest.mark.parametrize("alert", OF_A_NODE)
+def test_what_breaks_in_one_node_is_one_incident(told: dict[str, Notified], alert: str) -> None:
+    found = told[f"{alert} eight GPUs"]
     assert (len(found.keys), found.count("page")) == (1, 1)
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("row", OF_A_NODE, ids=lambda row: row.alert)
-def test_one_event_of_a_fleet_is_one_incident(told: dict[str, Notified], row: Threshold) -> None:
-    found = told[f"{row.alert} a fleet"]
+@pytest.mark.parametrize("alert", OF_A_NODE)
+def test_one_event_of_a_fleet_is_one_incident(told: dict[str, Notified], alert: str) -> None:
+    found = told[f"{alert} a fleet"]
     assert (len(found.keys), found.count("page")) == (1, 1)
-    (alert,) = found.alerts["page"]
-    assert dict(alert)["alertname"] == "FleetFault"
+    (one,) = found.alerts["page"]
+    assert dict(one)["alertname"] == "FleetFault"
 
 
-@pytest.mark.parametrize("row", OF_A_NODE, ids=lambda row: row.alert)
-def test_what_pages_for_a_node_is_counted_over_the_fleet(row: Threshold) -> None:
-    """Otherwise each node of a fleet would page; what speaks for all of them fires first."""
-    assert row.fault
-    assert f'"fault", "{row.fault}"' in NODE_FAULTS.expression
-    assert waits(FLEET_FAULT) < waits(row)
-
-
-@pytest.mark.parametrize("row", THRESHOLDS, ids=lambda row: row.alert)
-def test_only_what_is_about_a_node_names_one(row: Threshold) -> None:
-    """The route of nodes takes what has the label ``instance``."""
-    assert ("instance" in row.identity) == (row.scope in OF_ONE_NODE)
+@pytest.mark.integration
+def test_what_a_fleet_has_in_common_holds_back_nothing_else(told: dict[str, Notified]) -> None:
+    names = {dict(one)["alertname"] for one in told["others"].alerts["page"]}
+    assert names == {"FleetFault", "GpuUnhealthy", "JobStalled"}
 
 
 @pytest.mark.integration
@@ -129,7 +101,7 @@ def test_the_dead_mans_switch_is_heard_again_and_again_and_by_nobody_else(tmp_pa
     need("alertmanager", "prometheus-alertmanager")
     routes = yaml.safe_load(ALERTMANAGER.read_text())
     (switch,) = (one for one in routes["route"]["routes"] if one["receiver"] == "dead-mans-switch")
-    assert seconds(switch["repeat_interval"]) <= 60
+    assert switch["repeat_interval"] == "1m"
     switch |= {"group_interval": "200ms", "repeat_interval": "200ms"}
     heard: list[tuple[str, str]] = []
 
@@ -137,7 +109,7 @@ def test_the_dead_mans_switch_is_heard_again_and_again_and_by_nobody_else(tmp_pa
         heard.extend((receiver, one["labels"]["alertname"]) for one in body["alerts"])
 
     watchdog = {"alertname": "Watchdog", "cluster": "a", "severity": "none"}
-    alerts = [{"labels": labels} for labels in (watchdog, dict(fleet_fault("a", "exporter")))]
+    alerts = [{"labels": one} for one in (watchdog, dict(page("FleetFault", "a", part="exporter")))]
     with alertmanager(tmp_path, routes, note) as address:
         deadline = time.monotonic() + 60
         while heard.count(("dead-mans-switch", "Watchdog")) < 3 and time.monotonic() < deadline:
@@ -152,11 +124,3 @@ def test_the_dead_mans_switch_is_heard_again_and_again_and_by_nobody_else(tmp_pa
             time.sleep(0.5)
     assert heard.count(("dead-mans-switch", "Watchdog")) >= 3
     assert {receiver for receiver, name in heard if name == "Watchdog"} == {"dead-mans-switch"}
-
-
-def test_what_many_nodes_have_in_common_outlasts_what_each_of_them_has() -> None:
-    """Otherwise the tickets of its nodes come after the repair, when nothing holds them back."""
-    assert FLEET_FAULT.keep_firing_for
-    for row in THRESHOLDS:
-        if row.fault == "network" and row.keep_firing_for:
-            assert seconds(row.keep_firing_for) < seconds(FLEET_FAULT.keep_firing_for)
