@@ -207,9 +207,9 @@ def facts_of(
             for step in range(run.first, run.first + run.count)
         ]
         if not _alike(here, before):
-            for after in LOOKS_AFTER:
-                if after > 0 and begin + after < end:
-                    looks.append((begin + after, False))
+            looks += [
+                (begin + after, False) for after in LOOKS_AFTER if after > 0 and begin + after < end
+            ]
             if begin and ran:
                 node.last_look(begin + LOOKS_AFTER[0])
         if any(metric in OF_PAUSES and metric is not OWNER for metric, _ in here.courses):
@@ -243,7 +243,9 @@ def _read(name: str, pairs: Labels) -> tuple[Series | None, dict[str, str], At]:
     """A series as a source tells it, if it is looked at; its labels, and its GPU."""
     labels = dict(pairs)
     metric = READ.get(name)
-    key = metric and (metric, tuple(labels.get(label, "") for label in metric.labels))
+    key = None
+    if metric is not None:
+        key = metric, tuple(labels.get(label, "") for label in metric.labels)
     return key, labels, (labels.get("gpu", ""), labels.get("uuid", ""))
 
 

@@ -71,7 +71,7 @@ MISSED = 0.02
 BOOTS = "boots"
 
 DRAWN = 5
-"""Recorded windows that a job plays the mean of: as many as scrapes in the shortest rate of a rule."""
+"""Recorded windows that a job plays the mean of: as many as scrapes in the shortest rate."""
 
 BOARD_WATTS = 700.0
 ANSWER_TOKENS = 400
@@ -252,8 +252,8 @@ class Fleet:
         ``only`` are the metrics that somebody reads.
         """
         for series, told in self.scenario.series.items():
-            name, _, labels = series.partition("{")
-            yield f'{name}{{cluster="{self.name}",{labels or "}"}', told
+            metric, _, own = series.partition("{")
+            yield f'{metric}{{cluster="{self.name}",{own or "}"}', told
         for (name, labels), told in self.notations(only, missed):
             selector = ",".join(f'{k}="{v}"' for k, v in (("cluster", self.name), *labels))
             yield f"{name}{{{selector}}}", told
