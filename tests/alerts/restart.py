@@ -39,10 +39,8 @@ PATIENCE = 180.0
 
 GPU = 'gpu="0",uuid="GPU-a"'
 SHOWN = f"""
-gpunode_gpu_info{{{GPU},name="NVIDIA H200",bus_id="0000:1b:00.0",parent=""}} 1
-gpunode_gpu_owner_info{{{GPU},owner_namespace="research",owner_pod="gpt-worker-0",\
-owner_container="main",slurm_job="",user="",via="process"}} 1
-gpunode_gpu_processes{{{GPU},engine="compute"}} 1
+gpunode_gpu_allocated{{{GPU}}} 1
+gpunode_gpu_owner_info{{{GPU},owner_namespace="research",workload="gpt",replica="",user=""}} 1
 """
 
 
@@ -70,18 +68,16 @@ class Incidents:
 
 @dataclass
 class GpuNode:
-    """A node with a GPU, whose daemon starts again, and so forgets the XID that it told."""
+    """A node with a GPU, which remembers when it broke until it is repaired."""
 
-    xid_at: float = 0.0
-    forgot: bool = False
-    booted: float = field(default_factory=lambda: time.time() - 86400)
+    broke: float = 0.0
 
     def shows(self, _: str) -> bytes:
         """What it exports."""
-        text = f"{SHOWN}gpunode_node_boot_timestamp_seconds {self.booted}\n"
-        if self.xid_at and not self.forgot:
-            labels = f'{GPU},xid="119"'
-            text += f"gpunode_gpu_xid_last_timestamp_seconds{{{labels}}} {self.xid_at}\n"
+        text = f"{SHOWN}gpunode_clock_timestamp_seconds {time.time()}\n"
+        if self.broke:
+            fault = f'{GPU},part="gpu",name="",reason="xid_119",severity="page"'
+            text += f"gpunode_fault_start_timestamp_seconds{{{fault}}} {self.broke}\n"
         return text.encode()
 
 
@@ -137,9 +133,8 @@ def run() -> list[tuple[str, str]]:
         with program(command, folder / "before.log") as prometheus:
             _wait("Prometheus answers", lambda: _answers(own))
             time.sleep(10.0)
-            node.xid_at = time.time()
+            node.broke = time.time() - 120.0
             _wait("the page", lambda: bool(heard.events))
-            node.forgot = True
             time.sleep(5.0)
             prometheus.terminate()
             prometheus.wait()
@@ -148,7 +143,7 @@ def run() -> list[tuple[str, str]]:
         with program(command, folder / "after.log"):
             _wait("the page is sent again", lambda: _ends(manager) > lasts)
             time.sleep(5.0)
-            node.booted = time.time()
+            node.broke = 0.0
             _wait("it is resolved", lambda: ("closed", "GpuUnhealthy") in heard.events)
     return heard.events
 

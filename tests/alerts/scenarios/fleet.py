@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import zlib
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import cast
 
 from gpunode.client.protocol import PHASES
 from gpunode.gpu.ledger import STATES
+from gpunode.holders.job_name import JobIdentity, JobNames
+from gpunode.holders.owner import Owner, Started
+from gpunode.holders.pods import Pods
+from gpunode.host.versions import INFO as VERSIONS
 from gpunode.verdict.overdue import STEP_OVERDUE, STEP_OVERDUE_LEAST
+from gpunode.verdict.reasons import STOPPED, UNINTERRUPTIBLE
 from tests.alerts.scenarios.course import (
     Course,
     Exposition,
-    Interval,
     Key,
     Linear,
+    Part,
+    Scrapes,
     Unseen,
-    intervals,
+    parts_of,
+    sampled,
     values,
 )
+from tests.alerts.scenarios.facts import NAMES, facts_of
 from tests.alerts.scenarios.gpus import FREE, Behaviour, behaviour
 from tests.alerts.scenarios.nodes import EVENTS, GIVES_UP, RESTARTS, On, bus_id, gpu_labels
-from tests.alerts.scenarios.recordings import Moment, recording, windows
+from tests.alerts.scenarios.recordings import Moment, mean, recording, windows
 from tests.alerts.scenarios.shorthand import Kind, Scenario, ScenarioEvent, ScenarioJob
 
 LATE = "is late"
@@ -48,8 +59,19 @@ ONE_HOT = {
 LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 """https://github.com/kubernetes/apimachinery/blob/master/pkg/util/rand/rand.go"""
 
-NOBODY_LOOKS = Unseen(Linear(0.0))
-"""A series that ends while no Prometheus scrapes: that it is gone is not written, either."""
+CONSULTED = frozenset({"gpunode_gpu_owner_info", "gpunode_gpu_allocated"})
+"""Series that events look at."""
+
+PROCESS_STATES = {STOPPED.name: "T", UNINTERRUPTIBLE.name: "D"}
+"""The states of a process, by why others wait for it."""
+
+MISSED = 0.02
+"""The share of scrapes that nobody answers."""
+
+BOOTS = "boots"
+
+DRAWN = 5
+"""Recorded windows that a job plays the mean of: as many as scrapes in the shortest rate."""
 
 BOARD_WATTS = 700.0
 ANSWER_TOKENS = 400
@@ -116,6 +138,11 @@ class Tenant:
         past = self.stretches[: self.index(moment) + 1]
         return sum(not one.behaviour.process for one in past)
 
+    def begun(self, moment: float) -> int:
+        """How many processes have begun."""
+        past = [one.behaviour.process for one in self.stretches[: self.index(moment) + 1]]
+        return sum(here and not before for before, here in itertools.pairwise([False, *past]))
+
     def workless(self, moment: float, restarted: float) -> Linear | None:
         """For how long the present process has not worked, as an exporter can know."""
         here = self.index(moment)
@@ -169,12 +196,26 @@ class Tenant:
         return min(one.behaviour.loss for one in self.stretches if one.begin <= moment)
 
 
+@dataclass(frozen=True)
+class Allocations:
+    """What the kubelet gave to each pod, in place of ``Pods``."""
+
+    given: Mapping[tuple[str, str], int]
+
+    def gpus_of(self, namespace: str, pod: str) -> int:
+        """How many GPUs a pod has."""
+        return self.given.get((namespace, pod), 0)
+
+
 class Fleet:
     """The series of a scenario."""
 
     def __init__(self, name: str, scenario: Scenario) -> None:
         self.name = name
         self.scenario = scenario
+        self.names: dict[str, JobNames] = {}
+        """Of each node, what it calls the jobs of owners."""
+
         self.tenants: dict[tuple[str, int], list[Tenant]] = {}
         for title, job in scenario.jobs.items():
             for tenant in self._tenants(title, job):
@@ -203,24 +244,89 @@ class Fleet:
         }
         return tuple(state for state in STATES if state in seen or state in ALWAYS)
 
-    def series(self) -> Iterator[tuple[str, str]]:
-        """Every series as PromQL writes it, and its values in promtool's notation."""
-        every, end = self.scenario.every, float(self.scenario.lasts)
-        for (name, labels), courses in self.courses():
-            selector = ",".join(f'{k}="{v}"' for k, v in (("cluster", self.name), *labels))
-            yield f"{name}{{{selector}}}", values(courses, every, end)
+    def series(
+        self, only: frozenset[str] | None = None, missed: float = MISSED
+    ) -> Iterator[tuple[str, str]]:
+        """Every series as PromQL writes it, and its values in promtool's notation.
 
-    def courses(self) -> Iterator[tuple[Key, list[tuple[Interval, Course | None]]]]:
-        """Every series and how it goes on, node by node."""
+        ``only`` are the metrics that somebody reads.
+        """
+        for series, told in self.scenario.series.items():
+            metric, _, own = series.partition("{")
+            yield f'{metric}{{cluster="{self.name}",{own or "}"}', told
+        for (name, labels), told in self.notations(only, missed):
+            selector = ",".join(f'{k}="{v}"' for k, v in (("cluster", self.name), *labels))
+            yield f"{name}{{{selector}}}", told
+
+    def notations(
+        self, only: frozenset[str] | None = None, missed: float = MISSED
+    ) -> Iterator[tuple[Key, str]]:
+        """Every series and its values, node by node."""
+        every, end = float(self.scenario.every), float(self.scenario.lasts)
+        made = None if only is None else only | NAMES | CONSULTED
         for node in self.scenario.gpus:
-            parts = intervals(self._points(node), float(self.scenario.lasts))
-            expositions = [self._exposition(node, begin) for begin, _ in parts]
-            scraped = [dict(exposition.scraped()) for exposition in expositions]
-            _fill(scraped)
-            gone = [None if exposition.seen else NOBODY_LOOKS for exposition in expositions]
-            seen = list(zip(parts, scraped, gone, strict=True))
-            for key in dict.fromkeys(key for found in scraped for key in found):
-                yield key, [(part, found.get(key, without)) for part, found, without in seen]
+            scrapes = Scrapes.of(f"{self.name} {node}", every, end, missed)
+            parts = parts_of(self._points(node), end, scrapes)
+            expositions = [self._exposition(node, begin, made) for (begin, _), _ in parts]
+            for each in (
+                self._own(expositions, parts, scrapes),
+                self._of_others(expositions, parts, scrapes),
+                self._facts(node, expositions, parts, scrapes),
+            ):
+                for key, told in each:
+                    if only is None or key[0] in only:
+                        yield key, told
+
+    def _own(
+        self, expositions: Sequence[Exposition], parts: Sequence[Part], scrapes: Scrapes
+    ) -> Iterator[tuple[Key, str]]:
+        """The series of a node's exporter."""
+        found = [exposition.scraped() for exposition in expositions]
+        _fill(found)
+        seen = list(zip(parts, expositions, found, strict=True))
+        for key in dict.fromkeys(key for one in found for key in one):
+            yield key, values(_courses(key, seen), scrapes, own=True)
+
+    def _of_others(
+        self, expositions: Sequence[Exposition], parts: Sequence[Part], scrapes: Scrapes
+    ) -> Iterator[tuple[Key, str]]:
+        """What others say of a node, and Prometheus itself."""
+        seen = [(p, e, e.others) for p, e in zip(parts, expositions, strict=True)]
+        for key in dict.fromkeys(key for one in expositions for key in one.others):
+            yield key, values(_courses(key, seen), scrapes, own=False)
+        steps = list(_steps(expositions, parts))
+        looks = [one.seen for one, _ in steps]
+        for target in dict.fromkeys(
+            one for exposition in expositions for one in exposition.targets
+        ):
+            up = [
+                (float((answered and one.up) or 0.0) if target in one.targets else None)
+                for one, answered in steps
+            ]
+            yield ("up", target), sampled(up, looks)
+
+    def _facts(
+        self,
+        node: str,
+        expositions: Sequence[Exposition],
+        parts: Sequence[Part],
+        scrapes: Scrapes,
+    ) -> Iterator[tuple[Key, str]]:
+        """What a node judges of its own series."""
+        told = facts_of(expositions, parts, scrapes, self._restarts(node))
+        steps = list(_steps(expositions, parts))
+        looks = [one.seen for one, _ in steps]
+        for name, labels in dict.fromkeys(key for one in told for key in one):
+            for target in dict.fromkeys(
+                t for exposition in expositions for t in exposition.targets
+            ):
+                found = [
+                    facts.get((name, labels))
+                    if answered and one.up and target in one.targets
+                    else None
+                    for facts, (one, answered) in zip(told, steps, strict=True)
+                ]
+                yield (name, (*target, *labels)), sampled(found, looks)
 
     def _tenants(self, title: str, job: ScenarioJob) -> Iterator[Tenant]:
         where = self.scenario.at(job.gpus)
@@ -266,8 +372,8 @@ class Fleet:
                 continue
             drawn_from = windows(program, rank, f"{self.name} {title}")
             drawn = random.Random(f"{self.name} {title} {rank} {begin}")
-            for moment in range(begin, end, self.scenario.every):
-                shows = drawn.choice(drawn_from)
+            for moment in range(begin, end, DRAWN * self.scenario.every):
+                shows = mean([drawn.choice(drawn_from) for _ in range(DRAWN)])
                 if "power" in options:
                     shows = replace(shows, watts=None)
                 yield Stretch(float(moment), played(does, shows), float(begin))
@@ -284,20 +390,23 @@ class Fleet:
                     if tenant.job.client:
                         yield stretch.begin + _overdue(tenant.job)
 
-    def _exposition(self, node: str, begin: float) -> Exposition:
+    def _restarts(self, node: str) -> list[float]:
+        """When its exporter started anew, also as the node did."""
+        return [
+            float(end if event.what == RESTARTS else start)
+            for event, _ in self.happens.get(node, ())
+            if event.what in (RESTARTS, BOOTS)
+            for start, end in event.spans
+        ]
+
+    def _exposition(self, node: str, begin: float, only: frozenset[str] | None) -> Exposition:
         """What a node exports from a moment on."""
-        out = Exposition(node, begin)
+        out = Exposition(node, begin, only=only)
         out.line("gpunode_clock_timestamp_seconds", Linear(begin, 1.0, begin))
-        restarted = max(
-            (
-                float(end)
-                for event, _ in self.happens.get(node, ())
-                if event.what == RESTARTS
-                for _, end in event.spans
-                if end <= begin
-            ),
-            default=0.0,
-        )
+        labels = dict.fromkeys(VERSIONS.labels, "")
+        labels["node"] = node
+        out.gauge("gpunode_node_info", 1.0, **labels)
+        restarted = max((at for at in self._restarts(node) if at <= begin), default=0.0)
         for gpu in range(self.scenario.gpus[node]):
             self._gpu(out, gpu, begin, restarted)
         for event, part in self.happens.get(node, ()):
@@ -329,9 +438,29 @@ class Fleet:
             since = max(here[0].blocked_since(begin), restarted)
             streak = Linear(0.0, 1.0, since, does.breaks)
         out.line("gpunode_gpu_blocked_streak_seconds", streak, **labels)
+        names = self.names.setdefault(out.node, JobNames(lambda: out.node, self._pods(out.node)))
         for tenant in held:
             _owned(out, tenant, labels, begin)
+            if tenant.does(begin).process:
+                size = str(tenant.world) if tenant.job.ranks else ""
+                names.learn(
+                    labels["uuid"], [Started(0, owner=Owner(**tenant.owner), world_size=size)]
+                )
+        own = (names.shared(Owner(**one.owner) for one in held) or JobIdentity())._asdict()
+        for tenant in held:
+            if tenant.owner["owner_pod"]:
+                stays = tenant.job.in_place or tenant.job.owner.startswith(("ray", "pod "))
+                begun = range(1 if stays else tenant.begun(begin))
+                out.containers[labels["gpu"], labels["uuid"]] = frozenset(map(str, begun))
+            via = "kubelet" if tenant.owner["owner_pod"] else "process"
+            out.gauge("gpunode_gpu_owner_info", 1.0, via=via, **tenant.owner, **own, **labels)
         for tenant in here[:1]:
+            at = labels["gpu"], labels["uuid"]
+            out.jobs[at] = tenant.name
+            if does.streak:
+                out.waiting.add(at)
+            if does.reason in PROCESS_STATES:
+                out.process_states[at] = PROCESS_STATES[does.reason]
             workless = tenant.workless(begin, restarted)
             if workless:
                 out.line("gpunode_job_workless_seconds", workless, **labels)
@@ -344,10 +473,31 @@ class Fleet:
                 out.gauge("gpunode_gpu_waited_for", 1.0, reason=does.reason, **labels)
             if tenant.job.ras:
                 self._ras(out, tenant, begin)
-            if tenant.job.engine and (tenant.local_rank == 0 or tenant.job.pod_has == "gpu"):
-                _answers(out, tenant, labels, begin, restarted)
+            if tenant.job.engine:
+                _answers(out, tenant, labels, begin, restarted, self._first(tenant))
             if tenant.job.client:
                 (_trains if kind == "training" else _serves)(out, tenant, labels, begin)
+
+    def _pods(self, node: str) -> Pods:
+        """What the kubelet of a node says of its pods."""
+        given = Counter(
+            (one.owner["owner_namespace"], one.owner["owner_pod"])
+            for gpu in range(self.scenario.gpus[node])
+            for one in self.tenants.get((node, gpu), ())
+        )
+        return cast(Pods, Allocations(given))
+
+    def _first(self, tenant: Tenant) -> str:
+        """The UUID of the first GPU of a tenant's engine."""
+        if tenant.job.pod_has == "gpu":
+            return gpu_labels(tenant.node, tenant.gpu)["uuid"]
+        gpus = (
+            gpu
+            for gpu in range(self.scenario.gpus[tenant.node])
+            for one in self.tenants.get((tenant.node, gpu), ())
+            if one.name == tenant.name
+        )
+        return gpu_labels(tenant.node, next(gpus))["uuid"]
 
     def _jobs(self) -> Iterable[ScenarioJob]:
         return self.scenario.jobs.values()
@@ -390,6 +540,28 @@ def played(does: Behaviour, moment: Moment) -> Behaviour:
     """A behaviour with what a recorded window shows."""
     power = does.power if moment.watts is None else moment.watts / BOARD_WATTS
     return replace(does, states=moment.states, short_gaps=moment.short_gaps, power=power)
+
+
+def _steps(
+    expositions: Sequence[Exposition], parts: Sequence[Part]
+) -> Iterator[tuple[Exposition, bool]]:
+    """What a node shows at each scrape, and whether it answers."""
+    for exposition, (_, runs) in zip(expositions, parts, strict=True):
+        for run in runs:
+            for _ in range(run.count):
+                yield exposition, run.answered
+
+
+def _courses(
+    key: Key, seen: Iterable[tuple[Part, Exposition, Mapping[Key, Course]]]
+) -> Iterator[tuple[Part, Course | None]]:
+    """How a series goes on; where no Prometheus looks, that it is gone is not written, either."""
+    for part, exposition, found in seen:
+        course = found.get(key)
+        if exposition.seen:
+            yield part, course
+        else:
+            yield part, course if isinstance(course, Unseen) else Unseen(course or Linear(0.0))
 
 
 def _fill(expositions: Iterable[dict[Key, Course]]) -> None:
@@ -460,8 +632,6 @@ def _hardware(out: Exposition, gpu: int, labels: Mapping[str, str], does: Behavi
 
 
 def _owned(out: Exposition, tenant: Tenant, labels: Mapping[str, str], begin: float) -> None:
-    via = "kubelet" if tenant.owner["owner_pod"] else "process"
-    out.gauge("gpunode_gpu_owner_info", 1.0, via=via, **tenant.owner, **labels)
     if not tenant.does(begin).process:
         return
     ranked = tenant.job.ranks
@@ -533,7 +703,12 @@ def _serves(out: Exposition, tenant: Tenant, labels: Mapping[str, str], begin: f
 
 
 def _answers(
-    out: Exposition, tenant: Tenant, labels: Mapping[str, str], begin: float, restarted: float
+    out: Exposition,
+    tenant: Tenant,
+    labels: Mapping[str, str],
+    begin: float,
+    restarted: float,
+    first: str,
 ) -> None:
     """What the engine of a server says, as series of its first GPU; or that it has yet to."""
     starting = tenant.starting_since(begin)
@@ -543,6 +718,9 @@ def _answers(
         return
     rate, own = tenant.does(begin).requests, {**labels, "engine": tenant.job.engine}
     own["model"] = tenant.name
+    out.gauge("gpunode_serving_engine_info", 1.0, first=first, role="", **own)
+    if labels["uuid"] != first:
+        return
     running, since = tenant.computed(begin)
     out.gauge("gpunode_serving_requests_in_flight", float(running), phase="running", **own)
     out.gauge("gpunode_serving_requests_in_flight", 0.0, phase="waiting", **own)

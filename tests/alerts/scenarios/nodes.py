@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from tests.alerts.scenarios.course import Exposition, Linear
+from tests.alerts.scenarios.course import Course, Exposition, Key, Linear
 from tests.alerts.scenarios.shorthand import UNSEEN, Options, seconds
 
 PROCESS = "gpunode_gpu_process_info"
@@ -85,6 +85,7 @@ def unreachable(on: On) -> None:
 def restarts(on: On) -> None:
     """Its exporter does not answer, and then starts anew."""
     unreachable(on)
+    on.out.daemon = on.out.daemon and not on.active
 
 
 def leaves(on: On) -> None:
@@ -128,6 +129,9 @@ def kubernetes(on: On) -> None:
     )
     key = "kube_node_spec_unschedulable", tuple(sorted(labels.items()))
     on.out.others.setdefault(key, Linear(0.0))
+    ready = {**labels, "condition": "Ready", "status": "true"}
+    key = "kube_node_status_condition", tuple(sorted(ready.items()))
+    on.out.others[key] = Linear(1.0)
 
 
 def is_cordoned(on: On) -> None:
@@ -267,9 +271,11 @@ def asks_for(on: On) -> None:
 
 
 def does_not_answer(on: On) -> None:
-    """The driver has no answer about it."""
+    """The driver has no answer about it; whose it is is known."""
     if on.active:
+        owners = _owners(on)
         on.out.drop("gpunode_gpu_", **on.labels)
+        on.out.series |= owners
         for source in ("gpu_activity", "gpu_health"):
             on.out.gauge("gpunode_source_up", 0.0, source=source, mountpoint="", **on.labels)
 
@@ -277,7 +283,18 @@ def does_not_answer(on: On) -> None:
 def is_missing(on: On) -> None:
     """The driver does not know it."""
     if on.active:
+        owners = _owners(on)
         on.out.drop("gpunode_", **on.labels)
+        on.out.series |= owners
+
+
+def _owners(on: On) -> dict[Key, Course]:
+    """Whose it is, which is known of a GPU that is lost."""
+    return {
+        key: course
+        for key, course in on.out.series.items()
+        if key[0] == "gpunode_gpu_owner_info" and on.labels.items() <= dict(key[1]).items()
+    }
 
 
 def has_no_driver(on: On) -> None:
@@ -364,13 +381,10 @@ def nvlink_recovers(on: On) -> None:
 def nvlink_domain(on: On) -> None:
     """It is in an NVLink domain of several nodes."""
     domain = {"cluster_uuid": "9c6f5af3-53bf-49b5-a436-b66766c413c3", "clique_id": "32766"}
-    (info,) = [
-        dict(labels)
-        for metric, labels in on.out.series
-        if metric == "gpunode_gpu_info" and on.labels.items() <= dict(labels).items()
-    ]
-    on.out.drop("gpunode_gpu_info", **on.labels)
-    on.out.gauge("gpunode_gpu_info", 1.0, **{**info, **domain})
+    for metric, labels in list(on.out.series):
+        if metric == "gpunode_gpu_info" and on.labels.items() <= dict(labels).items():
+            on.out.drop("gpunode_gpu_info", **on.labels)
+            on.out.gauge("gpunode_gpu_info", 1.0, **{**dict(labels), **domain})
 
 
 def job_memory(on: On) -> None:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from statistics import fmean
 
 from gpunode.gpu.ledger import short_gaps, split
 from tests.windows.programs import REHEARSED
@@ -54,6 +55,17 @@ class Moment:
     """How much of the time is ``starved`` in gaps that are short."""
 
     watts: float | None
+
+
+def mean(moments: Sequence[Moment]) -> Moment:
+    """What several windows show together."""
+    states = dict.fromkeys(state for one in moments for state in one.states)
+    watts = [one.watts for one in moments if one.watts is not None]
+    return Moment(
+        {state: fmean(one.states.get(state, 0.0) for one in moments) for state in states},
+        fmean(one.short_gaps for one in moments),
+        fmean(watts) if watts else None,
+    )
 
 
 Runs = Mapping[str, Mapping[str, tuple[Moment, ...]]]

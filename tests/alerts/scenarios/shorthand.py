@@ -208,6 +208,9 @@ class ScenarioJob(Strict):
     pod_has: Literal["node", "gpu"] = "node"
     """What one pod has: all of the job's GPUs on a node, or one."""
 
+    in_place: bool = False
+    """Whether its processes end and begin in a container that stays, as under a shell."""
+
     ranks: bool = True
     """Whether its processes have a rank and a world size."""
 
@@ -243,10 +246,13 @@ class Scenario(Strict):
     every: Annotated[Seconds, Field(lt=300)] = 60
     """The time between two scrapes and evaluations, within the five minutes of a look back."""
 
-    nodes: dict[str, Annotated[str, Field(pattern=r"^\d+x\d+$")]]
+    nodes: dict[str, Annotated[str, Field(pattern=r"^\d+x\d+$")]] = Field(default_factory=dict)
     jobs: dict[str, ScenarioJob] = Field(default_factory=dict)
     happens: tuple[Annotated[ScenarioEvent, BeforeValidator(event)], ...] = ()
     notified: tuple[Annotated[Wanted, BeforeValidator(wanted)], ...] = ()
+    series: dict[str, str] = Field(default_factory=dict)
+    """Series as they are, in promtool's notation, a value each ``every``; without ``cluster``."""
+
     known_failure: Annotated[str, Field(pattern=f"^$|^({'|'.join(FAILURES)}): .+")] = ""
     """``missed`` or ``too much``, and why, where the rules do not do what is wanted."""
 
