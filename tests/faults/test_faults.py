@@ -181,7 +181,7 @@ def test_a_link_a_disk_and_a_filesystem() -> None:
         ("", "disk", "not_live", "ticket"),
         ("", "filesystem", "readonly", "page"),
         ("", "filesystem", "unanswering", "page"),
-        ("1", "nvlink", "down", "page"),
+        ("1", "nvlink", "down", "ticket"),
     ]
 
 
@@ -289,7 +289,7 @@ def test_a_person_s_word_ends_a_link_that_stays_down_for_good() -> None:
     node = TestNode()
     node.play(60)
     node.set(nvlink.NVLINK_UP, 0.0, "1", "GPU-1", "0")
-    assert broken(node.play(30)) == [("1", "nvlink", "down", "page")]
+    assert broken(node.play(30)) == [("1", "nvlink", "down", "ticket")]
     node.set(repair.REPAIRED, node.clock.time())
     assert node.play(600) == {}
 

@@ -203,6 +203,7 @@ OF_PARTS: dict[tuple[Part, str], FaultMeaning] = {
         "NVLink {name} is down",
         AdvisedAction.LEAVE,
         "Check the fabric manager and the GPU's XIDs; drain the node and reset the GPUs.",
+        "ticket",
     ),
     ("nvlink", "recovers"): FaultMeaning(
         "NVLink {name} fails and recovers again and again",
