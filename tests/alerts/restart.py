@@ -72,7 +72,8 @@ class GpuNode:
     def shows(self, _: str) -> bytes:
         """What it exports."""
         fault = f"gpunode_fault_start_timestamp_seconds{{{FAULT}}} {self.broke}\n"
-        return f"gpunode_gpu_allocated{{{GPU}}} 1\n{fault if self.broke else ''}".encode()
+        clock = f"gpunode_clock_timestamp_seconds {time.time()}\n"
+        return f"{clock}{fault if self.broke else ''}".encode()
 
 
 def _wait(what: str, true: Callable[[], bool]) -> None:
