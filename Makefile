@@ -56,8 +56,8 @@ docs: $(INSTALLED)  ## rewrite what is generated
 	$(BIN)/python -m tests.docs.compatibility docs/compatibility.md
 	$(BIN)/python -m tests.docs.figures docs/figures
 
-alerts: $(INSTALLED)  ## rewrite the rules, what is generated in the runbooks, and docs/thresholds.md
-	$(BIN)/python -m alerts.generate
+alerts: $(INSTALLED)  ## rewrite what derives from the rules: docs/thresholds.md and the chart's schema
+	$(BIN)/python -m alerts.document
 	$(BIN)/python -m helm.generate
 
 xids: $(INSTALLED)  ## rewrite the table of XIDs: make xids CATALOGUE=Xid-Catalog.xlsx, downloaded from NVIDIA

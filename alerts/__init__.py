@@ -1,1 +1,1 @@
-"""The rules for Prometheus, generated from ``alerts.thresholds.table``."""
+"""What derives from the rules for Prometheus, which are YAML."""

@@ -118,13 +118,6 @@ def forecasts() -> Iterator[tuple[str, Report]]:
     yield "25-forecasts", forecasts.forecasts()
 
 
-def slow_nodes() -> Iterator[tuple[str, Report]]:
-    """Without a GPU: which slow nodes of simulated fleets are found, in ten minutes."""
-    from bench import slow_nodes
-
-    yield "26-slow-nodes", slow_nodes.slow_nodes()
-
-
 def updates() -> Iterator[tuple[str, Report]]:
     """Without a GPU: what the report says that changes of versions did, in a minute."""
     from bench import updates
@@ -183,7 +176,7 @@ GROUPS = {
     group.__name__.replace("_", "-"): group
     for group in (
         *(gpu, gpus, truth, hangs, nodes, anywhere, ledger, gain, soak, review, forecasts),
-        *(serving, slow_nodes, updates, image, release, helpers, steadiness, repository),
+        *(serving, updates, image, release, helpers, steadiness, repository),
     )
 }
 

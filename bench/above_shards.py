@@ -31,15 +31,16 @@ from urllib.request import urlopen
 
 import psutil
 
-from alerts.model import seconds as in_seconds
-from alerts.rule_files import handed_on
 from bench.fleet import query, scraped
 from bench.report import DOCS, Report, Result, machine
+from dashboards.queries import METRIC
+from dashboards.rules import FOLDER, alerts, records
 from tests.alerts.shards import OVER_ALL, PROMETHEUS, VICTORIA, example, options
 from tests.daemon import free_ports
 from tests.dashboards.fleet import NODES_OF_JOB, SCRAPE
-from tests.prometheus.incidents import Engine, prometheus_command, rules_folder
+from tests.prometheus.incidents import Engine, prometheus_command
 from tests.prometheus.programs import Command, ask, exporter, need, webhook
+from tests.prometheus.shipped import groups
 
 OF_SHARD = 40 * NODES_OF_JOB
 """Nodes of a small fleet: 40 jobs."""
@@ -70,6 +71,12 @@ STARTS_WITHIN = 600.0
 PAGES_WITHIN = 240.0
 HANDS_ON = 250
 """Series of a node of which all jobs tell all that they can, at most."""
+
+
+def handed_on() -> set[str]:
+    """What the rules ask of nodes: they are evaluated above the shards, which only scrape."""
+    asked = " ".join((*records().values(), *(alert.expression for alert in alerts())))
+    return {found[1] for found in METRIC.finditer(asked)} - records().keys()
 
 
 class HandedOn:
@@ -213,9 +220,7 @@ class Above:
             text,
             re.MULTILINE,
         )
-        return [
-            Group(name, in_seconds(name.rpartition("_")[2]), float(took)) for name, took in found
-        ]
+        return [Group(name, groups()[name], float(took)) for name, took in found]
 
     def rules_that_take_most(self) -> list[tuple[float, str]]:
         """The evaluation times of rules."""
@@ -247,7 +252,7 @@ class Above:
         managers = [{"static_configs": [{"targets": [f"127.0.0.1:{self.hook}"]}]}]
         config = {
             **self._scrapes(),
-            "rule_files": [str(path) for path in rules_folder().glob("cluster_*.yaml")],
+            "rule_files": [str(path) for path in FOLDER.glob("*.yaml")],
             "alerting": {"alertmanagers": managers},
             "runtime": {"gogc": example(PROMETHEUS, "Prometheus", OVER_ALL)["runtime"]["goGC"]},
         }
@@ -270,7 +275,7 @@ class Above:
             ],
             [
                 need("vmalert"),
-                f"-rule={rules_folder()}/cluster_*.yaml",
+                f"-rule={FOLDER}/*.yaml",
                 f"-datasource.url={store}",
                 f"-remoteRead.url={store}",
                 f"-remoteWrite.url={store}",
@@ -411,7 +416,7 @@ def report(engine: Engine, sizes: Sequence[int], lasts: float) -> Report:
         machine(),
         f"What shards hand on, told by a generator that multiplies {OF_SHARD} nodes of 8 GPUs "
         f"whose jobs tell all that they can, scraped every {SCRAPE} s by {programs}, which "
-        f"evaluates `cluster_*.yaml`: for {lasts:.0f} s with one job in {AT_REST} in trouble, and "
+        f"evaluates the rules: for {lasts:.0f} s with one job in {AT_REST} in trouble, and "
         "as long with every node in trouble. The generator and its shards run on the same machine.",
         [result for results, _ in found for result in results],
         [line for _, details in found for line in details],

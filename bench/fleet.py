@@ -13,7 +13,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,13 +21,11 @@ from urllib.parse import urlencode
 
 import psutil
 
-from alerts.model import FOR_DAYS, minutes
-from alerts.recording import OF_NODES
 from bench import backfill
 from bench.large_jobs import MOST_BYTES
 from bench.report import Report, Result, machine
 from dashboards import FOLDER as BOARDS
-from gpunode.gpu.ledger import STATES
+from dashboards.rules import FOLDER as RULES
 from tests.daemon import free_port
 from tests.dashboards.fleet import NODES_OF_JOB, SCRAPE, Fleet
 from tests.dashboards.past import DAYS, live_through
@@ -40,8 +38,8 @@ from tests.dashboards.queries import (
     answers,
     asked_for,
 )
-from tests.prometheus.incidents import prometheus, rules_folder
-from tests.prometheus.programs import ask, exporter, need
+from tests.prometheus.incidents import prometheus
+from tests.prometheus.programs import ask, exporter
 
 NODES = 1250
 NODES_OF_RACK = 32
@@ -79,7 +77,7 @@ def scraped(
         ]
         config = {
             "global": {"scrape_interval": f"{SCRAPE}s", "scrape_timeout": "20s"},
-            "rule_files": [str(path) for path in rules_folder().iterdir()],
+            "rule_files": [str(path) for path in RULES.glob("*.yaml")],
             "scrape_configs": [{"job_name": "gpunode", "static_configs": targets}],
         }
         (folder / "prometheus.yml").write_text(json.dumps(config))
@@ -273,49 +271,6 @@ def _wanted() -> list[str]:
     return [*sorted(of_fleet), *(f"{name}{{{nodes}}}" for name in sorted(of_few - of_fleet))]
 
 
-def days(gpus: int = 200) -> Result:
-    """How long the rule takes that looks back on 30 days, over so many GPUs with such a past."""
-    base = "gpu:gpunode_gpu_seconds"
-    (looking_back,) = (record.expression for record in OF_NODES if record.name == f"{base}:rate30d")
-    series = [
-        f'{base}:rate1h_hourly{{cluster="c",instance="node-{gpu // 8}",gpu="{gpu % 8}",'
-        f'uuid="GPU-{gpu}",state="{state}"}}'
-        for gpu in range(gpus)
-        for state in STATES
-    ]
-    now = int(time.time()) // 7200 * 7200
-    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
-        folder = Path(name)
-        for begin in range(now - 30 * 86400, now, 7200):  # promtool writes blocks of two hours
-            hours = (begin, begin + 3600)
-            lines = [f"{one} {at % 977 / 1e4} {at}" for one in series for at in hours]
-            text = "\n".join([f"# TYPE {base}:rate1h_hourly gauge", *lines, "# EOF", ""])
-            (folder / "hours").write_text(text)
-            backfill = [need("promtool"), "tsdb", "create-blocks-from", "openmetrics", "--quiet"]
-            command = [*backfill, str(folder / "hours"), str(folder / "tsdb")]
-            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        (folder / "prometheus.yml").write_text("{}")
-        port = free_port()
-        stack.enter_context(prometheus(folder, port, "--storage.tsdb.retention.time=60d"))
-        deadline = time.monotonic() + 300
-        while len(list((folder / "tsdb").glob("01*"))) > 20 and time.monotonic() < deadline:
-            time.sleep(1.0)  # until Prometheus has put the blocks together, as it would have
-        took = []
-        for _ in range(5):
-            start = time.monotonic()
-            found = query(port, f"count({looking_back})", now)
-            took.append(time.monotonic() - start)
-    assert found == len(series)
-    whole = statistics.median(took) * NODES * 8 / gpus
-    interval = minutes(FOR_DAYS) * 60
-    return Result(
-        f"rule over 30 days, scaled up from {gpus} GPUs with 30 days of data",
-        f"{whole:.0f} s every {interval} s",
-        "≤ 50 %",
-        whole <= interval / 2,
-    )
-
-
 def rules(seconds: float) -> Report:
     """What the rules cost where one job in ten is in trouble, and where all are."""
     report, in_trouble = run(seconds, 10), run(seconds, 1)
@@ -329,7 +284,6 @@ def rules(seconds: float) -> Report:
                 for one in in_trouble.results
                 if one.what != SERIES
             ),
-            days(),
         ],
         details=[*report.details, *(f"{everywhere}: {line}" for line in in_trouble.details)],
     )

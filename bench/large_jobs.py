@@ -18,11 +18,9 @@ from argparse import ArgumentParser
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from alerts.recording.ranks import VERDICTS
 from bench.report import Report, Result, machine
 from dashboards import FOLDER
 from dashboards.panels import NONE_OF, UNSEEN
-from gpunode.verdict.causes import CAUSES
 from gpunode.verdict.reasons import REASONS
 from tests.daemon import free_port
 from tests.dashboards.queries import CHOSEN, filled, wait_for
@@ -44,11 +42,9 @@ Kept = tuple[str, Mapping[str, str], float | None]
 def series(gpus: int, late: bool) -> Iterator[Kept]:
     """What is stored of the job; ``late`` while one rank is starved and the others wait."""
     job = {"workload": "slurm-1", "user": "kim"}
-    number = {name: float(at) for at, name in enumerate(VERDICTS)}
     for rank in range(gpus):
         bad = late and rank == BAD
         cause = "none" if not late else "data_loading_storage" if bad else "straggler"
-        alike = "wait" if cause == "straggler" else cause
         gpu = {
             "cluster": "c",
             "instance": f"node-{rank // 8:04}",
@@ -56,9 +52,6 @@ def series(gpus: int, late: bool) -> Iterator[Kept]:
             "uuid": f"GPU-{rank}",
         }
         held, ranked = {**gpu, **job}, {**gpu, **job, "rank": str(rank)}
-        told = {**ranked, "cause": cause, "alike": alike}
-        for name in CAUSES:
-            yield "gpunode_gpu_bottleneck", {**gpu, "cause": name}, float(name == cause)
         for reason in REASONS:
             is_it = bad and reason == "uninterruptible"
             yield "gpunode_gpu_waited_for", {**gpu, "reason": reason}, float(is_it)
@@ -68,6 +61,12 @@ def series(gpus: int, late: bool) -> Iterator[Kept]:
         yield "gpunode_training_step_baseline_seconds", gpu, 2.0
         yield "gpunode_training_mfu_ratio", gpu, 0.4
         yield "gpunode_training_loss", gpu, 2.5
+        yield "gpunode_training_loss_best", gpu, 2.4
+        yield "gpunode_training_tokens_total", gpu, None
+        yield "gpunode_torch_memory_reserved_bytes", gpu, 6e10
+        yield "gpunode_torch_alloc_retries_total", gpu, None
+        yield "gpunode_torch_ooms_total", gpu, None
+        yield "gpunode_torch_compiled_graphs_total", gpu, None
         yield "gpunode_training_kernel_seconds", {**gpu, "kernel": "gemm"}, 0.2
         yield "gpunode_nccl_channels", {**gpu, "communicator": "c", "transport": "P2P"}, 16.0
         yield "gpunode_nccl_setting_info", {**gpu, "name": "NCCL_IB_HCA", "value": "mlx5"}, 1.0
@@ -76,57 +75,32 @@ def series(gpus: int, late: bool) -> Iterator[Kept]:
         yield "gpunode_gpu_memory_used_bytes", gpu, 6e10
         yield "gpunode_gpu_memory_size_bytes", gpu, 8e10
         yield "gpunode_gpu_memory_reserved_bytes", gpu, 1e9
-        yield "gpu:gpunode_gpu_owner:workload", held, 1.0
-        yield "gpu:gpunode_job:member", held, 1.0
-        yield "gpu:gpunode_rank:verdict", told, number[cause]
+        yield "gpu:gpunode_owner:info", held, 1.0
+        yield "gpu:gpunode_rank:info", ranked, 1.0
+        yield "gpu:gpunode_rank:held_up", {**ranked, "cause": cause}, 600.0 * late
         for state in ("compute", "blocked", "starved"):
             ledger = {**gpu, "state": state}
             yield "gpu:gpunode_gpu_seconds:rate5m", ledger, 0.1 + 0.5 * (state == "blocked")
         for phase in ("step", "data"):
             yield "gpunode_training_seconds_total", {**gpu, "phase": phase}, None
-            yield "gpu:gpunode_training_seconds:rate5m", {**gpu, "phase": phase}, 0.5
         if bad:
-            yield "gpu:gpunode_rank:odd", told, number[cause]
-            yield "gpu:gpunode_rank:since", told, time.time() - 3600
-            yield "gpu:gpunode_rank:awaited", {**ranked, "reason": "uninterruptible"}, 2.0
+            yield "gpu:gpunode_rank:awaited", {**ranked, "reason": "uninterruptible"}, 1.0
     of_job = {"cluster": "c", **job}
-    yield "job:gpunode_job:gpus", of_job, float(gpus)
+    yield "job:gpunode_gpus:count", of_job, float(gpus)
     counts = {"straggler": gpus - 1, "data_loading_storage": 1} if late else {"none": gpus}
     for cause, count in counts.items():
         yield "job:gpunode_rank:count", {**of_job, "cause": cause}, float(count)
-        yield "job:gpunode_gpu_bottleneck:count", {**of_job, "cause": cause}, float(count)
-    most = {**of_job, "alike": "wait" if late else "none"}
-    yield "job:gpunode_rank:most", most, float(gpus - late)
     for phase in ("step", "data"):
         yield "job:gpunode_training_seconds:rate5m", {**of_job, "phase": phase}, gpus / 2
+    yield "job:gpunode_gpu_memory:max", of_job, 0.75
+    yield "job:gpunode_step:slowdown", of_job, 1.0 + late
+    yield "job:gpunode_memory_limit:ratio", of_job, 0.5
     for state in ("compute", "blocked", "starved"):
-        yield "job:gpunode_gpu_seconds:rate5m", {**of_job, "state": state}, gpus / 3
-    for name in OF_THE_JOB:
-        yield name, of_job, 0.5
-    began = int(time.time()) // 86400 * 86400
-    for name, figure in (
-        ("run:gpunode_run:began", began),
-        ("run:gpunode_run:seen", began + 3600),
-        ("run:gpunode_job:gpus", gpus),
-        ("run:gpunode_gpu_useful:ratio", 0.5),
-        ("run:gpunode_training_step:median", 2.0),
-        ("run:gpunode_training_mfu:ratio", 0.4),
-    ):
-        yield name, {**of_job, "began": str(began)}, float(figure)
-
-
-OF_THE_JOB = (
-    *("job:gpunode_training_step:median", "job:gpunode_training_step:slowdown"),
-    *("job:gpunode_training_step_median_seconds:middle", "job:gpunode_starved:ratio"),
-    *("job:gpunode_training_step_baseline_seconds:middle", "job:gpunode_training_mfu_ratio:middle"),
-    *("job:gpunode_training_mfu_ratio:min", "job:gpunode_training_loss:avg"),
-    *("job:gpunode_training_loss_best:min", "job:gpunode_job_busiest_thread_ratio:max"),
-    *("job:gpunode_job_loader_workers:min", "job:gpunode_checkpoints:ratio"),
-    *("job:gpunode_data_wait:max", "job:gpunode_gpu_memory_used:max"),
-    *("job:gpunode_torch_reserved:max", "job:gpunode_torch_recompiled:max"),
-    *("job:gpunode_communication:ratio", "job:gpunode_gpu_blocked:gap"),
-    *("job:gpunode_training_tokens:rate5m", "job:gpunode_torch_alloc_retries:max"),
-)
+        yield "job:gpunode_gpu_states:gpus", {**of_job, "state": state}, gpus / 3
+        yield "job:gpunode_gpu_seconds:rate5m", {**of_job, "state": state}, 1 / 3
+        yield "job:gpunode_gpu_seconds:rate1h_hourly", {**of_job, "state": state}, gpus / 3
+    yield "job:gpunode_training_step:median_hourly", of_job, 2.0
+    yield "job:gpunode_training_mfu:ratio_hourly", of_job, 0.4
 
 
 def stored(folder: Path, gpus: int) -> None:

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 from grafana_foundation_sdk.models.dashboard import Panel
 
-from alerts.model import IDENTITY
-from alerts.promql import GPU, JOB, NO_NAMESPACE, NODE, OWNER
-from alerts.settings import RUNBOOKS_URL
-from alerts.thresholds.table import THRESHOLDS
 from dashboards.layout import GROUPS, address
 from dashboards.panels import ABSENT, NOTHING_WRONG, rows_of
+from dashboards.promql import GPU, JOB, MEMBER, NO_NAMESPACE, NODE, OWNER
 from dashboards.queries import Query, Selection, chosen, joined, selected
+from dashboards.rules import alerts as every_alert
+from dashboards.runbooks import RUNBOOKS
 from gpunode.export import palette
 
 LABELS = (
-    *("severity", "alertname"),
-    *dict.fromkeys(label for labels in IDENTITY.values() for label in labels),
+    *("severity", "alertname", "cluster", "owner_namespace", "workload", "replica", "user"),
+    *("instance", "gpu", "uuid", "node", "part", "name"),
 )
 """What tells one alert from another, for those that read about it."""
 
@@ -30,16 +29,13 @@ OF_JOBS = f',workload!="",owner_namespace=~"{chosen("namespace")}"'
 BOTH = (OF_JOBS, OF_HARDWARE)
 """Alerts about hardware have no namespace, and are everybody's."""
 
-OF_EVENTS = 'workload="",instance=""'
-"""Alerts about a filesystem or a fault that holds several jobs up."""
-
 LATELY = "last_over_time({}[$__range])"
 
 ANY = "page|ticket"
 ITS = {"its_namespace": "owner_namespace", "its_job": "workload"}
 """By the names of fields: the labels of the job that an alert harms."""
 
-PLACE = ("instance", "gpu", "filesystem", "fault")
+PLACE = ("instance", "gpu", "node", "part", "name")
 
 MOST_ROWS = 100
 """More than there are kinds of tickets. Figures above the table say how many alerts there are."""
@@ -57,7 +53,7 @@ BOARDS = {"to_job": ("its_job", "gpunode-job"), "to_node": ("instance", "gpunode
 """The fields of a row with the dashboards to which it leads, each where the row has this label. The
 others lead to Health, which shows what is broken anywhere."""
 
-OF_SERVICES = "|".join(row.alert for row in THRESHOLDS if row.dashboard == "serving")
+OF_SERVICES = "|".join({one.name: one for one in every_alert() if one.name.startswith("Serving")})
 """Alerts about what inference engines tell: their jobs lead to the dashboard of services."""
 
 SELECTS = {
@@ -76,19 +72,18 @@ def firing(severity: str, having: str = "") -> str:
 
 def _harming() -> str:
     """The alerts with the GPUs that each harms, and with the largest job on its node or GPU."""
-    its_gpus = f"* on ({JOB}) group_left () job:gpunode_job:gpus"
+    its_gpus = f"* on ({JOB}) group_left () job:gpunode_gpus:count"
     gpu = firing(ANY, f'{OF_HARDWARE},gpu!=""')
     node = firing(ANY, f'{OF_HARDWARE},gpu="",instance!=""')
-    members = _owned(f"(gpu:gpunode_job:member and on ({GPU}) {gpu}) {its_gpus}")
+    members = _owned(f"({MEMBER} and on ({GPU}) {gpu}) {its_gpus}")
     on_node = _owned(
         f"topk by ({NODE}) (1, max by ({NODE}, {OWNER}) "
-        f"((gpu:gpunode_job:member_lately and on ({NODE}) {node}) {its_gpus}))"
+        f"(({MEMBER} and on ({NODE}) {node}) {its_gpus}))"
     )
     known = (
         _owned(f"{firing(ANY, OF_JOBS)} {its_gpus}"),
         f"{gpu} * on ({GPU}) group_left (its_namespace, its_job) {members}",
         f"{node} * on ({NODE}) group_left (its_namespace, its_job) {on_node}",
-        *(_of_event(subject) for subject in ("filesystem", "fault")),
         _owned(f"{NOT_KNOWN} * ({firing(ANY)})"),
     )
     return f" or on ({BY_LABELS}) ".join(known)
@@ -99,13 +94,6 @@ def _owned(expression: str) -> str:
     for field, label in ITS.items():
         expression = f'label_replace({expression}, "{field}", "$1", "{label}", "(.+)")'
     return expression
-
-
-def _of_event(subject: str) -> str:
-    """The alerts about what holds up several jobs, with all GPUs of these."""
-    found = firing(ANY, f'{OF_HARDWARE},{subject}!="",instance=""')
-    gpus = f"sum by (cluster, {subject}) (job:gpunode_event:gpus)"
-    return f"{found} * on (cluster, {subject}) group_left () {gpus}"
 
 
 def _rows() -> str:
@@ -140,20 +128,12 @@ def alerts_of_job(title: str, selection: Selection, among: Query) -> Panel:
     job = f'workload=~"{chosen(selection["workload"])}",owner_namespace=~"{chosen("namespace")}"'
     nodes = f'workload="",instance=~"{chosen(selection["instance"])}"'
 
-    def held_up(subject: str) -> str:
-        return selected(f'job:gpunode_event:gpus{{{subject}!=""}}', selection)
-
     def every(metric: str, state: str = "", over: str = "{}") -> str:
         def of(matchers: str) -> str:
             found = f'{metric}{{{state}severity=~"{ANY}",{OF_GPUNODE},{matchers}}}'
             return over.format(found)
 
-        events = " or ".join(
-            f"{of(OF_EVENTS)} and on (cluster, {subject}) "
-            f"count by (cluster, {subject}) ({held_up(subject)})"
-            for subject in ("filesystem", "fault")
-        )
-        return f"max by ({BY_LABELS}) ({of(job)} or {of(nodes)} or {events})"
+        return f"max by ({BY_LABELS}) ({of(job)} or {of(nodes)})"
 
     firing_now = 'alertstate="firing",'
     rows = (
@@ -167,7 +147,7 @@ def alerts_of_job(title: str, selection: Selection, among: Query) -> Panel:
     rows = _or_else(rows, "in_node", "All", "instance", "$1")
     return rows_of(
         title,
-        "What notified somebody of the job, of its nodes, or of what holds it up, in the time that "
+        "What notified somebody of the job or of its nodes, in the time that "
         f"is shown? Of more than {OF_JOB} alerts, the newest are listed.",
         {"Since": (Query(f"topk({OF_JOB}, {rows})"), "dateTimeFromNow")},
         names={"severity": "Level", "alertname": "Alert", "state": "Now", "place": "Place"},
@@ -177,7 +157,7 @@ def alerts_of_job(title: str, selection: Selection, among: Query) -> Panel:
         among=among,
         carried=("to_node", "in_node"),
         links={
-            "Alert": f'{RUNBOOKS_URL.value}/${{__data.fields["alertname"]}}.md',
+            "Alert": f'{RUNBOOKS}/${{__data.fields["alertname"]}}.md',
             "Place": address("to_node", cluster="cluster", node="in_node"),
         },
         values={"Level": palette.SEVERITIES},
@@ -223,7 +203,7 @@ def alerts(title: str, selection: Selection, among: Query) -> Panel:
         among=among,
         carried=(*BOARDS, *SELECTS),
         links={
-            "Alert": f'{RUNBOOKS_URL.value}/${{__data.fields["alertname"]}}.md',
+            "Alert": f'{RUNBOOKS}/${{__data.fields["alertname"]}}.md',
             "Job": address("to_job", cluster="cluster", namespace="of_namespace", job="in_job"),
             "Place": address("to_node", cluster="cluster", node="in_node"),
         },

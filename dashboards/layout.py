@@ -21,9 +21,10 @@ from grafana_foundation_sdk.models.dashboard import (
     VariableModel,
 )
 
-from alerts.thresholds.table import THRESHOLDS
 from dashboards.panels import DATASOURCE, LINKED, only_now
-from dashboards.queries import OWNERS, Selection, chosen, selected
+from dashboards.promql import MEMBER
+from dashboards.queries import Selection, chosen, selected
+from dashboards.rules import alerts
 from gpunode.export import palette
 
 TAG = "gpunode"
@@ -37,7 +38,7 @@ SCHEMA = 38
 """Of Grafana 10.0; later ones migrate it."""
 
 VERSION = 1
-GROUPS = "|".join(dict.fromkeys(row.group for row in THRESHOLDS))
+GROUPS = "|".join(dict.fromkeys(alert.labels["group"] for alert in alerts()))
 """The values of the label that only gpunode's alerts have."""
 
 
@@ -159,7 +160,7 @@ def firing(severity: str, selection: Selection) -> AnnotationQuery:
     began = f"ALERTS_FOR_STATE{{{of}{matchers}}}"
     if "instance" in selection:
         of_jobs = f'ALERTS_FOR_STATE{{{of},cluster=~"$cluster|",instance="",workload!=""}}'
-        here = selected(OWNERS, selection)
+        here = selected(MEMBER, selection)
         by = "cluster, owner_namespace, workload"
         began = f"({began} unless ({of_jobs} unless on ({by}) {here}))"
     return AnnotationQuery(
@@ -171,7 +172,7 @@ def firing(severity: str, selection: Selection) -> AnnotationQuery:
         expr=f'1000 * ({began} and ignoring (alertstate) ALERTS{{alertstate="firing"}})',
         step="60s",
         title_format="{{alertname}}",
-        text_format="{{owner_namespace}} {{workload}} {{instance}} {{filesystem}} {{fault}}",
+        text_format="{{owner_namespace}} {{workload}} {{instance}} {{part}} {{name}}",
         tag_keys="severity,group",
         use_value_for_time=True,
     )

@@ -43,8 +43,9 @@ from grafana_foundation_sdk.models.dashboard import (
     ValueMappingResult,
 )
 
-from alerts.promql import NO_NAMESPACE
-from dashboards.queries import Limit, Query
+from dashboards.promql import NO_NAMESPACE
+from dashboards.queries import Query
+from dashboards.rules import Limit
 from dashboards.runbooks import alerts_of, runbook
 from gpunode.driver.nvidia.xids import CODES
 from gpunode.export import palette

@@ -8,10 +8,10 @@ from functools import cache
 
 import promql_parser
 
-from alerts.recording import overview
-from alerts.rule_files import EXPRESSIONS, substituted
-from alerts.settings import RUNBOOKS_URL
-from alerts.thresholds.table import THRESHOLDS
+from dashboards.rules import alerts, records
+
+RUNBOOKS = alerts()[0].runbook.rpartition("/")[0]
+"""Where the runbooks are."""
 
 MOST = 3
 """A series that more alerts look at is about none of them, such as that of the owners of GPUs; and
@@ -24,56 +24,54 @@ CONDITIONS = {"/", "and", "unless", "==", "!=", ">", "<", ">=", "<="}
 """Operators of which the left side is what an expression shows. The right side is a condition, or
 that of which it is a share."""
 
-FOR_DASHBOARDS = {record.name for record in (*overview.OF_NODES, *overview.OF_CLUSTERS)}
-"""What is recorded for dashboards and no alert looks at stands for what it is made of."""
-
 NAMING = {
-    "gpu:gpunode_lemon:incident",
-    "gpunode_gpu_bottleneck",
-    "job:gpunode_gpu_bottleneck:count",
-    "job:gpunode_job:gpus",
+    "gpu:gpunode_owner:info",
+    "gpu:gpunode_rank:info",
+    "job:gpunode_gpus:count",
+    "namespace:gpunode_gpu:held",
+    "gpu:gpunode_gpu_seconds:rate5m",
+    "job:gpunode_gpu_seconds:rate5m",
+    "gpunode_gpu_seconds_total",
 }
-"""Series that say which jobs there are, by what GPUs are held up and what happened on them, as
-infos do: an alert looks at one name of many, or at all of them together."""
+"""Series that say which jobs and nodes there are, or where all time goes: they are about no alert
+of their own."""
 
 
 def alerts_of(*queries: str) -> list[str]:
-    """The alerts that look at what queries show, in the order of the table; at most ``MOST``.
-
-    Where a fault of a part has an alert of its own, the alert for many such parts is left out.
-    """
+    """The alerts that look at what queries show, in their order; at most ``MOST``, or none."""
     asked = looked_at()
     names = [name for query in queries for name in _shown(query)]
-    of = [
-        _shown(EXPRESSIONS[name]) if name in FOR_DASHBOARDS - asked.keys() else [name]
-        for name in names
-    ]
-    shown = [asked.get(name, set()) for each in of for name in each]
+    shown = [asked.get(name) or _looked_through(name) for name in names]
     found = set().union(*(alerts for alerts in shown if len(alerts) <= MOST))
-    ordered = [row for row in THRESHOLDS if row.alert in found]
-    of_one = [row for row in ordered if row.scope != "fault"] or ordered
-    return [row.alert for row in of_one] if len(of_one) <= MOST else []
+    ordered = [name for name in dict.fromkeys(one.name for one in alerts()) if name in found]
+    return ordered if len(ordered) <= MOST else []
+
+
+def _looked_through(name: str) -> set[str]:
+    """What is recorded for dashboards and no alert looks at stands for what it is made of."""
+    parts = _shown(records()[name]) if name in records() else []
+    return set().union(*(looked_at().get(part, set()) for part in parts))
 
 
 def runbook(alert: str) -> str:
     """The address of an alert's runbook."""
-    return f"{RUNBOOKS_URL.value}/{alert}.md"
+    return next(one.runbook for one in alerts() if one.name == alert)
 
 
 @cache
 def looked_at() -> dict[str, set[str]]:
     """The alerts that look at a series, by its name: directly or through what is recorded."""
     found: dict[str, set[str]] = {}
-    for row in THRESHOLDS:
-        asked = [row.record, *(tier.record for tier in row.tiers if tier.record)]
+    for alert in alerts():
+        asked = _shown(alert.expression)
         seen: set[str] = set()
         while asked:
             name = asked.pop()
             if name not in seen:
                 seen.add(name)
-                asked += _shown(EXPRESSIONS[name]) if name in EXPRESSIONS else ()
+                asked += _shown(records()[name]) if name in records() else ()
         for name in seen:
-            found.setdefault(name, set()).add(row.alert)
+            found.setdefault(name, set()).add(alert.name)
     return found
 
 
@@ -81,7 +79,7 @@ def _shown(query: str) -> list[str]:
     """The series of which an expression shows the values or the presence, without conditions."""
     for name, value in FILLED.items():
         query = query.replace(name, value)
-    return list(_series(promql_parser.parse(substituted(query))))
+    return list(_series(promql_parser.parse(query)))
 
 
 def _series(node: promql_parser.Expr) -> Iterator[str]:

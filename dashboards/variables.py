@@ -11,11 +11,12 @@ from grafana_foundation_sdk.models.dashboard import (
     VariableType,
 )
 
-from alerts.promql import NO_NAMESPACE
 from dashboards.panels import DATASOURCE
-from dashboards.queries import LOST, OWNERS, chosen
+from dashboards.promql import MEMBER, NO_NAMESPACE
+from dashboards.queries import LOST, chosen
 
 INFO = "gpunode_gpu_info"
+FAULTS = "gpu:gpunode_fault:seconds"
 
 IN_NAMESPACE = f'owner_namespace=~"{chosen("namespace")}"'
 OF_JOBS = f'cluster=~"$cluster",{IN_NAMESPACE},workload!=""'
@@ -27,23 +28,24 @@ QUERIES = {
     "cluster": ("cluster", f"label_values({INFO}, cluster)"),
     "namespace": (
         "namespace",
-        f'query_result(label_replace(count by (owner_namespace) ({OWNERS}{{cluster=~"$cluster"}}), '
+        f'query_result(label_replace(count by (owner_namespace) ({MEMBER}{{cluster=~"$cluster"}}), '
         f'"owner_namespace", "{NO_NAMESPACE}", "owner_namespace", ""))',
     ),
     "job": (
         "job",
         f"{RANKED}"
-        f"sum by (workload) (job:gpunode_gpu_seconds:rate5m{{{OF_JOBS},{LOST}}}) "
-        f"or 0 * count by (workload) ({OWNERS}{{{OF_JOBS}}}) or -1 * count by (workload) "
-        f"(last_over_time(run:gpunode_job:gpus{{{OF_JOBS}}}[$__range]))))",
+        f"sum by (workload) (job:gpunode_gpu_states:gpus{{{OF_JOBS},{LOST}}}) "
+        f"or 0 * count by (workload) ({MEMBER}{{{OF_JOBS}}}) or -1 * count by (workload) "
+        f"(last_over_time(job:gpunode_gpu_seconds:rate1h_hourly{{{OF_JOBS}}}[$__range]))))",
     ),
     "node": (
         "node",
         f"{RANKED}"
-        '1e6 * max by (instance) (node:gpunode_fault:level{cluster=~"$cluster"}) '
+        f'1e6 * count by (instance) ({FAULTS}{{cluster=~"$cluster",severity="page"}}) '
+        f'or 1e3 * count by (instance) ({FAULTS}{{cluster=~"$cluster"}}) '
         f'or sum by (instance) (node:gpunode_gpu_seconds:rate5m{{cluster=~"$cluster",{LOST}}}) '
         f'or 0 * count by (instance) ({INFO}{{cluster=~"$cluster"}}) '
-        'or 0 * max by (instance) (node:gpunode_exporter:up{cluster=~"$cluster"})))',
+        'or 0 * max by (instance) (node:gpunode_up:max{cluster=~"$cluster"})))',
     ),
     "gpu": ("GPU", f'label_values({INFO}{{cluster=~"$cluster",instance=~"$node"}}, gpu)'),
 }
@@ -59,7 +61,7 @@ https://grafana.com/docs/grafana/latest/dashboards/variables/add-template-variab
 OF_ONE_LABEL = r'/="(.*)"\}/'
 """The value in an answer of ``query_result()`` whose series have one label."""
 
-OF_JOB = f'label_values({OWNERS}{{cluster=~"$cluster",{IN_NAMESPACE},workload=~"$job"}}, '
+OF_JOB = f'label_values({MEMBER}{{cluster=~"$cluster",{IN_NAMESPACE},workload=~"$job"}}, '
 NODES_OF_JOB = f"{OF_JOB}instance)"
 USER_OF_JOB = f"{OF_JOB}user)"
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from grafana_foundation_sdk.models.dashboard import Panel
 
-from alerts.promql import GPU
+from dashboards.causes import HELD_UP
 from dashboards.layout import OF_A_JOB, TO_JOB, Board, row, section
 from dashboards.panels import (
     KUBERNETES,
@@ -24,7 +24,8 @@ from dashboards.panels import (
     lines,
     rows_of,
 )
-from dashboards.queries import LOST, NAMESPACES, NO_NAMESPACE, USEFUL, Query, selected
+from dashboards.promql import NODE
+from dashboards.queries import LOST, NAMESPACES, NO_NAMESPACE, USEFUL, Query, chosen, selected
 from dashboards.variables import budget, currency, datasource, of_many, price
 from gpunode.export import palette
 
@@ -32,10 +33,20 @@ HOURS = "rate1h_hourly"
 USED = 'state!~"free|idle|unknown"'
 HELD = 'state!="free"'
 IDLE = 'state="idle"'
-FREE = f'state="free",{NO_NAMESPACE}'
+ALL_FREE = 'state="free"'
+FREE = f"{ALL_FREE},{NO_NAMESPACE}"
 OWNED = "cluster, owner_namespace, workload, user"
-VERDICTS = "namespace:gpunode_gpu_bottleneck:gpus_hourly"
-PENDING = "sum (avg_over_time(namespace:gpunode_gpu:pending[1d]))"
+DRAWN = "cluster:gpunode_gpu_power:by_state"
+VERDICTS = "namespace:gpunode_held_up:gpus_hourly"
+ASKED_FOR = (
+    "max by (cluster, namespace, pod, container) "
+    '(kube_pod_container_resource_requests{cluster=~"$cluster",resource="nvidia_com_gpu",'
+    f'namespace=~"{chosen("namespace")}"}} and on (cluster, namespace, pod) '
+    'kube_pod_status_phase{phase="Pending"} == 1)'
+)
+PENDING = f"sum_over_time((sum ({ASKED_FOR}))[1d:1h]) / 24"
+"""GPUs for which pods wait."""
+
 HOURS_SEEN = f"max (count_over_time(cluster:gpunode_gpu_seconds:{HOURS}[$__range]))"
 ASKED = "held or asked for"
 KEEPS = f"{RULES}; a Prometheus that keeps the range"
@@ -49,11 +60,11 @@ SEEN = _asked("sum (cluster:gpunode_gpu_seconds:rate5m)")
 """What there must be for a panel to say that nothing is wrong."""
 
 
-def _hours(level: str, states: str, by: str = "", over: str = "$__range") -> str:
+def _hours(level: str, states: str, by: str = "", over: str = "$__range", before: str = "") -> str:
     """GPU hours in a range."""
     series = f"{level}:gpunode_gpu_seconds:{HOURS}" + (f"{{{states}}}" if states else "")
     grouped = f" by ({by})" if by else ""
-    return f"sum{grouped} (sum_over_time({series}[{over}]))"
+    return f"sum{grouped} (sum_over_time({series}[{over}]{before}))"
 
 
 def _held_a_day(states: str) -> str:
@@ -61,19 +72,15 @@ def _held_a_day(states: str) -> str:
     return f"{_hours('namespace', states, '', '1d')} / 24"
 
 
-def _of_held(states: str, over: str = "$__range") -> str:
+def _of_held(states: str, over: str = "$__range", before: str = "") -> str:
     """The share of the GPU hours that jobs held in a range."""
-    whole = _hours("namespace", HELD, over=over)
-    return f"{_hours('namespace', states, over=over)} / ({whole} > 0)"
+    whole = _hours("namespace", HELD, over=over, before=before)
+    return f"{_hours('namespace', states, over=over, before=before)} / ({whole} > 0)"
 
 
-def _useful_share(before: str = "") -> str:
-    """Of 30 days. A store that thins samples out may keep one an hour."""
-    useful, held = (
-        f"sum (last_over_time(namespace:gpunode_gpu_seconds:rate30d{{{states}}}[1h]{before}))"
-        for states in (USEFUL, HELD)
-    )
-    return f"{useful} / ({held} > 0)"
+OF_NODES = f"node:gpunode_gpu_seconds:{HOURS}"
+WHOLE_FREE = "sum (sum_over_time(cluster:gpunode_gpu_free:whole_hourly[1d])) / 24"
+"""Free GPUs on nodes of which all are free. Mean of a day."""
 
 
 def _every(period: str, panel: Panel) -> Panel:
@@ -128,8 +135,8 @@ CAPACITY = Board(
                     "of recorded series.",
                     [
                         _asked(_of_held(USEFUL), "shown"),
-                        _asked(_useful_share(), "30 days"),
-                        _asked(_useful_share(" offset 30d"), "before"),
+                        _asked(_of_held(USEFUL, "30d"), "30 days"),
+                        _asked(_of_held(USEFUL, "30d", " offset 30d"), "before"),
                     ],
                     SHARE,
                     needs=KEEPS,
@@ -187,7 +194,7 @@ CAPACITY = Board(
                     names={"cause": "Cause"},
                     sort_by="GPU hours",
                     needs=KEEPS,
-                    values={"Cause": palette.CAUSES},
+                    values={"Cause": HELD_UP},
                 ),
                 widths=(11, 6, 7),
             ),
@@ -277,7 +284,7 @@ CAPACITY = Board(
                         [
                             _asked(
                                 "sum by (kind) "
-                                "(sum_over_time(namespace:gpunode_job_kind:gpus_hourly[1d])) / 24",
+                                "(sum_over_time(job:gpunode_job_kind:gpus_hourly[1d])) / 24",
                                 "{{kind}}",
                             )
                         ],
@@ -318,13 +325,12 @@ CAPACITY = Board(
                         f"Free GPUs, {WHOLE_FLEET}",
                         "Would a job that takes whole nodes find room? Means of a day.",
                         [
+                            _asked(WHOLE_FREE, "on whole nodes"),
                             _asked(
-                                f"sum (avg_over_time(cluster:gpunode_gpu_free:{kind}[1d]))", name
-                            )
-                            for kind, name in (
-                                ("whole", "on whole nodes"),
-                                ("scattered", "beside jobs"),
-                            )
+                                f"{_hours('cluster', ALL_FREE, '', '1d')} / 24 - "
+                                f"({WHOLE_FREE} or on () vector(0))",
+                                "beside jobs",
+                            ),
                         ],
                         "none",
                         needs=KEEPS,
@@ -395,7 +401,7 @@ CAPACITY = Board(
                         "How much energy does an hour of arithmetic and memory traffic take?",
                         [
                             _asked(
-                                "sum (avg_over_time(cluster:gpunode_gpu_power:watts[1d])) * 24 / "
+                                f"sum (avg_over_time({DRAWN}[1d])) * 24 / "
                                 f"({_hours('cluster', USEFUL, '', '1d')} > 0)",
                                 "all clusters",
                             )
@@ -422,12 +428,13 @@ CAPACITY = Board(
                     ),
                 ),
                 bars(
-                    f"GPUs by useful share, {WHOLE_FLEET}",
-                    "Do all GPUs work a little, or few all the time? The useful share of 30 days.",
+                    f"Nodes by useful share, {WHOLE_FLEET}",
+                    "Do all nodes work a little, or few all the time? The useful share of 30 days.",
                     [
                         _asked(
-                            'sort_desc(count_values("useful", round(sum by '
-                            f"({GPU}) (gpu:gpunode_gpu_seconds:rate30d{{{USEFUL}}}), 0.1)))",
+                            'sort_desc(count_values("useful", round('
+                            f"sum by ({NODE}) (sum_over_time({OF_NODES}{{{USEFUL}}}[30d])) / "
+                            f"sum by ({NODE}) (sum_over_time({OF_NODES}[30d])), 0.1)))",
                             "{{useful}}",
                         )
                     ],

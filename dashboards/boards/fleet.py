@@ -7,13 +7,10 @@ in its title that it is about the whole fleet.
 
 from __future__ import annotations
 
-from alerts.promql import JOB
-from alerts.recording.places import BY_PLACE
-from dashboards import firing
+from dashboards import causes, firing
 from dashboards.layout import OF_A_JOB, TO_JOB, Board, link_to, row, section
 from dashboards.panels import (
     GPM,
-    KUBERNETES,
     NOTHING_WRONG,
     RULES,
     SHARE,
@@ -24,6 +21,7 @@ from dashboards.panels import (
     lines,
     rows_of,
 )
+from dashboards.promql import GPU, JOB, MEMBER, NODE, active
 from dashboards.queries import LOST, NAMESPACES, NO_NAMESPACE, USEFUL, Query, joined, selected
 from dashboards.variables import datasource, of_many
 from gpunode.export import palette
@@ -34,24 +32,25 @@ from gpunode.verdict.judge import BOUNDS
 LEDGER = "namespace:gpunode_gpu_seconds:rate5m"
 HOURLY = "namespace:gpunode_gpu_seconds:rate1h_hourly"
 OF_CLUSTERS = "cluster:gpunode_gpu_seconds:rate5m"
-VERDICTS = "namespace:gpunode_gpu_bottleneck:count"
+VERDICTS = "namespace:gpunode_held_up:count"
 HELD = 'state!="free"'
 BOUNDING = sorted(cause.name for cause, _ in BOUNDS)
-HELD_UP = f'cause!~"{"|".join((NONE.name, NO_REQUESTS.name, *BOUNDING))}"'
+HELD_UP = f'cause!~"{"|".join((NO_REQUESTS.name, *BOUNDING))}"'
 """Causes for which a GPU waits, rather than those that limit what it does."""
 
 OWNED = "cluster, owner_namespace, workload, user"
 WHOSE = ("owner_namespace", "user", "cluster")
-LOSING = "job:gpunode_gpu_lost:rate5m > 0.05"
-WORST = f"topk(20, job:gpunode_gpu_lost:hours_since and {LOSING})"
-"""The jobs that have lost most since they began to lose as much as now."""
+EACH = f"gpu:gpunode_held_up:seconds{{{HELD_UP}}}"
+LOST_NOW = f"sum by ({OWNED}) (job:gpunode_gpu_states:gpus{{{LOST}}}) > 0.05"
+WORST = f"topk(20, {LOST_NOW})"
+"""The jobs that lose most GPUs now."""
 
 
 def _asked(expression: str, legend: str = "") -> Query:
     return Query(selected(expression, NAMESPACES), legend)
 
 
-SEEN = _asked("sum (cluster:gpunode_gpu:count)", "No GPU is seen")
+SEEN = _asked("sum (cluster:gpunode_gpu_seconds:rate5m)", "No GPU is seen")
 """What there must be for a panel to say that nothing is wrong."""
 
 
@@ -76,18 +75,32 @@ HELD_BEFORE = f"(sum by (cause) (max_over_time({VERDICTS}{{{HELD_UP}}}[$__range]
 """The causes of the time that is shown. Of one that holds up nothing any more, a legend would tell
 the last figure beside those of now."""
 
-OF_CAUSES = "namespace:gpunode_gpu_bottleneck:hours_since"
-COSTLIEST = f"topk by (cause) (1, {OF_CAUSES}{{{HELD_UP}}})"
-"""Of each cause, the step up in the namespace that has lost most since."""
+BY_PLACE = "cluster, kind, place"
 
-AT_PLACES = f"place:gpunode_gpu_bottleneck:count{{{HELD_UP}}}"
+
+def _at_places(nodes: str) -> str:
+    """A figure of nodes, added up by rack, leaf switch and NVLink domain."""
+    return f"sum by ({BY_PLACE}) (node:gpunode_place:info * on ({NODE}) group_left () ({nodes}))"
+
+
+HELD_UP_THERE = _at_places(f"count by ({NODE}) ({EACH})")
 PLACES = (
-    f"topk(50, sum by ({BY_PLACE}) ({AT_PLACES}) or on ({BY_PLACE}) 0 * place:gpunode_node:count)"
+    f"topk(50, {HELD_UP_THERE} "
+    f"or on ({BY_PLACE}) 0 * count by ({BY_PLACE}) (node:gpunode_place:info))"
 )
 """The racks, leaf switches and NVLink domains with most GPUs held up."""
 
-BUSIEST = f"topk(30, sum by ({OWNED}) (job:gpunode_gpu_seconds:rate5m))"
+BUSIEST = f"topk(30, sum by ({OWNED}) (job:gpunode_gpus:count))"
 """The jobs that hold most GPUs."""
+
+OF_NODES = ("driver", "kernel", "os", "rdma", "lustre")
+RUNS = " or ".join(
+    f'label_replace(label_replace(count by (cluster, {one}) (gpunode_node_info{{{one}!=""}}), '
+    f'"version", "$1", "{one}", "(.+)"), "what", "{one}", "", "")'
+    for one in OF_NODES
+)
+VERSIONS = f"sum by (cluster, what, version) ({RUNS})"
+DIFFERENT = f"{VERSIONS} and on (cluster, what) count by (cluster, what) ({VERSIONS}) > 1"
 
 FIRST_SCREEN = (
     row(
@@ -95,7 +108,7 @@ FIRST_SCREEN = (
         figure(
             f"GPUs, {WHOLE_FLEET}",
             "How many GPUs are there, whoever holds them?",
-            [_asked("sum (cluster:gpunode_gpu:count)")],
+            [_asked(f"count (sum by ({GPU}) (gpu:gpunode_gpu_seconds:rate5m))")],
             "none",
             needs=RULES,
             decimals=0,
@@ -170,26 +183,17 @@ FIRST_SCREEN = (
             ],
             "none",
             needs=RULES,
-            colours=palette.CAUSES,
+            colours=causes.HELD_UP,
         ),
         rows_of(
             "What holds GPUs up",
-            "How many GPUs does each cause hold up, since when as many, and how many GPU hours has "
-            "it taken since? Of several namespaces, Since is that of the one that lost most.",
+            "How many GPUs does each cause hold up? For how many GPU hours has it, and since when "
+            "the first, of those of jobs?",
             {
                 "GPUs": (_asked(f"{BY_CAUSE} > 0"), "none"),
-                "GPU hours": (
-                    _asked(
-                        f"sum by (cause) ({OF_CAUSES}{{{HELD_UP}}}) and on (cause) {BY_CAUSE} > 0"
-                    ),
-                    "none",
-                ),
+                "GPU hours": (_asked(f"sum by (cause) ({EACH}) / 3600"), "none"),
                 "Since": (
-                    _asked(
-                        "1000 * max by (cause) (namespace:gpunode_gpu_bottleneck:since "
-                        f"and on (cluster, owner_namespace, cause) {COSTLIEST}) "
-                        f"and on (cause) {BY_CAUSE} > 0"
-                    ),
+                    _asked(f"1000 * (time() - max by (cause) ({EACH}))"),
                     "dateTimeFromNow",
                 ),
             },
@@ -198,15 +202,22 @@ FIRST_SCREEN = (
             decimals={"GPU hours": 1},
             nothing=NOTHING_WRONG,
             among=SEEN,
-            values={"Cause": palette.CAUSES},
+            values={"Cause": causes.HELD_UP},
         ),
         rows_of(
             f"Nodes in trouble, {WHOLE_FLEET}",
-            "Which nodes have a fault of their own? 2 is worth waking somebody, 1 a ticket. "
-            "The node leads to its dashboard.",
-            {"Level": (_asked("topk(50, node:gpunode_fault:level)"), "none")},
-            names={"cluster": "Cluster", "instance": "Node", "fault": "Fault"},
-            sort_by="Level",
+            "Which nodes have a broken part, and since when? The node leads to its dashboard.",
+            {
+                "Since": (
+                    _asked(
+                        f"1000 * (time() - topk(50, max by ({NODE}, part, severity) "
+                        '(gpu:gpunode_fault:seconds{severity=~"page|ticket"})))'
+                    ),
+                    "dateTimeFromNow",
+                )
+            },
+            names={"cluster": "Cluster", "instance": "Node", "part": "Part"},
+            sort_by="Since",
             nothing=NOTHING_WRONG,
             among=SEEN,
             links={"Node": link_to("gpunode-node", cluster="cluster", node="instance")},
@@ -217,28 +228,31 @@ FIRST_SCREEN = (
         10,
         rows_of(
             "Jobs that lose most",
-            "How many GPUs does each job lose now, and how many GPU hours since it began to lose "
-            "as many? The cause is that of most of its GPUs. The job leads to its dashboard.",
+            "How many GPUs does each job lose now? For how many GPU hours have they been held up, "
+            "and since when the first? The cause is that of most. The job leads to its dashboard.",
             {
-                "Lost": (_of_worst("job:gpunode_gpu_lost:rate5m"), "none"),
-                "Hours": (_of_worst(WORST), "none"),
-                "Since": (_of_worst("1000 * job:gpunode_gpu_lost:since"), "dateTimeFromNow"),
+                "Lost": (_of_worst(WORST), "none"),
+                "Hours": (_of_worst(f"sum by ({OWNED}) ({EACH}) / 3600"), "none"),
+                "Since": (
+                    _of_worst(f"1000 * (time() - max by ({OWNED}) ({EACH}))"),
+                    "dateTimeFromNow",
+                ),
                 "": (
                     _of_worst(
                         f"topk by ({OWNED}) (1, sum by ({OWNED}, cause) "
-                        '(job:gpunode_gpu_bottleneck:count{cause!="none"}))'
+                        '(job:gpunode_rank:count{cause!="none"}))'
                     ),
                     "none",
                 ),
             },
             names={"workload": "Job", "whose": "Whose", "cause": "Cause"},
             carried=("cluster", "owner_namespace", "user"),
-            sort_by="Hours",
+            sort_by="Lost",
             nothing=NOTHING_WRONG,
             among=SEEN,
             links={"Job": TO_JOB},
             decimals={"Lost": 1, "Hours": 1},
-            values={"Cause": palette.CAUSES},
+            values={"Cause": causes.HELD_UP},
         ),
         firing.alerts("Firing alerts", NAMESPACES, SEEN),
         widths=(12, 12),
@@ -291,7 +305,7 @@ FLEET = Board(
                     [
                         _asked(
                             "sort_desc(label_replace(topk(15, sum by (owner_namespace) "
-                            f"(namespace:gpunode_gpu_seconds:rate1d{{{LOST}}})), "
+                            f"(avg_over_time({LEDGER}{{{LOST}}}[1d]))), "
                             '"owner_namespace", "no namespace", "owner_namespace", ""))',
                             "{{owner_namespace}}",
                         )
@@ -309,7 +323,11 @@ FLEET = Board(
                 lines(
                     f"Power, {WHOLE_FLEET}",
                     "How much do all GPUs draw?",
-                    [_asked("sum by (cluster) (cluster:gpunode_gpu_power:watts)", "{{cluster}}")],
+                    [
+                        _asked(
+                            "sum by (cluster) (cluster:gpunode_gpu_power:by_state)", "{{cluster}}"
+                        )
+                    ],
                     "watt",
                     needs=RULES,
                 ),
@@ -318,13 +336,14 @@ FLEET = Board(
                 7,
                 lines(
                     f"Nodes, {WHOLE_FLEET}",
-                    "How many nodes are scraped, and how many of them are cordoned?",
+                    "How many nodes are scraped, how many answer, and how many are out of service?",
                     [
-                        _asked("sum (cluster:gpunode_node:count)", "scraped"),
-                        _asked("count (node:gpunode_drained:max)", "cordoned"),
+                        _asked("count (node:gpunode_up:max)", "scraped"),
+                        _asked("count (node:gpunode_up:max == 1)", "answer"),
+                        _asked("count (node:gpunode_drained:max)", "out of service"),
                     ],
                     "none",
-                    needs=f"{KUBERNETES} for the cordoned ones",
+                    needs=RULES,
                 ),
                 lines(
                     "Jobs that stand still",
@@ -346,35 +365,27 @@ FLEET = Board(
                 9,
                 rows_of(
                     f"Racks and fabric, {WHOLE_FLEET}",
-                    "Do the GPUs that are held up share a rack, a leaf switch or a domain of "
-                    "NVLink? The cause is that of most of them.",
+                    "Do the GPUs that are held up, or nodes in trouble, share a rack, a switch "
+                    "or a domain of NVLink?",
                     {
                         "Nodes": (
-                            _asked(f"place:gpunode_node:count and on ({BY_PLACE}) {PLACES}"),
+                            _asked(f"count by ({BY_PLACE}) (node:gpunode_place:info)"),
                             "none",
                         ),
                         "In trouble": (
-                            _asked(f"place:gpunode_fault:nodes and on ({BY_PLACE}) {PLACES}"),
-                            "none",
-                        ),
-                        "Held up": (_asked(PLACES), "none"),
-                        "": (
                             _asked(
-                                f"topk by ({BY_PLACE}) (1, {AT_PLACES}) "
-                                f"and on ({BY_PLACE}) {PLACES}"
+                                _at_places(
+                                    f"count by ({NODE}) "
+                                    '(gpu:gpunode_fault:seconds{severity=~"page|ticket"}) > bool 0'
+                                )
                             ),
                             "none",
                         ),
+                        "Held up": (_asked(PLACES), "none"),
                     },
-                    names={
-                        "cluster": "Cluster",
-                        "kind": "Kind",
-                        "place": "Place",
-                        "cause": "Cause",
-                    },
+                    names={"cluster": "Cluster", "kind": "Kind", "place": "Place"},
                     sort_by="Held up",
                     needs="labels of the nodes (docs/dashboards.md), or domains of NVLink",
-                    values={"Cause": palette.CAUSES},
                 ),
                 rows_of(
                     "How near to their roofs jobs are",
@@ -385,7 +396,8 @@ FLEET = Board(
                         **{
                             title: (
                                 _asked(
-                                    f'job:gpunode_gpu_active:ratio{{unit="{unit}"}} '
+                                    f"avg by ({OWNED}) ({active(unit)} * on ({GPU}) "
+                                    f"group_left (owner_namespace, workload, user) {MEMBER}) "
                                     f"and on ({OWNED}) {BUSIEST}"
                                 ),
                                 SHARE,
@@ -411,61 +423,13 @@ FLEET = Board(
                 9,
                 rows_of(
                     f"Versions side by side, {WHOLE_FLEET}",
-                    "Of what does a cluster run several versions, and on how many nodes each? "
-                    "Firmware is compared on the same hardware.",
-                    {
-                        "Nodes": (
-                            _asked(
-                                "topk(50, cluster:gpunode_version:nodes and on (cluster, what) "
-                                "count by (cluster, what) (cluster:gpunode_version:nodes) > 1)"
-                            ),
-                            "none",
-                        )
-                    },
+                    "Of what does a cluster run several versions, and on how many nodes each?",
+                    {"Nodes": (_asked(f"topk(50, {DIFFERENT})"), "none")},
                     names={"cluster": "Cluster", "what": "Of", "version": "Version"},
                     sort_by="Nodes",
                     nothing=NOTHING_WRONG,
                     among=SEEN,
                 ),
-                rows_of(
-                    f"Nodes that differ, {WHOLE_FLEET}",
-                    "Which nodes have a version that most of the others do not have? "
-                    "The node leads to its dashboard.",
-                    {"": (_asked("topk(50, node:gpunode_version:differs)"), "none")},
-                    names={
-                        "cluster": "Cluster",
-                        "instance": "Node",
-                        "what": "Of",
-                        "version": "Version",
-                    },
-                    sort_by="Of",
-                    nothing=NOTHING_WRONG,
-                    among=SEEN,
-                    links={"Node": link_to("gpunode-node", cluster="cluster", node="instance")},
-                ),
-                rows_of(
-                    "Jobs that changed and slowed",
-                    "Which versions does a job have that it did not have at its best pace of the "
-                    "last week, and how many times as long does a step take?",
-                    {
-                        "Times as long": (
-                            _asked("topk(50, job:gpunode_version:changed)"),
-                            "none",
-                        )
-                    },
-                    names={
-                        "owner_namespace": "Namespace",
-                        "workload": "Job",
-                        "what": "Of",
-                        "version": "Version",
-                    },
-                    sort_by="Times as long",
-                    nothing=NOTHING_WRONG,
-                    among=SEEN,
-                    links={"Job": TO_JOB},
-                    decimals={"Times as long": 2},
-                ),
-                widths=(7, 8, 9),
             ),
         ),
     ),

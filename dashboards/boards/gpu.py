@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from alerts.promql import GPU, of_gpus
+from dashboards.causes import HELD_UP
 from dashboards.layout import Board, link_to, row, section
+from dashboards.lines import LINES, SLOWED_DOWN
 from dashboards.panels import (
     CLIENT,
     GPM,
@@ -19,19 +20,19 @@ from dashboards.panels import (
     rows_of,
     timeline,
 )
-from dashboards.queries import GPUS as SELECTED
-from dashboards.queries import (
-    Query,
+from dashboards.promql import (
+    GPU,
+    MEMBER,
     active,
     bounded,
     in_hour,
-    limit,
-    numbered,
+    of_gpus,
     of_time,
     rate,
-    selected,
-    signal,
 )
+from dashboards.queries import GPUS as SELECTED
+from dashboards.queries import Query, numbered, selected
+from dashboards.rules import Limit, limit
 from dashboards.variables import datasource, of_few
 from gpunode.export import palette
 
@@ -45,6 +46,12 @@ PEAK = of_gpus('gpunode_gpu_peak_flops_per_second{precision="half"}')
 def _asked(expression: str, legend: str = ONE) -> Query:
     return Query(selected(expression, SELECTED), legend)
 
+
+HOLDS = (
+    numbered("gpunode_gpu_held_up_seconds", "cause", HELD_UP)
+    + f" or 0 * max by ({GPU}) (gpunode_gpu_info)"
+)
+"""What holds each GPU up, as a number; 0 is nothing."""
 
 SEEN = _asked("count (gpunode_gpu_info)", "No such GPU")
 """What there must be for a panel to say that nothing is wrong."""
@@ -90,9 +97,9 @@ NOW = (
         figure(
             "Memory in use",
             "How much of its memory is in use?",
-            [_asked(signal("gpu_memory_used"))],
+            [_asked(LINES["gpu_memory_used"].signal)],
             SHARE,
-            limit=limit("gpu_memory_used"),
+            limit=LINES["gpu_memory_used"].limit,
         ),
         figure(
             "FLOP/s",
@@ -107,8 +114,8 @@ NOW = (
         timeline(
             "What holds the GPU up",
             "Which resource is the bottleneck, and since when?",
-            [_asked(numbered("gpunode_gpu_bottleneck", "cause", palette.CAUSES))],
-            names=palette.CAUSES,
+            [_asked(HOLDS)],
+            names=HELD_UP,
         ),
         rows_of(
             "Identity",
@@ -178,10 +185,10 @@ GPU_BOARD = Board(
                 lines(
                     "SM efficiency",
                     "Which share of the SMs is active while kernels run?",
-                    [_asked(signal("sm_efficiency"))],
+                    [_asked(LINES["sm_efficiency"].signal)],
                     SHARE,
                     needs=GPM,
-                    limit=limit("sm_efficiency"),
+                    limit=LINES["sm_efficiency"].limit,
                     highest=1,
                 ),
                 lines(
@@ -204,10 +211,10 @@ GPU_BOARD = Board(
                 lines(
                     "Model FLOPs utilisation",
                     "Which share of the peak does the model use?",
-                    [_asked(signal("mfu"))],
+                    [_asked(LINES["mfu"].signal)],
                     SHARE,
                     needs=f"{CLIENT}, with FLOPs per token",
-                    limit=limit("mfu"),
+                    limit=LINES["mfu"].limit,
                 ),
                 lines(
                     "Time of a step",
@@ -222,10 +229,15 @@ GPU_BOARD = Board(
                 lines(
                     "Had work",
                     "In which share of the last hour had it work, without gaps?",
-                    [_asked(signal("gpu_busy"))],
+                    [
+                        _asked(
+                            f"1 - sum by ({GPU}) (avg_over_time("
+                            'gpu:gpunode_gpu_seconds:rate5m{state=~"starved|idle"}[1h]))'
+                        )
+                    ],
                     SHARE,
                     needs=RULES,
-                    limit=limit("gpu_busy"),
+                    limit=Limit(0.95, "<"),
                     highest=1,
                 ),
                 lines(
@@ -266,16 +278,16 @@ GPU_BOARD = Board(
                 lines(
                     "Power limit",
                     "Has somebody lowered it? A share of the board's default limit.",
-                    [_asked(signal("power_limit"))],
+                    [_asked(LINES["power_limit"].signal)],
                     SHARE,
-                    limit=limit("power_limit"),
+                    limit=LINES["power_limit"].limit,
                 ),
                 lines(
                     "Power swings",
                     "How often does it swing between load and rest, in a minute?",
-                    [_asked(signal("power_swings"))],
+                    [_asked(LINES["power_swings"].signal)],
                     "none",
-                    limit=limit("power_swings"),
+                    limit=LINES["power_swings"].limit,
                 ),
             ),
             row(
@@ -301,7 +313,7 @@ GPU_BOARD = Board(
                         )
                     ],
                     SHARE,
-                    limit=limit("GpuThrottled"),
+                    limit=SLOWED_DOWN,
                 ),
                 lines(
                     "Temperature of GPU and memory",
@@ -396,7 +408,7 @@ GPU_BOARD = Board(
                     [
                         _asked(
                             "max by (cluster, instance, gpu, owner_namespace, workload, user) "
-                            "(gpu:gpunode_gpu_owner:share > bool 0)",
+                            f"({MEMBER})",
                             f"{ONE} · {{{{owner_namespace}}}} {{{{workload}}}} {{{{user}}}}",
                         )
                     ],
@@ -406,10 +418,20 @@ GPU_BOARD = Board(
                 ),
                 rows_of(
                     "Faults",
-                    "What is wrong with it? 2 is worth waking somebody, 1 a ticket.",
-                    {"Level": (_asked("gpu:gpunode_gpu_fault:level", ""), "none")},
-                    names={"instance": "Node", "gpu": "GPU", "reason": "Reason"},
-                    sort_by="Level",
+                    "What is wrong with it, and since when?",
+                    {
+                        "Since": (
+                            _asked('1000 * (time() - gpu:gpunode_fault:seconds{gpu!=""})', ""),
+                            "dateTimeFromNow",
+                        )
+                    },
+                    names={
+                        "severity": "Level",
+                        "gpu": "GPU",
+                        "reason": "Reason",
+                    },
+                    sort_by="Since",
+                    values={"Level": palette.SEVERITIES},
                     nothing=NOTHING_WRONG,
                     among=SEEN,
                 ),

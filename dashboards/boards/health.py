@@ -5,22 +5,10 @@ Most of it asks for recorded series that exist only where something is wrong.
 
 from __future__ import annotations
 
-from alerts.promql import GPU, NODE, gained
-from alerts.recording.behind import (
-    BY_JOB_OF_NODE,
-    LOWER,
-    LOWER_OF_NODE,
-    RATIO,
-    RATIO_OF_NODE,
-    WITHIN,
-)
-from alerts.recording.lemons import PLACED, SCORE_OF_NODE
-from alerts.recording.overview import ANSWERING, EXPORTERS, HOTTEST
-from alerts.settings import FLEET_LEAST
 from dashboards.layout import Board, link_to, row, section
+from dashboards.lines import ANY, SLOWED_DOWN
 from dashboards.panels import (
     INFINIBAND,
-    KUBERNETES,
     LUSTRE,
     NOTHING_WRONG,
     RULES,
@@ -32,9 +20,12 @@ from dashboards.panels import (
     lines,
     rows_of,
 )
+from dashboards.promql import GPU, NODE, WINDOW, gained, in_hour, of_gpus, rate
 from dashboards.queries import NODES as SELECTED
-from dashboards.queries import Query, limit, selected
-from dashboards.variables import datasource, of_many
+from dashboards.queries import Query, selected
+from dashboards.rules import Limit, limit
+from dashboards.variables import FAULTS, datasource, of_many
+from gpunode.export import palette
 
 TO_NODE = link_to("gpunode-node", cluster="cluster", node="instance")
 TO_GPU = link_to("gpunode-gpu", cluster="cluster", node="instance", gpu="gpu")
@@ -49,19 +40,18 @@ def _asked(expression: str, legend: str = "") -> Query:
     return Query(selected(expression, SELECTED), legend)
 
 
-SEEN = _asked("sum (node:gpunode_gpu:count)", "No GPU is seen")
+SEEN = _asked("sum (node:gpunode_gpu_seconds:rate5m)", "No GPU is seen")
 """What there must be for a panel to say that nothing is wrong."""
 
-WATCHED = _asked(f"count ({EXPORTERS} == 1)")
-"""The same for a table: nodes that are scraped."""
+WATCHED = _asked("count (node:gpunode_up:max == 1)")
+"""The same: nodes that answer."""
 
-OF_FLEET = _asked(f"sum ({ANSWERING})")
-"""The same for a graph of the whole fleet."""
 
-OVER_TIME = _asked(f"sum ({ANSWERING}) and on () count ({EXPORTERS} @ end() == 1)")
-"""The same for a graph of the selected nodes. To ask at each of its points for each node would take
-a second."""
-
+OWN = 'job=~".*gpunode.*",cluster=~"$cluster"'
+CPU = f"max by ({NODE}) (rate(process_cpu_seconds_total{{{OWN}}}[{WINDOW}]))"
+MEMORY = f"max by ({NODE}) (process_resident_memory_bytes{{{OWN}}})"
+MESSAGES = rate("gpunode_client_messages_total", f"{NODE}, result")
+BENCHED = f"{NODE}, collective, gpus, nodes"
 KERNEL_LINES = gained("gpunode_kernel_log_events_total", f"{NODE}, kind")
 """Of every kind: KernelComplains leaves out those that another alert, or a slow disk, tells of."""
 
@@ -75,13 +65,13 @@ def _most(expression: str) -> Query:
     return _asked(f"topk({MOST_ROWS}, {expression})")
 
 
-def _slowest(ratio: str, lower: str, by: str) -> dict[str, tuple[Query, str]]:
-    """The ten that are furthest behind their peers, and by how much at least."""
-    first = f"topk(10, max by ({by}) ({ratio}) > 0)"
-    return {
-        "Behind": (_asked(first), SHARE),
-        "At least": (_asked(f"max by ({by}) ({lower}) > 0 and on ({by}) {first}"), SHARE),
-    }
+def _oldest(seconds: str) -> Query:
+    """Since when something has lasted, of what has lasted longest, in Unix milliseconds."""
+    return _asked(f"1000 * (time() - topk({MOST_ROWS}, {seconds}))")
+
+
+def _in_hour(metric: str) -> str:
+    return in_hour(metric, f"{NODE}, source")
 
 
 def _count(expression: str) -> list[Query]:
@@ -101,56 +91,49 @@ HEALTH = Board(
                 3,
                 figure(
                     "Faulty GPUs",
-                    "How many GPUs have a fault?",
-                    _count("gpu:gpunode_gpu_fault:worst > 0"),
+                    "How many GPUs have a fault that is worth a ticket?",
+                    _count(
+                        f'count by ({GPU}) (gpu:gpunode_fault:seconds{{gpu!="",severity!="info"}})'
+                    ),
                     "none",
-                    limit=limit("GpuUnhealthy"),
+                    limit=ANY,
                     nothing=NOTHING_WRONG,
                     among=SEEN,
                 ),
                 figure(
                     "Faulty nodes",
-                    "How many nodes have a fault that others may have, too?",
-                    _count(f"count by ({NODE}) (node:gpunode_fault:level)"),
+                    "How many nodes have a fault of their own, not of a GPU?",
+                    _count(
+                        f'count by ({NODE}) (gpu:gpunode_fault:seconds{{gpu="",severity!="info"}})'
+                    ),
                     "none",
-                    limit=limit("FleetFault", FLEET_LEAST),
+                    limit=ANY,
                     nothing=NOTHING_WRONG,
                     among=SEEN,
                 ),
                 figure(
-                    "Missing parts",
-                    "How many GPUs, disks and ports have gone?",
-                    [_asked("sum (node:gpunode_hardware:missing > 0)")],
+                    "Lost GPUs",
+                    "How many GPUs does the driver not answer for?",
+                    [_asked('sum (gpunode_gpu_held_up_seconds{cause="gpu_lost"} > bool -1)')],
                     "none",
-                    limit=limit("HardwareMissing"),
+                    limit=ANY,
                     nothing=NOTHING_WRONG,
                     among=SEEN,
                 ),
                 figure(
                     "Exporters lost",
                     "How many exporters cannot be scraped?",
-                    _count("node:gpunode_exporter:up == 0"),
+                    _count("node:gpunode_up:max == 0"),
                     "none",
                     nothing=NOTHING_WRONG,
                     among=SEEN,
                 ),
                 figure(
-                    "Unwatched",
-                    "How many GPUs that Kubernetes lists does nobody watch?",
-                    [_asked("sum (node:gpunode_gpus:unwatched)")],
-                    "none",
-                    needs=KUBERNETES,
-                    limit=limit("GpunodeMissing"),
-                    nothing="None known",
-                    among=SEEN,
-                ),
-                figure(
-                    "Nodes cordoned",
-                    "How many nodes are out of service?",
+                    "Nodes drained",
+                    "How many nodes are out of service: drained, or cordoned?",
                     _count("node:gpunode_drained:max"),
                     "none",
-                    needs=KUBERNETES,
-                    nothing="None known",
+                    nothing=NOTHING_WRONG,
                     among=SEEN,
                 ),
             ),
@@ -158,32 +141,55 @@ HEALTH = Board(
                 8,
                 rows_of(
                     "Faults of GPUs",
-                    "Which GPUs need attention: XIDs, lost memory, row remaps, recovery that the "
-                    "driver advises, the NVSwitch fabric? 2 is worth waking somebody, 1 a ticket.",
-                    {"Level": (_most("gpu:gpunode_gpu_fault:level"), "none")},
-                    names={**ON_GPU, "reason": "Reason"},
-                    sort_by="Level",
+                    "Which GPUs need attention, why, and since when?",
+                    {
+                        "Since": (
+                            _oldest('gpu:gpunode_fault:seconds{gpu!="",severity!="info"}'),
+                            "dateTimeFromNow",
+                        )
+                    },
+                    names={"severity": "Level", **ON_GPU, "reason": "Reason"},
+                    sort_by="Since",
                     nothing=NOTHING_WRONG,
                     among=WATCHED,
                     links=LINKS,
+                    values={"Level": palette.SEVERITIES},
                 ),
                 rows_of(
                     "Faults of nodes",
-                    "Which nodes have a fault that their neighbours may have, too?",
-                    {"Level": (_most("node:gpunode_fault:level"), "none")},
-                    names={**ON_NODE, "fault": "Fault"},
-                    sort_by="Level",
+                    "Which parts of nodes that all GPUs share are broken, and since when?",
+                    {
+                        "Since": (
+                            _oldest('gpu:gpunode_fault:seconds{gpu="",severity!="info"}'),
+                            "dateTimeFromNow",
+                        )
+                    },
+                    names={
+                        "severity": "Level",
+                        **ON_NODE,
+                        "part": "Part",
+                        "name": "Name",
+                        "reason": "Reason",
+                    },
+                    sort_by="Since",
                     nothing=NOTHING_WRONG,
                     among=WATCHED,
                     links={"Node": TO_NODE},
+                    values={"Level": palette.SEVERITIES},
                 ),
                 lines(
                     "Nodes by fault",
                     "Did it happen to many at once?",
-                    [_asked("count by (fault) (node:gpunode_fault:level)", "{{fault}}")],
+                    [
+                        _asked(
+                            f"count by (part) (count by ({NODE}, part) ({FAULTS}))",
+                            "{{part}}",
+                        )
+                    ],
                     "none",
-                    among=OVER_TIME,
+                    among=WATCHED,
                 ),
+                widths=(9, 10, 5),
             ),
         ),
         section(
@@ -209,74 +215,6 @@ HEALTH = Board(
                     among=WATCHED,
                     links=LINKS,
                 ),
-                rows_of(
-                    "GPUs that break jobs",
-                    "How many different jobs did a GPU break or hold up within 30 days, and on how "
-                    "many days did it have a fault, a reset or recoveries of an NVLink that no job "
-                    "met? One stands for little; GpuLemon tells of those that stand out.",
-                    {"Incidents": (_most(PLACED), "none")},
-                    names=ON_GPU,
-                    sort_by="Incidents",
-                    nothing=NOTHING_WRONG,
-                    among=WATCHED,
-                    links=LINKS,
-                ),
-                rows_of(
-                    "Nodes that break jobs",
-                    "On which nodes did that happen, through what their GPUs share: power, "
-                    "cooling, the host? A job counts once for all GPUs of a node, and a day on "
-                    "which an RDMA port lost its link again and again counts, too.",
-                    {"Incidents": (_most(SCORE_OF_NODE), "none")},
-                    names=ON_NODE,
-                    sort_by="Incidents",
-                    nothing=NOTHING_WRONG,
-                    among=WATCHED,
-                    links={"Node": TO_NODE},
-                ),
-                widths=(10, 7, 7),
-            ),
-            row(
-                8,
-                rows_of(
-                    "Slowest nodes",
-                    "Which nodes take longest beside peers that wait for them, over all jobs of a "
-                    "day or of five days? At least is the lower bound; NodeSlow tells of those "
-                    "that leave no doubt.",
-                    _slowest(RATIO_OF_NODE, LOWER_OF_NODE, NODE),
-                    names=ON_NODE,
-                    sort_by="Behind",
-                    needs="jobs in which GPUs wait for each other",
-                    links={"Node": TO_NODE},
-                ),
-                rows_of(
-                    "Slowest GPUs",
-                    "Which GPUs do, whether their node is slow or they alone?",
-                    _slowest(RATIO, LOWER, GPU),
-                    names=ON_GPU,
-                    sort_by="Behind",
-                    needs="jobs in which GPUs wait for each other",
-                    links=LINKS,
-                ),
-                rows_of(
-                    "Jobs of the slowest nodes",
-                    "In which jobs were those nodes behind? If it is one job only, it may be the "
-                    "making of the job.",
-                    {
-                        "Behind": (
-                            _most(
-                                f"max by ({NODE}, owner_namespace, workload) "
-                                f"(last_over_time({BY_JOB_OF_NODE}[{WITHIN[-1]}d])) > 0 "
-                                f"and on ({NODE}) topk(10, max by ({NODE}) ({RATIO_OF_NODE}))"
-                            ),
-                            SHARE,
-                        )
-                    },
-                    names={**ON_NODE, "owner_namespace": "Namespace", "workload": "Job"},
-                    sort_by="Behind",
-                    needs="jobs in which GPUs wait for each other",
-                    links={"Node": TO_NODE},
-                ),
-                widths=(7, 8, 9),
             ),
             row(
                 8,
@@ -285,7 +223,7 @@ HEALTH = Board(
                     "Which GPUs have ever lost data in memory?",
                     {
                         "Errors": (
-                            _most("gpu:gpunode_gpu_ecc_uncorrected:max"),
+                            _most(of_gpus('gpunode_gpu_ecc_errors_total{kind="uncorrected"} > 0')),
                             "none",
                         )
                     },
@@ -301,19 +239,22 @@ HEALTH = Board(
                     "have banks without a spare row?",
                     {
                         "Rows": (
-                            _most("gpu:gpunode_gpu_row_remaps:sum"),
+                            _most(
+                                f"sum by ({GPU}) (max by ({GPU}, kind) "
+                                "(gpunode_gpu_row_remaps_total > 0))"
+                            ),
                             "none",
                         ),
                         "To reset": (
-                            _most("gpu:gpunode_gpu_row_remap_pending:max"),
+                            _most(of_gpus("gpunode_gpu_row_remap_pending > 0")),
                             "none",
                         ),
                         "No spare": (
-                            _most("gpu:gpunode_gpu_row_remap_banks_without_spare:max"),
+                            _most(of_gpus('gpunode_gpu_row_remap_banks{spare="none"} > 0')),
                             "none",
                         ),
                         "Failed": (
-                            _most("gpu:gpunode_gpu_row_remap_failed:max"),
+                            _most(of_gpus("gpunode_gpu_row_remap_failed > 0")),
                             "none",
                         ),
                     },
@@ -351,18 +292,23 @@ HEALTH = Board(
                     "On which nodes is a GPU slowed down most, by heat or a power brake?",
                     [
                         _asked(
-                            _highest("node:gpunode_gpu_throttled:max", f"{NODE}, fault"),
-                            "{{instance}} {{fault}}",
+                            _highest("node:gpunode_gpu_throttled:max", f"{NODE}, reason"),
+                            "{{instance}} {{reason}}",
                         )
                     ],
                     SHARE,
-                    among=OVER_TIME,
-                    limit=limit("GpuThrottled"),
+                    among=WATCHED,
+                    limit=SLOWED_DOWN,
                 ),
                 bars(
                     "Hottest nodes",
                     "Which nodes have the hottest GPUs now?",
-                    [_asked(f"topk(10, {HOTTEST})", "{{instance}}")],
+                    [
+                        _asked(
+                            f"topk(10, max by ({NODE}) (gpunode_gpu_temperature_celsius))",
+                            "{{instance}}",
+                        )
+                    ],
                     "celsius",
                     limit=limit("GpuHot"),
                 ),
@@ -374,10 +320,15 @@ HEALTH = Board(
                 8,
                 rows_of(
                     "NVLink",
-                    "Which GPUs have lost links, or retransmit on them? Which links between GPU "
+                    "Which GPUs had errors on their links in 15 minutes? Which links between GPU "
                     "and CPU (C2C) had errors in an hour?",
                     {
-                        "NVLink": (_most("gpu:gpunode_nvlink_fault:count > 0"), "none"),
+                        "NVLink": (
+                            _most(
+                                gained("gpunode_gpu_nvlink_errors_total", f"{GPU}, kind") + " > 10"
+                            ),
+                            "none",
+                        ),
                         "C2C": (
                             _most(
                                 gained("gpunode_gpu_c2c_errors_total", f"{GPU}, kind", "1h")
@@ -396,7 +347,20 @@ HEALTH = Board(
                 rows_of(
                     "PCI Express",
                     "Which devices have a degraded link, or errors (AER)?",
-                    {"Count": (_most("node:gpunode_pcie:faults > 0"), "none")},
+                    {
+                        "Count": (
+                            _most(
+                                f"max by ({NODE}, bus_id, kind) (gpunode_pcie_link_degraded > 0) "
+                                "or "
+                                + gained(
+                                    'gpunode_pcie_aer_errors_total{severity!="correctable"}',
+                                    f"{NODE}, bus_id, kind",
+                                )
+                                + " > 0.5"
+                            ),
+                            "none",
+                        )
+                    },
                     names={**ON_NODE, "bus_id": "PCI address", "kind": "Kind"},
                     sort_by="Count",
                     nothing=NOTHING_WRONG,
@@ -405,13 +369,22 @@ HEALTH = Board(
                 ),
                 rows_of(
                     "Ports",
-                    f"Which ports of {INFINIBAND} were down in the last ten minutes, or had "
-                    "errors in 15 minutes?",
+                    f"Which ports of {INFINIBAND} are down, or had errors in 15 minutes?",
                     {
-                        "Time up": (_most("node:gpunode_port:up < 1"), SHARE),
-                        "Errors": (_most("node:gpunode_rdma:errors > 0"), "none"),
+                        "Down": (
+                            _most('gpu:gpunode_fault:seconds{part="network"} >= bool 0'),
+                            "none",
+                        ),
+                        "Errors": (
+                            _most(
+                                "label_replace("
+                                + gained("gpunode_infiniband_errors_total", f"{NODE}, device, port")
+                                + ' > 10, "name", "$1", "device", "(.+)")'
+                            ),
+                            "none",
+                        ),
                     },
-                    names={**ON_NODE, "device": "Device", "port": "Port"},
+                    names={**ON_NODE, "name": "Port", "port": "#"},
                     sort_by="Errors",
                     nothing="None, or no ports",
                     among=WATCHED,
@@ -424,7 +397,17 @@ HEALTH = Board(
                 rows_of(
                     "NCCL bandwidth",
                     "Which share of the expected do nodes reach, by gpunode nccl-bench?",
-                    {"Share": (_asked("node:gpunode_nccl_bus_bandwidth:ratio"), SHARE)},
+                    {
+                        "Share": (
+                            _asked(
+                                f"max by ({BENCHED}) (gpunode_nccl_bus_bandwidth_bytes_per_second) "
+                                "/ "
+                                f"max by ({BENCHED}) "
+                                "(gpunode_nccl_expected_bus_bandwidth_bytes_per_second > 0)"
+                            ),
+                            SHARE,
+                        )
+                    },
                     names={
                         "instance": "Node",
                         "collective": "Collective",
@@ -445,7 +428,7 @@ HEALTH = Board(
                         )
                     ],
                     "pps",
-                    among=OVER_TIME,
+                    among=WATCHED,
                     limit=limit("NetworkDrops"),
                 ),
                 lines(
@@ -454,12 +437,12 @@ HEALTH = Board(
                     [_asked("filesystem:gpunode_lustre_read:rate5m", "{{filesystem}}")],
                     "Bps",
                     needs=LUSTRE,
-                    limit=limit("shared_filesystem_read"),
+                    limit=Limit(1e9, "<"),
                 ),
                 lines(
                     f"File servers, {WHOLE_FLEET}",
                     "How long does a request to each filesystem take?",
-                    [_asked("filesystem:gpunode_storage:latency", "{{filesystem}}")],
+                    [_asked("cluster:gpunode_filesystem_latency:seconds", "{{name}}")],
                     "s",
                     needs="Lustre or NFS, and jobs that use it",
                     limit=limit("StorageSlow"),
@@ -471,26 +454,6 @@ HEALTH = Board(
             "Nodes",
             row(
                 8,
-                rows_of(
-                    "Parts missing",
-                    "What did a node have within a day, and lacks now?",
-                    {"Missing": (_most("node:gpunode_hardware:missing > 0"), "none")},
-                    names={**ON_NODE, "part": "Part"},
-                    sort_by="Missing",
-                    nothing=NOTHING_WRONG,
-                    among=WATCHED,
-                    links={"Node": TO_NODE},
-                ),
-                rows_of(
-                    "Disks and filesystems",
-                    "Which filesystems take no more files?",
-                    {"": (_most("node:gpunode_filesystem:failing"), "none")},
-                    names={**ON_NODE, "mountpoint": "Mountpoint"},
-                    sort_by="Node",
-                    nothing=NOTHING_WRONG,
-                    among=WATCHED,
-                    links={"Node": TO_NODE},
-                ),
                 rows_of(
                     "Kernel log",
                     "Which kinds of complaint did kernels log in 15 minutes?",
@@ -509,7 +472,9 @@ HEALTH = Board(
                     "Which checks of the tuning audit fail, on how many nodes?",
                     {
                         "Nodes": (
-                            _asked("count by (check) (node:gpunode_audit_check:failed)"),
+                            _asked(
+                                f"count by (check) (max by ({NODE}, check) (gpunode_audit_ok) == 0)"
+                            ),
                             "none",
                         )
                     },
@@ -532,9 +497,16 @@ HEALTH = Board(
                 ),
                 rows_of(
                     "GPUs without a ledger",
-                    "Of which GPUs can no sensor tell what they do, where one could before? The "
-                    "share of the time.",
-                    {"Share": (_most("gpu:gpunode_gpu_unknown:ratio > 0.05"), SHARE)},
+                    "Of which GPUs can no sensor tell what they do? The share of the time.",
+                    {
+                        "Share": (
+                            _most(
+                                of_gpus('gpu:gpunode_gpu_seconds:rate5m{state="unknown"}')
+                                + " > 0.05"
+                            ),
+                            SHARE,
+                        )
+                    },
                     names=ON_GPU,
                     sort_by="Share",
                     nothing=NOTHING_WRONG,
@@ -550,7 +522,7 @@ HEALTH = Board(
                 rows_of(
                     "Sources that fail",
                     "What can an exporter not read?",
-                    {"": (_most("node:gpunode_source:up == 0"), "none")},
+                    {"": (_most(f"min by ({NODE}, source) (gpunode_source_up) == 0"), "none")},
                     names={**ON_NODE, "source": "Source"},
                     sort_by="Node",
                     nothing=NOTHING_WRONG,
@@ -561,26 +533,30 @@ HEALTH = Board(
                     f"Exporter CPU, {WHOLE_FLEET}",
                     "How much of one core does an exporter use?",
                     [
-                        _asked("cluster:gpunode_exporter_cpu:median", "{{cluster}} median"),
-                        _asked("max (cluster:gpunode_exporter_cpu:max)", "highest"),
+                        _asked(f"quantile by (cluster) (0.5, {CPU})", "{{cluster}} median"),
+                        _asked(f"max ({CPU})", "highest"),
                     ],
                     SHARE,
                 ),
-                lines(
-                    f"Late and skipped reads, {WHOLE_FLEET}",
-                    "Do exporters keep up? Reads a second of all of them, by source.",
-                    [
-                        _asked(
-                            "sum by (source) (cluster:gpunode_source_late_reads:rate5m)",
-                            "{{source}} late",
+                rows_of(
+                    "Late and skipped reads",
+                    "Which exporters do not keep up? Reads of an hour, by source.",
+                    {
+                        "Late": (
+                            _most(f"{_in_hour('gpunode_source_late_reads_total')} > 60"),
+                            "none",
                         ),
-                        _asked(
-                            "sum by (source) (cluster:gpunode_source_skipped_reads:rate5m)",
-                            "{{source}} skipped",
+                        "Skipped": (
+                            _most(f"{_in_hour('gpunode_source_skipped_reads_total')} > 60"),
+                            "none",
                         ),
-                    ],
-                    "cps",
-                    among=OF_FLEET,
+                    },
+                    names={**ON_NODE, "source": "Source"},
+                    sort_by="Late",
+                    nothing=NOTHING_WRONG,
+                    among=WATCHED,
+                    apart=True,
+                    links={"Node": TO_NODE},
                 ),
             ),
             row(
@@ -591,10 +567,17 @@ HEALTH = Board(
                     "they read or let in? On how many nodes? `gpunode doctor` shows examples; "
                     "docs/unread.md says who is left out first.",
                     {
-                        title: (_asked(f"count by (source, what) ({record})"), "none")
-                        for title, record in (
-                            ("Not understood on", "node:gpunode_unread:increase1h"),
-                            ("Left out on", "node:gpunode_refused:increase1h"),
+                        title: (
+                            _asked(
+                                "count by (source, what) ("
+                                + in_hour(metric, f"{NODE}, source, what")
+                                + " > 0.5)"
+                            ),
+                            "none",
+                        )
+                        for title, metric in (
+                            ("Not understood on", "gpunode_unread_total"),
+                            ("Left out on", "gpunode_refused_total"),
                         )
                     },
                     names={"source": "Source", "what": "What"},
@@ -604,11 +587,11 @@ HEALTH = Board(
                     apart=True,
                 ),
                 lines(
-                    f"Scrapes, {WHOLE_FLEET}",
+                    "Scrapes",
                     "How many exporters answer?",
                     [
-                        _asked("sum (cluster:gpunode_exporter:up)", "up"),
-                        _asked("sum (cluster:gpunode_exporter:down)", "down"),
+                        _asked("count (node:gpunode_up:max == 1)", "up"),
+                        _asked("count (node:gpunode_up:max == 0)", "down"),
                         _asked(
                             "count (gpunode_web_config_last_reload_success == 0)",
                             "web.config.file refused",
@@ -621,17 +604,17 @@ HEALTH = Board(
                     f"Exporter memory, {WHOLE_FLEET}",
                     "How much memory does an exporter use?",
                     [
-                        _asked("cluster:gpunode_exporter_memory:median", "{{cluster}} median"),
-                        _asked("max (cluster:gpunode_exporter_memory:max)", "highest"),
+                        _asked(f"quantile by (cluster) (0.5, {MEMORY})", "{{cluster}} median"),
+                        _asked(f"max ({MEMORY})", "highest"),
                     ],
                     "bytes",
                 ),
                 lines(
-                    f"Messages of clients, {WHOLE_FLEET}",
+                    "Messages of clients",
                     "Are training clients heard? Messages a second, by what became of them.",
                     [
                         _asked(
-                            "sum by (result) (cluster:gpunode_client_messages:rate5m)",
+                            f"sum by (result) ({MESSAGES})",
                             "{{result}}",
                         )
                     ],

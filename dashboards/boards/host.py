@@ -5,8 +5,8 @@ The node's dashboard has what breaks first; this one has what one asks next.
 
 from __future__ import annotations
 
-from alerts.promql import GPU, NODE, gained, of_gpus
 from dashboards.layout import Board, row, section
+from dashboards.lines import LINES, OPEN_FILES
 from dashboards.panels import (
     HWMON,
     INFINIBAND,
@@ -16,7 +16,9 @@ from dashboards.panels import (
     areas,
     lines,
 )
-from dashboards.queries import NODES, Query, in_hour, limit, rate, ratio, selected, signal
+from dashboards.promql import GPU, NODE, gained, in_hour, of_gpus, rate, ratio, share
+from dashboards.queries import NODES, Query, selected
+from dashboards.rules import limit
 from dashboards.variables import datasource, of_few, of_many
 
 SENSOR = "{{instance}} {{chip}} {{sensor}}"
@@ -81,10 +83,10 @@ CPUS = (
         lines(
             "CPU quota of jobs",
             "Does a CPU limit hold a job up? Share of the periods in which it used up its quota.",
-            [_asked(signal("cpu_quota"), JOB_OF)],
+            [_asked(LINES["cpu_quota"].signal, JOB_OF)],
             SHARE,
             needs="a CPU limit",
-            limit=limit("cpu_quota"),
+            limit=LINES["cpu_quota"].limit,
         ),
         lines(
             "CPUs that jobs use",
@@ -163,9 +165,9 @@ MEMORY = (
         lines(
             "Growth of the memory of jobs",
             "Does a job need ever more memory of the host? Bytes an hour.",
-            [_asked(signal("job_memory_growth"), JOB_OF)],
+            [_asked(LINES["job_memory_growth"].signal, JOB_OF)],
             "bytes",
-            limit=limit("job_memory_growth"),
+            limit=LINES["job_memory_growth"].limit,
             needs="a job on a GPU",
         ),
         lines(
@@ -196,7 +198,7 @@ MEMORY = (
         lines(
             "Memory left",
             "Is there memory for programs, if the kernel drops its caches?",
-            [_asked("node:gpunode_memory_available:ratio")],
+            [_asked(share("gpunode_memory_available_bytes", "gpunode_memory_size_bytes", NODE))],
             SHARE,
             highest=1,
         ),
@@ -264,10 +266,10 @@ DISKS = (
         lines(
             "Lustre: metadata",
             "Are there many small files? Operations a second.",
-            [_asked(signal("lustre_metadata"), "{{instance}} {{filesystem}}")],
+            [_asked(LINES["lustre_metadata"].signal, "{{instance}} {{filesystem}}")],
             "cps",
             needs=LUSTRE,
-            limit=limit("lustre_metadata"),
+            limit=LINES["lustre_metadata"].limit,
         ),
         lines(
             "Lustre: time of metadata",
@@ -315,7 +317,11 @@ DISKS = (
             "Which filesystem fills up? The share that programs may still take.",
             [
                 _asked(
-                    f"min by ({NODE}, mountpoint) (node:gpunode_filesystem:available_ratio)",
+                    share(
+                        "gpunode_filesystem_available_bytes",
+                        "gpunode_filesystem_size_bytes",
+                        f"{NODE}, mountpoint",
+                    ),
                     "{{instance}} {{mountpoint}}",
                 )
             ],
@@ -326,9 +332,9 @@ DISKS = (
         lines(
             "Open files",
             "Which share of the kernel's limit is in use?",
-            [_asked("node:gpunode_open_files:ratio")],
+            [_asked(share("gpunode_filefd_allocated", "gpunode_filefd_maximum", NODE))],
             SHARE,
-            limit=limit("NodeFilesNearLimit"),
+            limit=OPEN_FILES,
             highest=1,
         ),
     ),
@@ -340,10 +346,10 @@ NETWORK = (
         lines(
             "TCP: round trip",
             "How far away are the machines to which there are connections? The median.",
-            [_asked(signal("tcp_round_trip"))],
+            [_asked(LINES["tcp_round_trip"].signal)],
             "s",
             needs="a TCP connection to another machine",
-            limit=limit("tcp_round_trip"),
+            limit=LINES["tcp_round_trip"].limit,
         ),
         lines(
             "TCP: timeouts and full queues",
@@ -424,9 +430,9 @@ CHASSIS = (
         lines(
             "Temperature of the air",
             "Is the air that enters the node too warm?",
-            [_asked(signal("inlet_temperature"), SENSOR)],
+            [_asked(LINES["inlet_temperature"].signal, SENSOR)],
             "celsius",
-            limit=limit("inlet_temperature"),
+            limit=LINES["inlet_temperature"].limit,
             needs=HWMON,
         ),
         lines(

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from alerts.promql import GPU, gained
-from alerts.promql import JOB as JOB_LABELS
-from alerts.recording.bandwidth import RATIO
 from dashboards import firing
+from dashboards.causes import OF_RANKS, WAITS
 from dashboards.layout import Board, link_to, link_to_run, row, section
+from dashboards.lines import LINES
 from dashboards.panels import (
     ABSENT,
     CLIENT,
@@ -23,22 +22,21 @@ from dashboards.panels import (
     rows_of,
     timeline,
 )
+from dashboards.promql import GPU, MEMBER, NODE, RANK, bounded, gained, of_gpus, rate, ratio, share
+from dashboards.promql import JOB as BY_JOB
 from dashboards.queries import JOB as SELECTED
-from dashboards.queries import NAMESPACES, Query, bounded, limit, selected, signal
+from dashboards.queries import NAMESPACES, USEFUL, Query, numbered, selected
+from dashboards.rules import Limit, limit, threshold
 from dashboards.variables import datasource, nodes_of_job, of_few, of_many, user_of_job
 from gpunode.export import palette
 
-MEMBER = "gpu:gpunode_job:member"
-VERDICT = "gpu:gpunode_rank:verdict"
-ODD = "gpu:gpunode_rank:odd"
-ONSET = "gpu:gpunode_rank:since"
+HELD_UP = "gpu:gpunode_rank:held_up"
 AWAITED = "gpu:gpunode_rank:awaited"
-RANK = "{{who}}{{instance}} GPU {{gpu}}"
+COUNT = "job:gpunode_rank:count"
+GPUS = "job:gpunode_gpus:count"
+STATES = "job:gpunode_gpu_states:gpus"
+LABEL = "{{who}}{{instance}} GPU {{gpu}}"
 PHASES = "job:gpunode_training_seconds:rate5m"
-
-GPU_FAULT = "gpu:gpunode_gpu_fault:level"
-NODE_FAULT = "node:gpunode_fault:level"
-CONDITION = "node:gpunode_node:condition"
 
 NO_RANK = "unknown"
 """The rank of a process that tells none, or that the exporter may not look at."""
@@ -54,12 +52,17 @@ def _asked(expression: str, legend: str = "") -> Query:
     return Query(selected(expression, SELECTED), legend)
 
 
+def _of_job(figure: str, over: str = "max") -> str:
+    """A figure of the GPUs that are the job's."""
+    return f"{over} ({figure} and on ({GPU}) {MEMBER})"
+
+
 def _looked_back(metric: str) -> str:
     """A series of the whole time that is shown, which each point of a graph counts alike."""
     return f"count_over_time({metric}[$__range] @ end())"
 
 
-EXIST = _asked("sum (job:gpunode_rank:count)", "Not running")
+EXIST = _asked(f"sum ({GPUS})", "Not running")
 """What there must be for a panel to say that nothing is wrong. A job that has ended is not running
 at the end of the time that is shown; a link of ``RUNS`` shows the time of its life."""
 
@@ -75,11 +78,31 @@ def _while_it_steps(expression: str) -> Query:
     return _asked(f"{expression} unless on () max (job:gpunode_stalled:seconds) > {STANDS_FROM}")
 
 
-CHOSEN_RANKS = (
-    f"topk ({SHOWN}, max by ({GPU}) ({_looked_back(ODD)}) "
-    f"or on ({GPU}) 0 * max by ({GPU}) ({VERDICT} @ end()))"
+LATE = f"{HELD_UP} and on ({GPU}) {AWAITED}"
+"""Ranks for which others wait, with what holds them up themselves."""
+
+UNLIKE = (
+    f'{HELD_UP}{{cause!~"none|{WAITS}"}} unless on ({BY_JOB}, cause) '
+    f"{COUNT} > on ({BY_JOB}) group_left () 0.5 * ({GPUS} > 1)"
 )
-"""The GPUs that were unlike the others for longest in the time that is shown, then any others."""
+"""Ranks that do not wait and are not as the most."""
+
+AT_WORK = (
+    f'{HELD_UP}{{cause="none"}} and on ({BY_JOB}) '
+    f'sum by ({BY_JOB}) ({COUNT}{{cause=~"{WAITS}"}}) > on ({BY_JOB}) 0.5 * {GPUS}'
+)
+"""Ranks that nothing holds up while most wait."""
+
+ODD = f"{LATE} or {UNLIKE} or {AT_WORK}"
+"""Who differs, and for how many seconds."""
+
+OWN = f'{HELD_UP}{{cause!~"none|{WAITS}"}}'
+CHOSEN_RANKS = (
+    f"topk ({SHOWN}, 1e6 * max by ({GPU}) ({_looked_back(AWAITED)}) or on ({GPU}) "
+    f"max by ({GPU}) ({_looked_back(OWN)}) "
+    f"or on ({GPU}) 0 * max by ({GPU}) ({HELD_UP} @ end()))"
+)
+"""The GPUs that were waited for, or held up without waiting, for longest, then any others."""
 
 
 ORDER = "at"
@@ -110,9 +133,9 @@ def _told(expression: str, label: str, absent: str) -> str:
     return f'label_replace({expression}, "{label}", "{absent}", "{label}", "")'
 
 
-def _ranks(expression: str, legend: str = RANK) -> Query:
+def _ranks(expression: str, legend: str = LABEL) -> Query:
     """A figure of every GPU, for the ranks that are shown."""
-    shown = f"group by ({GPU}, rank) ({VERDICT}) and on ({GPU}) {CHOSEN_RANKS}"
+    shown = f"group by ({GPU}, rank) ({RANK}) and on ({GPU}) {CHOSEN_RANKS}"
     found = f"({shown}) * on ({GPU}) group_left () ({expression})"
     return _asked(_in_order(_named(found)) if legend else _told(found, "rank", NO_RANK), legend)
 
@@ -122,48 +145,36 @@ def _phase(phase: str = "") -> str:
     return f"sum ({PHASES}{chosen})"
 
 
-URGENCY = (
-    f'{ONSET}{{cause="ended"}} - 4e9 or {ONSET}{{cause="unseen"}} - 3e9 '
-    f'or ({ONSET} and on ({GPU}) {AWAITED}) - 2e9 or {ONSET}{{alike!="wait"}} - 1e9 or {ONSET}'
-)
-"""Whom to look at first, the smallest: who is gone, for whom others wait, who does not wait, each
-in the order in which they came to differ."""
-
-
 def _first(ranks: int) -> str:
-    """Since when the most urgent ranks have been unlike the others."""
-    return f"{ONSET} and on ({GPU}) bottomk ({ranks}, {URGENCY})"
+    """The most urgent ranks: who is gone, for whom others wait, who is held up by himself."""
+    gone = f'{HELD_UP}{{cause=~"unseen|gpu_lost|no_process"}}'
+    return f"({ODD}) and on ({GPU}) topk ({ranks}, {gone} + 2e9 or ({LATE}) + 1e9 or {ODD})"
 
 
 OTHERS = (
-    'topk (1, label_replace(label_join(count_values by (alike) ("most", sum by (alike) '
-    f"(job:gpunode_rank:most unless on ({JOB_LABELS}) job:gpunode_job:gpus == 1)), "
-    '"rest", " others: ", "most", "alike"), "rest", " · $1", "rest", "(.+)"))'
+    'label_replace(label_join(count_values by (cause) ("most", topk (1, sum by (cause) '
+    f"({COUNT} unless on ({BY_JOB}) {GPUS} == 1))), "
+    '"rest", " others: ", "most", "cause"), "rest", " · $1", "rest", "(.+)")'
 )
 """How most ranks are, and in words how many. One on its own has no others."""
 
-_WHO = f"1000 * ({_first(1)})"
+_WHO = f"1000 * (time() - ({_first(1)}))"
 WHO_DIFFERS = _asked(
     _named(f"({_WHO} * on () group_left (rest) {OTHERS}) or on () {_WHO}"),
-    f"{RANK}: {{{{cause}}}}{{{{rest}}}} · since",
+    f"{LABEL}: {{{{cause}}}}{{{{rest}}}} · since",
 )
 ALL_ALIKE = "GPUs, all alike"
 NOBODY = _asked(
-    f"label_replace({EXIST.expression} unless on () (count ({ONSET}) > 0), "
+    f"label_replace({EXIST.expression} unless on () (count ({ODD}) > 0), "
     f'"said", "{ALL_ALIKE}", "", "")',
     "{{said}}",
 )
 
 REASONED = (
-    f"({_first(LISTED)}) * on ({GPU}) group_left (reason) "
-    f"(0 * {AWAITED} + 1) "
+    f"({_first(LISTED)}) * on ({GPU}) group_left (reason) (0 * {AWAITED} + 1) "
     f"or on ({GPU}) ({_first(LISTED)})"
 )
 
-GONE = palette.CAUSES["stopped"]
-"""The colour of a rank that does nothing any more, beside the others that wait for it."""
-
-COUNT = "job:gpunode_rank:count"
 BY_VERDICT = (
     f"sum by (cause) ({COUNT}) "
     f"or (0 * sum by (cause) ({_looked_back(COUNT)}) and on () sum ({COUNT}))"
@@ -171,74 +182,73 @@ BY_VERDICT = (
 """How many ranks have each verdict: none any more of those that have ended, of which a legend would
 tell the last figure beside those of now."""
 
-VERDICTS = {
-    **palette.CAUSES,
-    "ended": GONE,
-    "unseen": GONE,
-    "unknown": palette.STATES["unknown"],
-}
-"""What is said of a rank, in the order of its numbers, with its colour."""
-
 PAST = "30d"
-OF_RUN = "cluster, owner_namespace, workload, user, began"
-OF_OWNER = "cluster, owner_namespace, user"
-ITS_USER = {**NAMESPACES, "user": "user"}
-ONE_SCRIPT = 'workload=~"slurm-.+"'
-"""Slurm jobs, which have another name each time."""
+OF_OWNER = {**NAMESPACES, "user": "user"}
+NAMED = "cluster, owner_namespace, workload, user"
+HOURLY = "job:gpunode_gpu_seconds:rate1h_hourly"
 
-GPUS_OF_RUN = f"last_over_time(run:gpunode_job:gpus{{{ONE_SCRIPT}}}[{PAST}])"
-ALIKE = (
-    f"{selected(GPUS_OF_RUN, ITS_USER)} == on ({OF_OWNER}) group_left () "
-    f"max by ({OF_OWNER}) ({selected(GPUS_OF_RUN, SELECTED)})"
+
+def _others(series: str, over: str = "sum_over_time") -> str:
+    """A figure of the jobs of the same owner."""
+    return selected(f"sum by ({NAMED}) ({over}({series}[{PAST}]))", OF_OWNER)
+
+
+HELD = _others(f'{HOURLY}{{state!="free"}}')
+LATEST = f"topk ({LISTED}, {HELD})"
+_TIMES = selected(f"sum by ({NAMED}) (last_over_time({HOURLY}[1h]))", OF_OWNER)
+
+
+def _time(edge: str, label: str) -> str:
+    """The first or the last hour of each of those jobs, in a label."""
+    at = f"1000 * {edge}_over_time(timestamp({_TIMES})[{PAST}:1h])"
+    return f'count_values by ({NAMED}) ("{label}", {at})'
+
+
+SINCE = (
+    f"{LATEST} * on ({NAMED}) group_left (from) {_time('min', 'from')} "
+    f"* on ({NAMED}) group_left (to) {_time('max', 'to')}"
 )
-"""Runs of Slurm jobs that are like the job: of the same user, with as many GPUs."""
 
 
-def _runs(figure: str, of: str = "last_over_time") -> str:
-    """A figure of the job's runs, and of those that are like it."""
-    its = selected(f"{of}({figure}[{PAST}])", SELECTED)
-    others = selected(f"{of}({figure}{{{ONE_SCRIPT}}}[{PAST}])", ITS_USER)
-    return f"max by ({OF_RUN}) ({its} or {others} and on ({OF_RUN}) {ALIKE})"
+def _latest(expression: str) -> Query:
+    return Query(f"{expression} and on ({NAMED}) {LATEST}")
 
-
-SEEN_LAST = f"topk ({LISTED}, {_runs('run:gpunode_run:seen')})"
-
-
-def _latest(figure: str, of: str = "last_over_time") -> Query:
-    """The same of the runs that were seen last."""
-    return Query(f"{_runs(figure, of)} and on ({OF_RUN}) {SEEN_LAST}")
-
-
-BEGAN_AND_ENDED = (
-    f"1000 * {_runs('run:gpunode_run:began')} * on ({OF_RUN}) group_left (to) "
-    f'count_values by ({OF_RUN}) ("to", 1000 * {SEEN_LAST})'
-)
 
 RUNS = rows_of(
-    "Its runs, and those like it",
-    f"How does it compare with its runs of {PAST}, and under Slurm with those of the same user and "
-    "as many GPUs? The job leads to the time of that run, as one opens a job that has ended.",
+    "Jobs of the same owner",
+    f"How does it compare with the {LISTED} largest jobs of {PAST} of the same namespace and user? "
+    "The job leads to the time of its life, as one opens a job that has ended.",
     {
-        "Began": (
-            Query(f'label_replace({BEGAN_AND_ENDED}, "from", "${{1}}000", "began", "(.+)")'),
-            "dateTimeAsLocal",
+        "GPU hours": (Query(SINCE), "none"),
+        "Useful": (
+            _latest(f"{_others(f'{HOURLY}{{{USEFUL}}}')} / on ({NAMED}) ({HELD} > 0)"),
+            SHARE,
         ),
-        "Lasted": (
-            Query(f"{SEEN_LAST} - on ({OF_RUN}) {_runs('run:gpunode_run:began')}"),
+        "Step": (
+            _latest(_others("job:gpunode_training_step:median_hourly", "avg_over_time")),
             "s",
         ),
-        "GPUs": (_latest("run:gpunode_job:gpus"), "none"),
-        "Useful": (_latest("run:gpunode_gpu_useful:ratio", "avg_over_time"), SHARE),
-        "Step": (_latest("run:gpunode_training_step:median", "avg_over_time"), "s"),
-        "MFU": (_latest("run:gpunode_training_mfu:ratio", "avg_over_time"), SHARE),
+        "MFU": (
+            _latest(_others("job:gpunode_training_mfu:ratio_hourly", "avg_over_time")),
+            SHARE,
+        ),
     },
     names={"cluster": "Cluster", "workload": "Job"},
-    carried=("owner_namespace", "began", "from", "to"),
-    sort_by="Began",
+    carried=("owner_namespace", "from", "to"),
+    sort_by="GPU hours",
     needs=RULES,
     links={"Job": link_to_run("cluster", "owner_namespace", "workload")},
-    decimals={"Step": 2},
+    decimals={"Step": 2, "GPU hours": 1},
 )
+
+CHECKPOINTS = (
+    f'sum (sum_over_time({PHASES}{{phase="checkpoint"}}[1h])) / '
+    f"(sum (sum_over_time({PHASES}[1h])) > 0)"
+)
+MIDDLE_MFU = f"quantile (0.5, {of_gpus('gpunode_training_mfu_ratio')} and on ({GPU}) {MEMBER})"
+REQUEST = "gpunode_serving_request_seconds"
+P99 = f"histogram_quantile(0.99, {_of_job(rate(f'{REQUEST}_bucket', f'{GPU}, le'), 'sum by (le)')})"
+MEAN = _of_job(ratio(rate(f"{REQUEST}_sum"), rate(f"{REQUEST}_count")))
 
 OVERVIEW = (
     row(
@@ -254,7 +264,13 @@ OVERVIEW = (
         figure(
             "Time left",
             "For how long may the job still run, by the limit with which Slurm began it?",
-            [_asked("min (job:gpunode_slurm_job:ends) - time()")],
+            [
+                _asked(
+                    "min (label_replace(gpunode_slurm_job_end_timestamp_seconds, "
+                    '"workload", "slurm-$1", "slurm_job", "(.+)") '
+                    f"and on (cluster, workload) {MEMBER}) - time()"
+                )
+            ],
             "s",
             needs="a limit: the Prolog of docs/slurm.md",
             decimals=0,
@@ -262,7 +278,7 @@ OVERVIEW = (
         figure(
             "GPUs",
             "How many GPUs does the job have to itself?",
-            [_asked("sum (job:gpunode_job:gpus)")],
+            [_asked(f"sum ({GPUS})")],
             "none",
             needs=RULES,
         ),
@@ -273,7 +289,7 @@ OVERVIEW = (
         figure(
             "Step",
             "How long does a step take?",
-            [_while_it_steps("max (job:gpunode_training_step:median)")],
+            [_while_it_steps(_of_job(of_gpus("gpunode_training_step_median_seconds")))],
             "s",
             needs=CLIENT,
             nothing=NO_STEP,
@@ -282,7 +298,7 @@ OVERVIEW = (
         figure(
             "Slowdown",
             "How many times as long as at the best pace of this run does a step take?",
-            [_while_it_steps("max (job:gpunode_training_step:slowdown)")],
+            [_while_it_steps("max (job:gpunode_step:slowdown)")],
             "none",
             needs=CLIENT,
             limit=limit("JobSlowed"),
@@ -293,10 +309,10 @@ OVERVIEW = (
         figure(
             "MFU",
             "Which share of the peak FLOP/s does the model use, in the median over its GPUs?",
-            [_asked("quantile (0.5, job:gpunode_training_mfu_ratio:middle)")],
+            [_asked(MIDDLE_MFU)],
             SHARE,
             needs=f"{CLIENT}, with FLOPs per token",
-            limit=limit("mfu"),
+            limit=LINES["mfu"].limit,
         ),
         figure(
             "Goodput",
@@ -309,14 +325,12 @@ OVERVIEW = (
         ),
         figure(
             "Starved",
-            "Which share of its time does the GPU that starves most have nothing to run? Not while "
-            "the job compiles, or stands still in a collective.",
-            [_asked("max (job:gpunode_starved:ratio)")],
+            "For which share of their time have its GPUs nothing to run, in the mean?",
+            [_asked('max (job:gpunode_gpu_seconds:rate5m{state="starved"})')],
             SHARE,
-            needs="training: docs/verdict.md",
-            limit=limit("JobStarved"),
+            limit=Limit(threshold("starved_ratio"), ">"),
             nothing="Not now",
-            among=_asked("sum (job:gpunode_training:gpus)", "Needs training"),
+            among=EXIST,
         ),
         figure(
             "Stands still",
@@ -332,7 +346,7 @@ OVERVIEW = (
             "Which cause do most of its GPUs' verdicts name?",
             [
                 _asked(
-                    'topk(1, sum by (cause) (job:gpunode_gpu_bottleneck:count{cause!="none"}))',
+                    f'topk(1, sum by (cause) ({COUNT}{{cause!="none"}}))',
                     "{{cause}}",
                 )
             ],
@@ -342,7 +356,7 @@ OVERVIEW = (
             among=EXIST,
             colours=palette.NAMES,
         ),
-        widths=(3, 4, 3, 3, 4, 4, 3),
+        widths=(3, 4, 3, 4, 3, 4, 3),
     ),
     row(
         9,
@@ -352,9 +366,7 @@ OVERVIEW = (
             "to their dashboards. A process that tells no rank has an unknown one.",
             {
                 "For": (
-                    _asked(
-                        _told(_told(f"time() - ({REASONED})", "rank", NO_RANK), "reason", ABSENT)
-                    ),
+                    _asked(_told(_told(REASONED, "rank", NO_RANK), "reason", ABSENT)),
                     "s",
                 )
             },
@@ -373,7 +385,7 @@ OVERVIEW = (
                 "Node": link_to("gpunode-node", cluster="cluster", node="instance"),
                 "GPU": link_to("gpunode-gpu", cluster="cluster", node="instance", gpu="gpu"),
             },
-            values={"Verdict": VERDICTS},
+            values={"Verdict": OF_RANKS},
         ),
         areas(
             "Ranks by verdict",
@@ -381,7 +393,7 @@ OVERVIEW = (
             [_asked(BY_VERDICT, "{{cause}}")],
             "none",
             needs=RULES,
-            colours=VERDICTS,
+            colours=OF_RANKS,
         ),
     ),
     row(
@@ -391,8 +403,8 @@ OVERVIEW = (
             "Which rank is late, and who waits for it? Ranks that wait are straggler or "
             "stalled_collective; the one that is late shows its own cause. Of a large job, the "
             f"{SHOWN} ranks that differed for longest.",
-            [_ranks(f"max by ({GPU}) ({VERDICT})")],
-            names=VERDICTS,
+            [_ranks(numbered(HELD_UP, "cause", OF_RANKS))],
+            names=OF_RANKS,
             nothing=EXIST.legend,
             unless=EXIST,
             rows=SHOWN,
@@ -407,8 +419,9 @@ OVERVIEW = (
                 _asked(
                     _in_order(
                         _named(
-                            f"max by ({GPU}, rank) ({AWAITED}) and on ({GPU}) "
-                            f"topk ({SHOWN}, max by ({GPU}) ({_looked_back(AWAITED)}))"
+                            f"({numbered(AWAITED, 'reason', palette.REASONS, f'{GPU}, rank')}) "
+                            f"and on ({GPU}) topk ({SHOWN}, max by ({GPU}) "
+                            f"({_looked_back(AWAITED)}))"
                         )
                     ),
                     RANK,
@@ -452,9 +465,9 @@ JOB = Board(
                     "Time of a step",
                     "Has the run become slower? Its baseline is its own best pace.",
                     [
-                        _asked("max (job:gpunode_training_step_median_seconds:middle)", "median"),
+                        _asked(_of_job(of_gpus("gpunode_training_step_median_seconds")), "median"),
                         _asked(
-                            "max (job:gpunode_training_step_baseline_seconds:middle)", "baseline"
+                            _of_job(of_gpus("gpunode_training_step_baseline_seconds")), "baseline"
                         ),
                     ],
                     "s",
@@ -464,17 +477,17 @@ JOB = Board(
                     "Model FLOPs utilisation",
                     "Which share of the peak does the model use?",
                     [
-                        _asked("quantile (0.5, job:gpunode_training_mfu_ratio:middle)", "median"),
-                        _asked("min (job:gpunode_training_mfu_ratio:min)", "lowest"),
+                        _asked(MIDDLE_MFU, "median"),
+                        _asked(_of_job(of_gpus("gpunode_training_mfu_ratio"), "min"), "lowest"),
                     ],
                     SHARE,
                     needs=f"{CLIENT}, with FLOPs per token",
-                    limit=limit("mfu"),
+                    limit=LINES["mfu"].limit,
                 ),
                 lines(
                     "Tokens a second",
                     "How many tokens does the job train on in a second, all ranks together?",
-                    [_asked("sum (job:gpunode_training_tokens:rate5m)", "all ranks")],
+                    [_asked(_of_job(rate("gpunode_training_tokens_total"), "sum"), "all ranks")],
                     "short",
                     needs=f"{CLIENT}, with tokens",
                 ),
@@ -500,27 +513,33 @@ JOB = Board(
                     "Does training wait for its data loader, and which share of the last hour went "
                     "to checkpoints?",
                     [
-                        _asked("max (job:gpunode_data_wait:max)", "data, slowest rank"),
-                        _asked("max (job:gpunode_checkpoints:ratio)", "checkpoints"),
+                        _asked(f"{_phase('data')} / ({_phase()} > 0)", "data"),
+                        _asked(CHECKPOINTS, "checkpoints"),
                     ],
                     SHARE,
                     needs=CLIENT,
-                    limit=limit("data_wait"),
+                    limit=Limit(0.1, ">"),
                 ),
                 lines(
-                    "Step against the last week",
-                    "Is it slower than the best of its runs of a week?",
-                    [_asked(signal("step_time_of_a_week"), "{{workload}} {{replica}}")],
+                    "Slowdown of its steps",
+                    "How many times as long as at the best pace of this run does a step take?",
+                    [_asked("max (job:gpunode_step:slowdown)", "slowest rank")],
                     "none",
-                    needs=f"{CLIENT}; {RULES}",
-                    limit=limit("step_time_of_a_week"),
+                    needs=CLIENT,
+                    limit=limit("JobSlowed"),
                 ),
                 lines(
                     "Loss",
                     "Does the model learn? A gap is a loss that is not finite.",
                     [
-                        _asked("avg (job:gpunode_training_loss:avg)", "mean of ranks"),
-                        _asked("min (job:gpunode_training_loss_best:min)", "best"),
+                        _asked(_of_job(of_gpus("gpunode_training_loss"), "avg"), "mean of ranks"),
+                        _asked(
+                            _of_job(of_gpus("gpunode_training_loss_best", "min"), "min"), "best"
+                        ),
+                        _asked(
+                            _of_job(of_gpus("gpunode_training_loss_finite") + " == 0", "count"),
+                            "ranks without a finite loss",
+                        ),
                     ],
                     "none",
                     needs=f"{CLIENT}, with the loss",
@@ -534,7 +553,7 @@ JOB = Board(
                 areas(
                     "GPUs by state",
                     "What do the job's GPUs do?",
-                    [_asked("sum by (state) (job:gpunode_gpu_seconds:rate5m)", "{{state}}")],
+                    [_asked(f"sum by (state) ({STATES})", "{{state}}")],
                     "none",
                     needs=RULES,
                     colours=palette.STATES,
@@ -543,12 +562,20 @@ JOB = Board(
                     "GPU memory",
                     "Is the memory full, and how much of it does PyTorch only reserve?",
                     [
-                        _asked("max (job:gpunode_gpu_memory_used:max)", "used"),
-                        _asked("max (job:gpunode_torch_reserved:max)", "reserved by PyTorch"),
+                        _asked("max (job:gpunode_gpu_memory:max)", "used"),
+                        _asked(
+                            _of_job(
+                                share(
+                                    "gpunode_torch_memory_reserved_bytes",
+                                    "gpunode_gpu_memory_size_bytes",
+                                )
+                            ),
+                            "reserved by PyTorch",
+                        ),
                     ],
                     SHARE,
                     needs=f"{CLIENT}, for what PyTorch reserves",
-                    limit=limit("torch_reserved"),
+                    limit=LINES["gpu_memory_used"].limit,
                     highest=1,
                 ),
                 lines(
@@ -556,20 +583,26 @@ JOB = Board(
                     "Does PyTorch run out of memory, or flush its cache and try again? Does "
                     "torch.compile compile again after the start? Both of the rank with most.",
                     [
-                        _asked("max (job:gpunode_torch_memory:failures)", "out of memory"),
+                        _asked(_of_job(gained("gpunode_torch_ooms_total")), "out of memory"),
                         _asked(
-                            "max (job:gpunode_torch_alloc_retries:max)", "allocations tried again"
+                            _of_job(gained("gpunode_torch_alloc_retries_total")),
+                            "allocations tried again",
                         ),
-                        _asked("max (job:gpunode_torch_recompiled:max)", "graphs compiled"),
+                        _asked(_of_job(LINES["torch_recompiled"].signal), "graphs compiled"),
                     ],
                     "none",
                     needs=CLIENT,
-                    limit=limit("torch_recompiled"),
+                    limit=LINES["torch_recompiled"].limit,
                 ),
                 lines(
                     "Loader workers",
                     "How many workers prepare the data of a rank?",
-                    [_asked("min (job:gpunode_job_loader_workers:min)", "rank with fewest")],
+                    [
+                        _asked(
+                            _of_job(of_gpus("gpunode_job_loader_workers"), "min"),
+                            "rank with fewest",
+                        )
+                    ],
                     "none",
                     needs="PyTorch 2.6 or later, whose workers are named pt_data_worker",
                 ),
@@ -581,52 +614,29 @@ JOB = Board(
                 8,
                 firing.alerts_of_job("Alerts of the job and its nodes", SELECTED, EXIST),
                 rows_of(
-                    "Faults and conditions of its nodes",
-                    "What is broken on the nodes of the job? 2 is worth waking somebody, 1 a "
-                    "ticket, and 0 a condition of which nobody is notified.",
+                    "Faults of its nodes",
+                    "What is broken on the nodes of the job, and since when?",
                     {
-                        "Level": (
-                            _asked(
-                                f'topk({LISTED}, label_replace({GPU_FAULT}, "fault", "$1", '
-                                f'"reason", "(.+)") or {NODE_FAULT} or label_replace('
-                                f'0 * {CONDITION}, "fault", "$1", "condition", "(.+)"))'
-                            ),
-                            "none",
+                        "Since": (
+                            _asked(f"1000 * (time() - topk({LISTED}, gpu:gpunode_fault:seconds))"),
+                            "dateTimeFromNow",
                         )
                     },
                     names={
+                        "severity": "Level",
                         "cluster": "Cluster",
                         "instance": "Node",
                         "gpu": "GPU",
-                        "fault": "Fault",
+                        "reason": "Reason",
                     },
-                    sort_by="Level",
+                    sort_by="Since",
                     nothing=NOTHING_WRONG,
                     among=EXIST,
                     links={"Node": link_to("gpunode-node", cluster="cluster", node="instance")},
+                    values={"Level": palette.SEVERITIES},
                 ),
             ),
-            row(
-                9,
-                RUNS,
-                rows_of(
-                    "What changed",
-                    "Which versions does the job have that it did not have at its best pace of the "
-                    "last week, and how many times as long does a step take?",
-                    {
-                        "Times as long": (
-                            _asked(f"topk({LISTED}, job:gpunode_version:changed)"),
-                            "none",
-                        )
-                    },
-                    names={"what": "Of", "version": "Version"},
-                    sort_by="Times as long",
-                    nothing=NOTHING_WRONG,
-                    among=EXIST,
-                    decimals={"Times as long": 2},
-                ),
-                widths=(16, 8),
-            ),
+            row(9, RUNS),
         ),
         section(
             "Communication",
@@ -634,15 +644,15 @@ JOB = Board(
                 8,
                 lines(
                     "Time in communication",
-                    "How long does the job only move data, or wait for peers? How fast are its "
-                    "collectives beside the best of their last week?",
+                    "For which share of the time does the job only move data, or wait for peers?",
                     [
-                        _asked("job:gpunode_communication:ratio", "moves data"),
                         _asked(
-                            'label_replace(job:gpunode_gpu_blocked:gap, "what", '
-                            '"straggler\'s gap", "", "") or label_replace('
-                            f'min by (over) ({RATIO}), "what", "speed over $1", "over", "(.+)")',
-                            "{{what}}",
+                            'avg (job:gpunode_gpu_seconds:rate5m{state="communication"})',
+                            "moves data",
+                        ),
+                        _asked(
+                            'avg (job:gpunode_gpu_seconds:rate5m{state="blocked"})',
+                            "waits for peers",
                         ),
                     ],
                     SHARE,
@@ -694,7 +704,15 @@ JOB = Board(
                 rows_of(
                     "Ranks that others wait for",
                     "Which rank does NCCL name, and where does it run?",
-                    {"": (_asked("job:gpunode_awaited_rank:reason"), "none")},
+                    {
+                        "": (
+                            _asked(
+                                f"max by ({NODE}, rank, host, pid, reason) "
+                                f"(gpunode_nccl_awaited_rank_info) and on ({NODE}) {MEMBER}"
+                            ),
+                            "none",
+                        )
+                    },
                     names={
                         "rank": "Rank",
                         "host": "Host",
@@ -713,18 +731,14 @@ JOB = Board(
                 lines(
                     "Busiest thread",
                     "Does one thread hold the job up?",
-                    [
-                        _asked(
-                            "max (job:gpunode_job_busiest_thread_ratio:max)", "busiest of all ranks"
-                        )
-                    ],
+                    [_asked(_of_job(LINES["busiest_thread"].signal), "busiest of all ranks")],
                     SHARE,
-                    limit=limit("busiest_thread"),
+                    limit=LINES["busiest_thread"].limit,
                 ),
                 lines(
                     "Memory of the host",
                     "Is the job near its memory limit, without caches?",
-                    [_asked("job:gpunode_memory_limit:ratio", "{{workload}} {{replica}}")],
+                    [_asked("max (job:gpunode_memory_limit:ratio)", "fullest")],
                     SHARE,
                     needs="a memory limit",
                     limit=limit("JobMemoryNearLimit"),
@@ -733,12 +747,12 @@ JOB = Board(
                     "Requests",
                     "How long do the slowest 1% of the requests take, and one in the mean?",
                     [
-                        _asked("max (job:gpunode_serving_request:p99)", "slowest 1%"),
-                        _asked(f"max ({signal('batch_time')})", "mean"),
+                        _asked(P99, "slowest 1%"),
+                        _asked(MEAN, "mean"),
                     ],
                     "s",
                     needs=SERVING,
-                    limit=limit("request_time"),
+                    limit=Limit(2.0, ">"),
                 ),
             ),
             row(

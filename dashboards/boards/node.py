@@ -6,8 +6,14 @@ first is the cause, and what breaks after it in the others is the effect.
 
 from __future__ import annotations
 
-from alerts.promql import GPU, NODE, of_gpus
+from dashboards.causes import HELD_UP
 from dashboards.layout import TO_JOB, Board, link_to, row, section
+from dashboards.lines import (
+    ANY,
+    LINES,
+    PRESSURE,
+    SLOWED_DOWN,
+)
 from dashboards.panels import (
     INFINIBAND,
     LUSTRE,
@@ -21,30 +27,41 @@ from dashboards.panels import (
     rows_of,
     timeline,
 )
-from dashboards.queries import GPUS as SELECTED
-from dashboards.queries import (
-    Query,
+from dashboards.promql import (
+    GPU,
+    MEMBER,
+    NODE,
     active,
     bounded,
-    limit,
-    numbered,
+    gained,
+    of_gpus,
     of_time,
     rate,
     ratio,
-    selected,
-    signal,
+    share,
 )
+from dashboards.queries import GPUS as SELECTED
+from dashboards.queries import Query, numbered, selected
+from dashboards.rules import limit
 from dashboards.variables import datasource, of_few, of_many
 from gpunode.export import palette
 
 ONE = "{{instance}} GPU {{gpu}}"
 BYTES = "Bps"
 PORT = f"{NODE}, device, port"
+ADAPTER = "{{instance}} {{device}}/{{port}}"
+TMPFS = f"{NODE}, tmpfs"
 
 
 def _asked(expression: str, legend: str = "") -> Query:
     return Query(selected(expression, SELECTED), legend)
 
+
+HOLDS = (
+    numbered("gpunode_gpu_held_up_seconds", "cause", HELD_UP)
+    + f" or 0 * max by ({GPU}) (gpunode_gpu_info)"
+)
+"""What holds each GPU up, as a number; 0 is nothing."""
 
 SEEN = _asked("count (gpunode_gpu_info)", "No such GPU")
 """What there must be for a panel to say that nothing is wrong."""
@@ -82,8 +99,8 @@ VERDICTS = (
         timeline(
             "What holds each GPU up",
             "Which resource is the bottleneck, of which GPU, and since when?",
-            [_each(numbered("gpunode_gpu_bottleneck", "cause", palette.CAUSES))],
-            names=palette.CAUSES,
+            [_each(HOLDS)],
+            names=HELD_UP,
             rows=16,
         ),
     ),
@@ -109,7 +126,7 @@ COLUMNS = (
                 )
             ],
             SHARE,
-            limit=limit("NodeStoragePressure"),
+            limit=PRESSURE,
             needs="a kernel with PSI",
         ),
         lines(
@@ -142,16 +159,16 @@ COLUMNS = (
         lines(
             "I/O: disks",
             "Is a disk always busy?",
-            [_asked(bounded(signal("disk_busy")), "{{instance}} {{disk}}")],
+            [_asked(bounded(LINES["disk_busy"].signal), "{{instance}} {{disk}}")],
             SHARE,
-            limit=limit("disk_busy"),
+            limit=LINES["disk_busy"].limit,
         ),
         lines(
             "Communication: NVLink in use",
             "Which share of the links' bandwidth is in use?",
-            [_each(signal("nvlink_used"))],
+            [_each(LINES["nvlink_used"].signal)],
             SHARE,
-            limit=limit("nvlink_used"),
+            limit=LINES["nvlink_used"].limit,
             needs="NVLink",
         ),
     ),
@@ -160,9 +177,9 @@ COLUMNS = (
         lines(
             "Compute: power draw",
             "Does a GPU draw far less than its board's limit?",
-            [_each(signal("power_of_default_limit"))],
+            [_each(LINES["power_of_default_limit"].signal)],
             SHARE,
-            limit=limit("power_of_default_limit"),
+            limit=LINES["power_of_default_limit"].limit,
         ),
         lines(
             "I/O: file servers, throughput",
@@ -191,9 +208,9 @@ COLUMNS = (
         lines(
             "Compute: power swings",
             "Does the power swing between load and rest, as it does when a GPU starves?",
-            [_each(signal("power_swings"))],
+            [_each(LINES["power_swings"].signal)],
             "none",
-            limit=limit("power_swings"),
+            limit=LINES["power_swings"].limit,
         ),
         lines(
             "I/O: file servers, latency",
@@ -243,25 +260,31 @@ COLUMNS = (
         lines(
             "Compute: SM clock",
             "Are the clocks lowered? A share of the highest clock.",
-            [_each(signal("sm_clock"))],
+            [_each(LINES["sm_clock"].signal)],
             SHARE,
-            limit=limit("sm_clock"),
+            limit=LINES["sm_clock"].limit,
         ),
         lines(
-            "I/O: requests without an answer",
-            "Does a file server no longer answer? Requests in flight to those that answer none.",
-            [_asked("node:gpunode_storage_silent:active", "{{instance}} {{filesystem}}")],
-            "none",
+            "I/O: filesystems that fail",
+            "For how long has a file server not answered, or a filesystem taken nothing more?",
+            [
+                _asked(
+                    f"max by ({NODE}, name, reason) "
+                    '(gpu:gpunode_fault:seconds{part="filesystem"})',
+                    "{{instance}} {{name}} {{reason}}",
+                )
+            ],
+            "s",
             among=SEEN,
-            limit=limit("StorageDown"),
+            limit=ANY,
         ),
         lines(
             "Communication: congestion",
             "Does the network slow the adapters down?",
-            [_asked(signal("rdma_congestion"), "{{instance}} {{device}}/{{port}}")],
+            [_asked(LINES["rdma_congestion"].signal, "{{instance}} {{device}}/{{port}}")],
             "cps",
             needs=INFINIBAND,
-            limit=limit("rdma_congestion"),
+            limit=LINES["rdma_congestion"].limit,
         ),
     ),
     row(
@@ -269,21 +292,39 @@ COLUMNS = (
         lines(
             "Compute: slowdown",
             "Does heat or a power brake slow a GPU down?",
-            [_asked("gpu:gpunode_gpu_throttled:ratio", f"{ONE} {{{{fault}}}}")],
+            [
+                _asked(
+                    bounded(
+                        rate(
+                            "gpunode_gpu_throttled_seconds_total"
+                            '{reason=~"sw_thermal|hw_thermal|hw_power_brake"}',
+                            f"{GPU}, reason",
+                        )
+                    ),
+                    f"{ONE} {{{{reason}}}}",
+                )
+            ],
             SHARE,
-            limit=limit("GpuThrottled"),
+            limit=SLOWED_DOWN,
         ),
         lines(
             "I/O: busiest thread of each job",
             "Does one thread prepare all the data?",
-            [_each(signal("busiest_thread"))],
+            [_each(LINES["busiest_thread"].signal)],
             SHARE,
-            limit=limit("busiest_thread"),
+            limit=LINES["busiest_thread"].limit,
         ),
         lines(
             "Communication: errors of adapters",
             "Are packets lost or sent again, in 15 minutes?",
-            [_asked("node:gpunode_rdma:errors", "{{instance}} {{device}}/{{port}}")],
+            [
+                _asked(gained(metric, PORT), f"{ADAPTER} {name}")
+                for metric, name in (
+                    ("gpunode_infiniband_errors_total", "errors"),
+                    ("gpunode_infiniband_transport_errors_total", "lost"),
+                    ("gpunode_infiniband_retransmitted_packets_total", "sent again"),
+                )
+            ],
             "none",
             needs=INFINIBAND,
             limit=limit("RdmaErrors"),
@@ -301,7 +342,16 @@ COLUMNS = (
         lines(
             "I/O: /dev/shm of the node and of each pod",
             "Is shared memory nearly full?",
-            [_asked("node:gpunode_shm_used:ratio", "{{instance}} {{tmpfs}}")],
+            [
+                _asked(
+                    share("gpunode_job_shm_used_bytes", "gpunode_job_shm_size_bytes", TMPFS),
+                    "{{instance}} {{tmpfs}}",
+                ),
+                _asked(
+                    share("gpunode_shm_used_bytes", "gpunode_shm_size_bytes", NODE),
+                    "{{instance}} node",
+                ),
+            ],
             SHARE,
             limit=limit("ShmNearlyFull"),
             highest=1,
@@ -318,9 +368,9 @@ COLUMNS = (
         lines(
             "Compute: GPU memory",
             "Is the memory of a GPU full?",
-            [_each(signal("gpu_memory_used"))],
+            [_each(LINES["gpu_memory_used"].signal)],
             SHARE,
-            limit=limit("gpu_memory_used"),
+            limit=LINES["gpu_memory_used"].limit,
             highest=1,
         ),
         areas(
@@ -357,16 +407,16 @@ COLUMNS = (
         lines(
             "I/O: iowait",
             "Do CPUs without work wait for I/O? A hint; pressure counts the tasks that wait.",
-            [_asked(signal("iowait"), "{{instance}}")],
+            [_asked(LINES["iowait"].signal, "{{instance}}")],
             SHARE,
-            limit=limit("iowait"),
+            limit=LINES["iowait"].limit,
         ),
         lines(
             "Communication: TCP sent again",
             "Which share of the segments is sent again?",
-            [_asked(signal("tcp_retransmitted"), "{{instance}}")],
+            [_asked(LINES["tcp_retransmitted"].signal, "{{instance}}")],
             SHARE,
-            limit=limit("tcp_retransmitted"),
+            limit=LINES["tcp_retransmitted"].limit,
         ),
     ),
     row(
@@ -412,7 +462,7 @@ TABLES = (
             "Jobs on the node",
             "Whose GPUs are these? The job and the GPU lead to their dashboards.",
             {
-                "Share": (_asked("gpu:gpunode_gpu_owner:share"), SHARE),
+                "": (_asked(MEMBER), "none"),
             },
             names={
                 "gpu": "GPU",
@@ -421,7 +471,7 @@ TABLES = (
                 "workload": "Job",
                 "user": "User",
             },
-            sort_by="Share",
+            sort_by="GPU",
             needs="a job on the node",
             links={
                 "Job": TO_JOB,
@@ -446,17 +496,13 @@ TABLES = (
         ),
         rows_of(
             "Faults",
-            "What is wrong with the node or its GPUs? 2 is worth waking somebody, 1 a ticket.",
-            {
-                "Level": (
-                    _asked("gpu:gpunode_gpu_fault:level or node:gpunode_fault:level"),
-                    "none",
-                )
-            },
-            names={"instance": "Node", "gpu": "GPU", "reason": "Reason", "fault": "Fault"},
-            sort_by="Level",
+            "What is wrong with the node or its GPUs, and since when?",
+            {"Since": (_asked("1000 * (time() - gpu:gpunode_fault:seconds)"), "dateTimeFromNow")},
+            names={"severity": "Level", "gpu": "GPU", "part": "Part", "reason": "Reason"},
+            sort_by="Since",
             nothing=NOTHING_WRONG,
             among=SEEN,
+            values={"Level": palette.SEVERITIES},
         ),
         widths=(9, 7, 8),
     ),
@@ -465,7 +511,7 @@ TABLES = (
         timeline(
             "Waited for",
             "For which GPU do the others of its job wait, and what does its process do instead?",
-            [_each(numbered("gpunode_gpu_waited_for", "reason", palette.REASONS))],
+            [_each(numbered("gpunode_gpu_waited_for", "reason", palette.REASONS, having=" == 1"))],
             names=palette.REASONS,
             nothing="Nobody is waited for",
             among=SEEN,
@@ -495,24 +541,28 @@ MACHINE = (
         lines(
             "Growth of GPU memory",
             "Does a job need ever more memory? Bytes an hour.",
-            [_each(signal("gpu_memory_growth"))],
+            [_each(LINES["gpu_memory_growth"].signal)],
             "bytes",
-            limit=limit("gpu_memory_growth"),
+            limit=LINES["gpu_memory_growth"].limit,
         ),
         lines(
             "Reads that miss the page cache",
             "Does the data set fit into memory, or is it read again? Of mapped files, "
             "only what is missed counts.",
-            [_each(signal("page_cache_missed"))],
+            [_each(LINES["page_cache_missed"].signal)],
             SHARE,
-            limit=limit("page_cache_missed"),
+            limit=LINES["page_cache_missed"].limit,
         ),
         lines(
             "Lustre: busiest target",
             "Is one OST hot while the others rest?",
-            [_asked(signal("lustre_busiest_target"), "{{instance}} {{filesystem}}-{{target}}")],
+            [
+                _asked(
+                    LINES["lustre_busiest_target"].signal, "{{instance}} {{filesystem}}-{{target}}"
+                )
+            ],
             SHARE,
-            limit=limit("lustre_busiest_target"),
+            limit=LINES["lustre_busiest_target"].limit,
             needs=LUSTRE,
             highest=1,
         ),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from alerts.promql import GPU
-from dashboards.boards.job import MEMBER
 from dashboards.layout import Board, link_to, row, section
 from dashboards.panels import (
     ENGINE,
@@ -16,8 +14,10 @@ from dashboards.panels import (
     lines,
     rows_of,
 )
+from dashboards.promql import GPU, MEMBER, rate
 from dashboards.queries import JOBS as SELECTED
-from dashboards.queries import Query, limit, rate, selected
+from dashboards.queries import Query, selected
+from dashboards.rules import limit
 from dashboards.variables import datasource, of_few, of_many
 from gpunode.export import palette
 from gpunode.verdict.engine import OTHER_ROLE
@@ -33,20 +33,46 @@ TO_REPLICA = {
     "GPU": link_to("gpunode-gpu", cluster="cluster", node="instance", gpu="gpu"),
 }
 
-MISSED = "job:gpunode_serving_objective:missed5m"
-QUEUE = "job:gpunode_serving_queue:count"
-PARTS = "job:gpunode_serving_request:part5m"
-TOKENS = "job:gpunode_serving_tokens:rate5m"
-LEDGER = "job:gpunode_gpu_seconds:rate5m"
+MODEL = f"{GPU}, model"
+FINISHED = rate('gpunode_serving_requests_total{result="finished"}', MODEL)
+FIRST = "gpunode_serving_first_token_seconds"
+QUEUE = f"max by ({GPU}, engine, model, phase) (gpunode_serving_requests_in_flight)"
+TOKENS = rate("gpunode_serving_tokens_total", f"{MODEL}, kind")
+WAITING_NOW = (
+    f'max by ({GPU}, engine, model) (gpunode_serving_requests_in_flight{{phase="waiting"}})'
+)
+GENERATED = rate('gpunode_serving_tokens_total{kind="generated"}', MODEL)
+IN_TIME = rate('gpunode_serving_objective_met_total{objective="output_token"}', MODEL)
+LEDGER = "job:gpunode_gpu_states:gpus"
 
 
 def _asked(expression: str, legend: str = "") -> Query:
     return Query(selected(expression, SELECTED), legend)
 
 
-def _part(name: str) -> Query:
+def _own(expression: str, over: str) -> str:
+    """A figure of the engines of the chosen services."""
+    return f"{over} ({expression} and on ({GPU}) {MEMBER})"
+
+
+def _late(tokens: str) -> Query:
+    """The share of tokens that came later than the objective, of the service with most."""
+    missed = f'service:gpunode_serving_objective_missed:ratio_rate5m{{objective="{tokens}"}}'
+    return _asked(f"clamp_min(max ({missed}), 0)")
+
+
+def _mean(seconds: str, of: str, label: str) -> str:
+    by = f"sum by ({label})"
+    if label == "workload":
+        return f"{_of_services(seconds)} / ({_of_services(of)} > 0)"
+    return f"{_own(seconds, by)} / ({_own(of, by)} > 0)"
+
+
+def _part(name: str, label: str = "model") -> Query:
     """The mean of a part of a request, by model."""
-    return _asked(f'avg by (model) ({PARTS}{{part="{name}"}})', f"{{{{model}}}}: {name}")
+    parts = f'gpunode_serving_request_part_seconds_total{{part="{name}"}}'
+    legend = f"{{{{model}}}}: {name}" if label == "model" else "{{workload}}"
+    return _asked(_mean(rate(parts, MODEL), FINISHED, label), legend)
 
 
 def _whole(quantile: float, legend: str) -> Query:
@@ -102,21 +128,21 @@ SERVING_BOARD = Board(
                 figure(
                     "1st token late",
                     "Which share of the first tokens came later than the objective?",
-                    [_asked(f'max ({MISSED}{{objective="first_token"}})')],
+                    [_late("first_token")],
                     SHARE,
                     needs=ENGINE,
                 ),
                 figure(
                     "Tokens late",
                     "Which share of the tokens after the first came later than the objective?",
-                    [_asked(f'max ({MISSED}{{objective="output_token"}})')],
+                    [_late("output_token")],
                     SHARE,
                     needs=ENGINE,
                 ),
                 figure(
                     "Waiting",
                     "How many requests wait for their turn?",
-                    [_asked(f'sum ({QUEUE}{{phase="waiting"}})')],
+                    [_asked(_own(WAITING_NOW, "sum"))],
                     "none",
                     needs=ENGINE,
                 ),
@@ -129,17 +155,22 @@ SERVING_BOARD = Board(
                 ),
                 figure(
                     "Stands still",
-                    "For how long has a service had running requests and given no token?",
-                    [_asked("max (job:gpunode_server_stuck:seconds)")],
+                    "For how long has a replica given no token, though it has requests?",
+                    [_asked("max (job:gpunode_stalled:seconds)")],
                     "s",
                     limit=limit("JobStalled"),
                     nothing="No",
-                    among=_asked(f"sum ({QUEUE})", "No such engine"),
+                    among=_asked(_own(QUEUE, "sum"), "No such engine"),
                 ),
                 figure(
                     "Joule/token",
                     "How much energy do the GPUs take for each token that they generate?",
-                    [_asked("avg (job:gpunode_serving_energy:joules_per_token)")],
+                    [
+                        _asked(
+                            f"{_own(rate('gpunode_gpu_energy_joules_total'), 'sum')} / "
+                            f"({_own(GENERATED, 'sum')} > 0)"
+                        )
+                    ],
                     "joule",
                     needs=ENGINE,
                     decimals=2,
@@ -151,7 +182,7 @@ SERVING_BOARD = Board(
                 lines(
                     "Requests",
                     "Do requests wait, and does the queue grow?",
-                    [_asked(f"sum by (model, phase) ({QUEUE})", "{{model}}: {{phase}}")],
+                    [_asked(_own(QUEUE, "sum by (model, phase)"), "{{model}}: {{phase}}")],
                     "none",
                     needs=ENGINE,
                 ),
@@ -160,7 +191,12 @@ SERVING_BOARD = Board(
                     "Where does the time to the first token go: into the queue, into prefill, or "
                     "elsewhere? Means.",
                     [
-                        _part("first_token"),
+                        _asked(
+                            _mean(
+                                rate(f"{FIRST}_sum", MODEL), rate(f"{FIRST}_count", MODEL), "model"
+                            ),
+                            "{{model}}: first_token",
+                        ),
                         _part("queue"),
                         _part("prefill"),
                     ],
@@ -183,8 +219,8 @@ SERVING_BOARD = Board(
                     "How many tokens come in and out, how many come in time, and how many did the "
                     "prefix cache have? Tokens a second.",
                     [
-                        _asked(f"sum by (model, kind) ({TOKENS})", "{{model}}: {{kind}}"),
-                        _asked("sum (job:gpunode_serving_tokens:goodput5m)", "in time"),
+                        _asked(_own(TOKENS, "sum by (model, kind)"), "{{model}}: {{kind}}"),
+                        _asked(_own(IN_TIME, "sum"), "in time"),
                     ],
                     "none",
                     needs=ENGINE,
@@ -294,7 +330,7 @@ SERVING_BOARD = Board(
                     "KV cache between instances",
                     "How long is the KV cache of a request on its way between prefill and decode? "
                     "Mean.",
-                    [_asked(f'avg by (workload) ({PARTS}{{part="transfer"}})', "{{workload}}")],
+                    [_part("transfer", "workload")],
                     "s",
                     needs=TRANSFERS,
                 ),

@@ -173,7 +173,7 @@ def errors() -> str:
         "means and what to do at once. The alerts follow it: an XID after which the GPU cannot be "
         "used pages, one that takes somebody to look at it is a ticket "
         "([GpuUnhealthy](../alerts/runbooks/GpuUnhealthy.md)); one after which a program starts "
-        "again is an info ([GpuXidOfApplication](../alerts/runbooks/GpuXidOfApplication.md)). An "
+        "again notifies nobody. An "
         'XID that is not here counts in `gpunode_unread_total{what="xid"}`. No action differs by '
         "model; the last column names the models that report an XID where not all do.",
         "",
@@ -186,7 +186,7 @@ def errors() -> str:
             models = "" if len(code.models) == len(xids.MODELS) else ", ".join(code.models)
             lines.append(
                 f"| {code.number} | {code.meaning} | {code.words} | {code.then} | "
-                f"{'nobody' if code.notify == 'none' else code.notify} | {models} |"
+                f"{code.notify if code.notify in ('page', 'ticket') else 'nobody'} | {models} |"
             )
     lines += [
         "",

@@ -22,9 +22,9 @@ from typing import Any
 
 import yaml
 
-from tests.alerts.scenarios.play import ALERTMANAGER, MINUTE, RULES, hurried
+from tests.alerts.scenarios.play import MINUTE, hurried
 from tests.daemon import free_port
-from tests.prometheus.incidents import prometheus_command, shortened
+from tests.prometheus.incidents import ALERTMANAGER, prometheus_command, rules_folder, shortened
 from tests.prometheus.programs import alertmanager, exporter, program
 
 RESEND = 30
@@ -38,7 +38,10 @@ DOWN = 4.0
 PATIENCE = 180.0
 
 GPU = 'gpu="0",uuid="GPU-a"'
-FAULT = f'{GPU},part="gpu",name="0000:1b:00.0",reason="xid_119",severity="page"'
+SHOWN = f"""
+gpunode_gpu_allocated{{{GPU}}} 1
+gpunode_gpu_owner_info{{{GPU},owner_namespace="research",workload="gpt",replica="",user=""}} 1
+"""
 
 
 @dataclass
@@ -65,15 +68,17 @@ class Incidents:
 
 @dataclass
 class GpuNode:
-    """A node with a GPU that breaks and is repaired."""
+    """A node with a GPU, which remembers when it broke until it is repaired."""
 
     broke: float = 0.0
 
     def shows(self, _: str) -> bytes:
         """What it exports."""
-        fault = f"gpunode_fault_start_timestamp_seconds{{{FAULT}}} {self.broke}\n"
-        clock = f"gpunode_clock_timestamp_seconds {time.time()}\n"
-        return f"{clock}{fault if self.broke else ''}".encode()
+        text = f"{SHOWN}gpunode_clock_timestamp_seconds {time.time()}\n"
+        if self.broke:
+            fault = f'{GPU},part="gpu",name="",reason="xid_119",severity="page"'
+            text += f"gpunode_fault_start_timestamp_seconds{{{fault}}} {self.broke}\n"
+        return text.encode()
 
 
 def _wait(what: str, true: Callable[[], bool]) -> None:
@@ -102,7 +107,7 @@ def _answers(port: int) -> bool:
 
 
 def run() -> list[tuple[str, str]]:
-    """What on-call hears: of a fault, of a restart of everything, and of the repair."""
+    """What on-call hears: of an XID, of a restart of everything, and of the repair."""
     heard, node = Incidents(), GpuNode()
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)
@@ -110,7 +115,7 @@ def run() -> list[tuple[str, str]]:
         manager = stack.enter_context(alertmanager(folder, routes, heard.note))
         port = stack.enter_context(exporter(node.shows))
         (folder / "rules").mkdir()
-        for path in RULES.glob("*.yaml"):
+        for path in rules_folder().iterdir():
             (folder / "rules" / path.name).write_text(shortened(path.read_text()))
         target = {
             "targets": [f"127.0.0.1:{port}"],

@@ -1,7 +1,7 @@
 """The commands of every runbook, run by a real bash in a cluster whose names resemble each other.
 
 What reaches a cluster, such as ``kubectl`` and ``ssh``, is a fake that notes how it is called. The
-pods of a job come from a real Prometheus, which records them by the shipped rules.
+pods of a job come from a real Prometheus with the shipped records.
 """
 
 from __future__ import annotations
@@ -25,17 +25,19 @@ from urllib.parse import parse_qs, urlparse
 
 import pytest
 
-from alerts import generate
-from alerts.model import Threshold
+from alerts.document import RULES, RUNBOOKS
+from gpunode.explain.rule_files import read
 from tests.alerts.fake_cluster import CLUSTER, Pod
 from tests.daemon import free_port
 from tests.needs import need
-from tests.prometheus.incidents import prometheus_command, rules_folder, shortened
+from tests.prometheus.incidents import prometheus_command, shortened
 from tests.prometheus.programs import exporter, program
 
 COMMANDS = re.compile(r"^ *```bash\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
-RUNBOOKS = {path: row for path, row in generate.runbooks() if not path.startswith("ko/")}
-"""Those in English: the commands are the same in each language, as ``test_alerts.py`` holds."""
+PATHS = sorted(path.name for path in RUNBOOKS.glob("*.md"))
+"""Those in English: the commands are the same in each language."""
+
+PAGES = sorted({rule.name for rule in read(RULES) if rule.severity == "page"})
 
 FAKE = Path(__file__).with_name("fake_cluster.py")
 
@@ -47,7 +49,7 @@ LOCAL = (
 
 FAKES = (
     *("helm", "ibstat", "ipmitool", "kubectl", "nvidia-smi", "ping", "scontrol", "sacct", "sinfo"),
-    *("sleep", "squeue", "srun", "ssh", "sudo", "systemctl"),
+    *("gpunode", "sleep", "squeue", "srun", "ssh", "sudo", "systemctl"),
 )
 
 DESTROYS = re.compile(
@@ -61,7 +63,7 @@ DESTROYS = re.compile(
 
 
 def blocks(path: str) -> list[str]:
-    return [dedent(block) for block in COMMANDS.findall((generate.RUNBOOKS / path).read_text())]
+    return [dedent(block) for block in COMMANDS.findall((RUNBOOKS / path).read_text())]
 
 
 # Prometheus
@@ -72,7 +74,7 @@ def _exposition(path: str) -> bytes:
     lines = [
         f'gpunode_gpu_owner_info{{gpu="{n}",uuid="GPU-{node}-{n}",owner_namespace="{pod.namespace}",'
         f'owner_pod="{pod.name}",owner_container="main",slurm_job="{pod.slurm}",user="",'
-        'via="process"} 1\n'
+        f'via="process",workload="{pod.job}",replica="{pod.replica}"}} 1\n'
         for n, pod in enumerate(pod for pod in CLUSTER if f"{pod.cluster}/{pod.node}" == node)
     ]
     return "".join(lines).encode()
@@ -83,8 +85,8 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a Prometheus that has recorded who holds which GPU."""
     need("prometheus")
     folder, port = tmp_path_factory.mktemp("prometheus"), free_port()
-    rules = (rules_folder() / "recording.yaml").read_text()
-    (folder / "recording.yaml").write_text(shortened(rules).replace("interval: 2s", "interval: 1s"))
+    rules = (RULES / "records.yaml").read_text()
+    (folder / "records.yaml").write_text(shortened(rules).replace("interval: 2s", "interval: 1s"))
     with exporter(_exposition) as nodes:
         targets = [
             {
@@ -100,7 +102,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         config = {
             "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
             "scrape_configs": [{"job_name": "gpunode", "static_configs": targets}],
-            "rule_files": ["recording.yaml"],
+            "rule_files": ["records.yaml"],
         }
         (folder / "prometheus.yml").write_text(json.dumps(config))
         address = f"http://127.0.0.1:{port}"
@@ -110,7 +112,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def _await_pods(address: str, log: Path) -> None:
-    query = urllib.parse.urlencode({"query": "count(gpu:gpunode_gpu_owner:workload)"})
+    query = urllib.parse.urlencode({"query": "count(gpu:gpunode_owner:info)"})
     found: list[dict[str, list[str]]] = []
     for _ in range(600):
         try:
@@ -143,7 +145,9 @@ KINDS = {pod.kind for pod in CLUSTER} | {"", "research", "7"}
 """What is no name of anything."""
 
 GIVEN = {
-    "fault": "gpu",
+    "part": "gpu",
+    "name": "scratch",
+    "mountpoint": "/",
     "filesystem": "scratch",
     "instance": "n-1",
     "gpu": "0",
@@ -243,12 +247,9 @@ def of(job: Mapping[str, str], replicas: bool = False) -> list[Pod]:
     ]
 
 
-def whose(row: Threshold) -> tuple[dict[str, str], bool]:
+def whose(path: str) -> tuple[dict[str, str], bool]:
     """The job of an alert, and whether all replicas are meant."""
-    return (CHAT, True) if row.group == "serving" else (LLAMA, False)
-
-
-pytestmark = pytest.mark.integration
+    return (CHAT, True) if path.startswith("Serving") else (LLAMA, False)
 
 
 Paste = Callable[[str, Mapping[str, str], str], Session]
@@ -265,35 +266,78 @@ def paste(prometheus: str, tmp_path_factory: pytest.TempPathFactory) -> Paste:
     return lambda path, given, answer: once(path, frozenset(given.items()), answer)
 
 
-@pytest.mark.parametrize("path", RUNBOOKS)
+@pytest.mark.integration
+@pytest.mark.parametrize("path", PATHS)
 def test_a_runbook_touches_nothing_of_others(path: str, paste: Paste) -> None:
     """Neither of other nodes nor, if it is of a job, of other jobs, of which it shows nothing."""
-    given, replicas = whose(RUNBOOKS[path])
+    given, replicas = whose(path)
     found = paste(path, given, "y")
     assert named("\n".join(found.calls), {"n-10"}) == set()
-    if RUNBOOKS[path].scope == "job":
+    if path.startswith(("Job", "Loss", "Serving")):
         everything = "\n".join([*found.calls, found.shown])
         assert named(everything, others(of(given, replicas))) == set()
 
 
-@pytest.mark.parametrize("path", RUNBOOKS)
+@pytest.mark.integration
+@pytest.mark.parametrize("path", PATHS)
 def test_a_runbook_asks_before_it_destroys(path: str, paste: Paste) -> None:
-    given, _ = whose(RUNBOOKS[path])
+    given, _ = whose(path)
     found = paste(path, given, "n")
     assert found.destroyed == []
 
 
-@pytest.mark.parametrize("path", RUNBOOKS)
-def test_nothing_follows_a_question_in_its_block(path: str) -> None:
+def test_nothing_follows_a_question_in_its_block() -> None:
     """A terminal without bracketed paste would take the next line for the answer."""
-    for block in blocks(path):
-        *before, last = re.sub(r"(\\|\|)\n", "", block).strip().splitlines()
-        assert not any(re.search(r"xargs[^|]* -p ", line) for line in before), last
+    for path in PATHS:
+        for block in blocks(path):
+            *before, last = re.sub(r"(\\|\|)\n", "", block).strip().splitlines()
+            assert not any(re.search(r"xargs[^|]* -p ", line) for line in before), last
+
+
+def sections(path: str) -> list[str]:
+    return re.findall(r"^## (.*)$", (RUNBOOKS / path).read_text(), re.MULTILINE)
+
+
+PROSE = {
+    "": ["Meaning", "Impact", "Diagnosis", "Mitigation"],
+    "ko/": ["의미", "영향", "진단", "조치"],
+}
+IS_IT_TRUE = {"": "Is it true?", "ko/": "사실인가"}
+
+
+def test_a_runbook_says_what_on_call_needs() -> None:
+    for found in sorted(RUNBOOKS.rglob("*.md")):
+        path = str(found.relative_to(RUNBOOKS))
+        language = "ko/" if path.startswith("ko/") else ""
+        first = [IS_IT_TRUE[language]] if found.stem in PAGES else []
+        assert sections(path) == first + PROSE[language], path
+        assert found.read_text().startswith(f"# {found.stem}\n"), path
+
+
+@pytest.mark.parametrize("alert", PAGES)
+def test_the_runbook_of_a_page_can_be_pasted(alert: str) -> None:
+    """It begins with the alert's labels and what explains it; nothing is named before it is set."""
+    given, explained, *others = blocks(f"{alert}.md")
+    assert blocks(f"ko/{alert}.md") == [given, explained, *others]
+    assert explained.startswith(f"gpunode rules explain {alert} ")
+    known = set(re.findall(r"(\w+)=", given))
+    for block in (explained, *others):
+        checked = subprocess.run(
+            ["bash", "-n"], input=block, capture_output=True, text=True, check=False
+        )
+        assert not checked.returncode, checked.stderr + block
+        known |= set(re.findall(r"(?:^| )([a-z]+)=", block, re.MULTILINE))
+        known |= {name for pair in NAMED_BY_LOOPS.findall(block) for name in pair}
+        assert set(re.findall(r"\$\{?([a-z]+)", block)) <= known, block
+
+
+NAMED_BY_LOOPS = re.compile(r"\bfor ([a-z]+) in\b|\bread -r ([a-z]+)")
 
 
 RESTARTS = ("JobStalled.md", "JobIdle.md")
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("path", RESTARTS)
 def test_a_restart_deletes_the_pods_of_the_job(path: str, paste: Paste) -> None:
     found = paste(path, LLAMA, "y")
@@ -303,6 +347,7 @@ def test_a_restart_deletes_the_pods_of_the_job(path: str, paste: Paste) -> None:
     assert f"{deleted}?..." in found.shown, "it is shown before it runs"
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("path", RESTARTS)
 def test_a_restart_of_a_replica_leaves_the_others(path: str, paste: Paste) -> None:
     (pod, *_) = of(CHAT, replicas=True)
@@ -311,6 +356,7 @@ def test_a_restart_of_a_replica_leaves_the_others(path: str, paste: Paste) -> No
     assert deleted.split()[6:] == [pod.name]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("path", RESTARTS)
 @pytest.mark.parametrize("job", ["slurm-7", "nobodys", "kim@n-1"])
 def test_a_job_without_pods_of_its_own_deletes_none(path: str, job: str, paste: Paste) -> None:
@@ -321,6 +367,7 @@ def test_a_job_without_pods_of_its_own_deletes_none(path: str, job: str, paste: 
     assert not [call for call in found.calls if re.search(r"kubectl .*\b(delete|get pod)\b", call)]
 
 
+@pytest.mark.integration
 def test_a_rollback_is_of_the_deployment_of_the_pods(paste: Paste) -> None:
     found = paste("ServingStopped.md", CHAT, "y")
     assert [call for call in found.destroyed if "rollout" in call] == [
@@ -329,6 +376,7 @@ def test_a_rollback_is_of_the_deployment_of_the_pods(paste: Paste) -> None:
     ]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("path", ["JobCrashLoops.md", "LossDiverges.md"])
 def test_what_is_suspended_owns_the_pods(path: str, paste: Paste) -> None:
     found = paste(path, LLAMA, "y")

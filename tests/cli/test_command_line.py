@@ -129,11 +129,11 @@ def test_help_names_the_commands_and_their_options(gpunode: Gpunode) -> None:
         (["run", "--config.file=/no/such/file"], "/no/such/file"),
         (["replay", "/no/such/tape"], "/no/such/tape"),
         (["replay"], "FILE"),
-        (["rules"], "required: --into"),
+        (["rules"], "say either --into=FOLDER"),
         (["record", "/no/such/folder/tape"], "/no/such/folder/tape"),
         (["demo", "/"], "/"),
         (["replay", ""], "file: is empty"),
-        (["rules", "--into="], "into: is empty"),
+        (["rules", "--into="], "say either --into=FOLDER"),
     ],
 )
 def test_misuse_is_told_in_one_line(

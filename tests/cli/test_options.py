@@ -71,7 +71,13 @@ USES: dict[str, list[list[str]]] = {
         ["--fleet", f"--prometheus.url=http://{NOBODY}"],
     ],
     "completion": [["bash"]],
-    "rules": [["--into={folder}", "--changes={folder}/changes.yaml"]],
+    "rules": [
+        ["--into={folder}"],
+        [
+            *("explain", "JobStalled", "workload=llm", "--at=2026-08-31", "--rules={folder}/rules"),
+            f"--prometheus.url=http://{NOBODY}",
+        ],
+    ],
 }
 """By command, with which options it reads everything that it can."""
 

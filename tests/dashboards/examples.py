@@ -1,24 +1,62 @@
-"""Nodes on which something is wrong that no tape has: what the tests of the rules are given.
+"""Nodes on which something is wrong that no tape has, and one that trains with all a site may have.
 
-Each alert and each recording rule has an example of its own; here, each is a node of its own, and
-all of them are one target for Prometheus.
+Each is a node of its own, and all of them are one target for Prometheus.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import NamedTuple
 
-from alerts.examples import owner, series
-from alerts.model import Given
-from alerts.recording import RECORDS
-from alerts.thresholds.table import THRESHOLDS
-from tests.alerts.rule_tests import NODE_AND_GPU, is_counter, known_labels, with_labels
+from dashboards.rules import DECLARED, labels_of
+from tests.dashboards.promtool import with_labels
 from tests.prometheus.programs import exporter
 
+
+class Series(NamedTuple):
+    """A metric, and those of its labels that matter."""
+
+    metric: str
+    labels: tuple[tuple[str, str], ...] = ()
+
+
+Given = Mapping[Series, float]
+"""Values; of counters, what they gain a second."""
+
+NODE_AND_GPU = {"instance": "training", "gpu": "0", "uuid": "GPU-a"}
+HELD = {
+    "owner_namespace": "research",
+    "owner_pod": "llm-worker-0",
+    "owner_container": "main",
+    "workload": "llm",
+}
+
+
+def series(metric: str, **labels: str) -> Series:
+    return Series(metric, tuple(labels.items()))
+
+
+def is_counter(name: str) -> bool:
+    """Whether a series only grows."""
+    declared = DECLARED.get(name) or DECLARED.get(name.rpartition("_")[0])
+    return (
+        declared is not None and declared.kind != "gauge"
+    ) or name == "process_cpu_seconds_total"
+
+
+def known_labels(name: str) -> frozenset[str]:
+    """The labels of a series in Prometheus."""
+    own = ("workload", "replica") if name == "gpunode_gpu_owner_info" else ()
+    return labels_of(name) | frozenset(own)
+
+
+ADAPTER = {"device": "mlx5_0", "port": "1"}
+
 TRAINING: Given = {
-    owner(owner_pod="llm-worker-0", owner_namespace="research"): 1.0,
+    series("gpunode_gpu_owner_info", **HELD): 1.0,
+    series("gpunode_gpu_held_up_seconds", cause="data_loading_storage"): 300.0,
     series("gpunode_gpu_process_info", pid="1", rank="0", owner_pod="llm-worker-0"): 1.0,
     series("gpunode_gpu_workload", kind="training"): 1.0,
     series("gpunode_gpu_info", name="NVIDIA H200"): 1.0,
@@ -34,6 +72,11 @@ TRAINING: Given = {
             ("other", 0.05),
         )
     },
+    series("gpunode_job_memory_anonymous_bytes"): 6e10,
+    series("gpunode_job_memory_shmem_bytes"): 2e10,
+    series("gpunode_job_memory_limit_bytes"): 1e11,
+    series("gpunode_filefd_allocated"): 1e4,
+    series("gpunode_filefd_maximum"): 1e6,
     series("gpunode_training_step_median_seconds"): 0.5,
     series("gpunode_training_step_baseline_seconds"): 0.4,
     series("gpunode_training_mfu_ratio"): 0.42,
@@ -43,10 +86,10 @@ TRAINING: Given = {
     series("gpunode_training_kernel_seconds", kernel="gemm"): 0.2,
     series("gpunode_torch_memory_reserved_bytes"): 1.2e11,
     series("gpunode_torch_alloc_retries_total"): 0.1,
+    series("gpunode_torch_ooms_total"): 0.1,
     series("gpunode_gpu_memory_size_bytes"): 1.5e11,
     series("gpunode_gpu_memory_reserved_bytes"): 1e9,
     series("gpunode_gpu_memory_used_bytes"): 1.3e11,
-    series("gpunode_gpu_bottleneck", cause="data_loading_storage"): 1.0,
     series("gpunode_gpu_seconds_total", state="compute"): 0.6,
     series("gpunode_gpu_seconds_total", state="starved"): 0.4,
     series("gpunode_nccl_channels", communicator="c", transport="NET/IB"): 16.0,
@@ -72,6 +115,8 @@ TRAINING: Given = {
         "gpunode_infiniband_congestion_events_total", device="mlx5_0", port="1", kind="cnp"
     ): 300.0,
     series("gpunode_infiniband_errors_total", device="mlx5_0", port="1", kind="symbol"): 5.0,
+    series("gpunode_infiniband_transport_errors_total", **ADAPTER, kind="timeout"): 1.0,
+    series("gpunode_infiniband_retransmitted_packets_total", **ADAPTER): 1.0,
     series("gpunode_tcp_segments_total", kind="first"): 5000.0,
     series("gpunode_tcp_segments_total", kind="retransmitted"): 20.0,
     series("gpunode_gpu_ecc_errors_total", kind="uncorrected"): 0.1,
@@ -86,11 +131,78 @@ TRAINING: Given = {
 }
 """One node of a training job with all that a site may have."""
 
+BROKEN: Given = {
+    series("gpunode_clock_timestamp_seconds"): 1.0,
+    series("gpunode_gpu_info", name="NVIDIA H200"): 1.0,
+    series(
+        "gpunode_fault_start_timestamp_seconds", part="gpu", reason="XID 79", severity="page"
+    ): 0.0,
+    series("gpunode_gpu_held_up_seconds", cause="gpu_lost"): 60.0,
+    series("gpunode_gpu_xid_last_timestamp_seconds", xid="79"): 1.0,
+    series("gpunode_gpu_ecc_errors_total", kind="uncorrected"): 0.1,
+    series("gpunode_gpu_row_remaps_total", kind="uncorrected"): 0.1,
+    series("gpunode_gpu_row_remap_banks", spare="none"): 1.0,
+    series("gpunode_gpu_recovery_action", action="reset"): 1.0,
+    series("gpunode_gpu_throttled_seconds_total", reason="hw_thermal"): 0.5,
+    series("gpunode_gpu_temperature_celsius"): 91.0,
+    series("gpunode_gpu_seconds_total", state="unknown"): 1.0,
+    series("gpunode_gpu_nvlink_errors_total", kind="replay"): 10.0,
+    series("gpunode_gpu_c2c_errors_total", kind="crc"): 1.0,
+    series("gpunode_gpu_memory_fault_info", fault="row_remap"): 1.0,
+    series("gpunode_gpu_nvlink_link_errors_total", link="3", kind="replay"): 1.0,
+    series("gpunode_gpu_pcie_errors_total", kind="fatal"): 1.0,
+    series("gpunode_gpu_row_remap_failed"): 1.0,
+    series("gpunode_pcie_link_degraded", bus_id="0000:17:00.0", kind="gpu"): 1.0,
+    series("gpunode_source_up", source="gpm"): 0.0,
+    series("gpunode_source_late_reads_total", source="gpm"): 1.0,
+    series("gpunode_source_skipped_reads_total", source="gpm"): 1.0,
+    series("gpunode_unread_total", source="pods", what="pod"): 1.0,
+    series("gpunode_refused_total", source="pods", what="pod"): 1.0,
+    series("gpunode_web_config_last_reload_success"): 0.0,
+}
+"""A node with a broken GPU, and an exporter that cannot read all."""
+
+FAULTY: Given = {
+    series("gpunode_clock_timestamp_seconds"): 1.0,
+    **{
+        series(
+            "gpunode_fault_start_timestamp_seconds",
+            gpu="",
+            uuid="",
+            part=part,
+            name=name,
+            reason=why,
+            severity=how,
+        ): 0.0
+        for part, name, why, how in (
+            ("network", "mlx5_0/1", "down", "ticket"),
+            ("filesystem", "/data", "unanswering", "page"),
+        )
+    },
+    series("gpunode_infiniband_errors_total", **ADAPTER, kind="symbol"): 5.0,
+    series("gpunode_infiniband_active", **ADAPTER): 0.0,
+    series("gpunode_network_drops_total", interface="eth0", direction="received"): 50.0,
+    series("gpunode_kernel_log_events_total", kind="disk_error"): 1.0,
+    series("gpunode_audit_ok", check="swap"): 0.0,
+    series("gpunode_node_drained"): 1.0,
+    series("kube_node_labels", node="faulty", label_topology_kubernetes_io_rack="r07"): 1.0,
+    series(
+        "gpunode_nccl_bus_bandwidth_bytes_per_second", collective="AllReduce", gpus="8", nodes="2"
+    ): 2e11,
+    series(
+        "gpunode_nccl_expected_bus_bandwidth_bytes_per_second",
+        collective="AllReduce",
+        gpus="8",
+        nodes="2",
+    ): 4e11,
+}
+"""A node of which parts are broken that all its GPUs share."""
+
 NODES: dict[str, Given] = {
     "training": TRAINING,
     "updated": {series("gpunode_node_info", driver="580.159.04", kernel="5.15.0-1063-nvidia"): 1.0},
-    **{row.alert: row.example.fires for row in THRESHOLDS},
-    **{record.name.split(":")[1]: record.given for record in RECORDS},
+    "broken": BROKEN,
+    "faulty": FAULTY,
 }
 
 
@@ -100,8 +212,6 @@ def exposition(begin: float, cluster: str) -> str:
     lines = []
     for node, given in NODES.items():
         for one, value in given.items():
-            if value is None or ":" in one.metric or one.metric in ("up", "ALERTS"):
-                continue
             known = known_labels(one.metric)
             labels = {name: text for name, text in NODE_AND_GPU.items() if name in known}
             labels |= {"cluster": cluster, "instance": node, **dict(one.labels)}

@@ -17,8 +17,8 @@ from gpunode.export.exposition import Exposition
 from gpunode.node.tape import TapeNode
 from gpunode.recorded import INCIDENTS as TAPES
 from gpunode.sources import watch
-from tests.alerts.rule_tests import is_counter, known_labels, with_labels
-from tests.dashboards.examples import TRAINING
+from tests.dashboards.examples import TRAINING, is_counter, known_labels
+from tests.dashboards.promtool import with_labels
 from tests.dashboards.queries import filled
 from tests.prometheus.incidents import INCIDENTS, ROOT
 
@@ -33,7 +33,8 @@ KEPT = 40
 OWNER = (
     'gpunode_gpu_owner_info{{gpu="{gpu}",uuid="GPU-{of_two}-{node}-{copy}",'
     'owner_namespace="team-{team}",owner_pod="train-{job}-worker-{node}",'
-    'owner_container="main",slurm_job="",user="",via="kubelet"}} 1'
+    'owner_container="main",slurm_job="",user="",via="kubelet",'
+    'workload="train-{job}",replica=""}} 1'
 )
 """Four jobs in a namespace."""
 
@@ -171,7 +172,7 @@ def _of_training(
 ) -> Iterator[str]:
     for one, value in TRAINING.items():
         known = set(known_labels(one.metric))
-        if value is None or ({"gpu", "uuid"} <= known) != of_gpus:
+        if ({"gpu", "uuid"} <= known) != of_gpus:
             continue
         if one.metric in has:
             continue

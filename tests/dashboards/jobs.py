@@ -34,7 +34,7 @@ class Played:
     """Whether the driver counts for the ledger (GPM); before Hopper it has the utilisation."""
 
     ends: str = ""
-    """What goes when the bad rank ends: its ``process``, its ``owner`` too, or its ``node``."""
+    """What goes when the bad rank ends: its ``process``, or its ``node``."""
 
     def node(self, rank: int) -> str:
         return f"{self.name}-{rank // GPUS_OF_NODE:04}"
@@ -44,7 +44,12 @@ class Played:
         return "0" if self.mig else str(rank % GPUS_OF_NODE)
 
     def lines(self, seconds: float, ended: bool) -> Iterator[str]:
-        """The exposition of its nodes after so many seconds."""
+        """The exposition of its nodes after so many seconds, and whether they answered."""
+        for node in dict.fromkeys(map(self.node, range(self.gpus))):
+            silent = ended and self.ends == "node" and node == self.node(self.bad)
+            yield f'up{{job="gpunode",instance="{node}"}} {int(not silent)}'
+            if not silent:
+                yield f'gpunode_clock_timestamp_seconds{{instance="{node}"}} {time.time()}'
         for rank in range(self.gpus):
             is_bad = rank == self.bad
             gone = is_bad and ended and self.ends
@@ -60,17 +65,18 @@ class Played:
                 f'owner_namespace="{self.namespace}",owner_pod="{self.pod.format(rank=rank)}",'
                 f'owner_container="",slurm_job="{self.slurm}",user="{self.user}"'
             )
+            job = f'workload="{self.workload}",replica=""'
             cause = self.others if self.ends or not is_bad else self.cause
             if gone:
-                cause = "none"
+                cause = "no_process"
             yield f'gpunode_gpu_info{{{gpu},parent="{whole}"}} 1'
             yield f'gpunode_gpu_ledger_sensor{{{gpu},sensor="{sensor}"}} 1'
-            yield f'gpunode_gpu_bottleneck{{{gpu},cause="{cause}"}} 1'
+            if cause != "none":
+                yield f'gpunode_gpu_held_up_seconds{{{gpu},cause="{cause}"}} {seconds}'
             yield f'gpunode_gpu_workload{{{gpu},kind="training"}} 1'
             for state, share in self.ledger(cause):
                 yield f'gpunode_gpu_seconds_total{{{gpu},state="{state}"}} {share * seconds}'
-            if not (gone and self.ends == "owner"):
-                yield f'gpunode_gpu_owner_info{{{gpu},{owner},via="kubelet"}} 1'
+            yield f'gpunode_gpu_owner_info{{{gpu},{owner},{job},via="kubelet"}} 1'
             if not gone:
                 yield f"gpunode_job_workless_seconds{{{gpu}}} {600 if self.ends else 0}"
             if is_bad and self.cause == BAD and not self.ends:
@@ -85,7 +91,7 @@ class Played:
     def ledger(cause: str) -> Iterator[tuple[str, float]]:
         """Shares of the states of a GPU with this verdict."""
         waits = 0.75 if cause == WAITS else 0.0
-        starved = 0.75 if cause in (BAD, "shm") else 0.0
+        starved = 0.75 if cause in (BAD, "shm", "no_process") else 0.0
         yield from (("compute", 1 - waits - starved), ("blocked", waits), ("starved", starved))
 
 
@@ -100,7 +106,6 @@ PLAYED = (
     Played("mig", "slice", 7, 5, namespace="team", pod="slice-{rank}", mig=True),
     Played("fine", "well", 8, 0, namespace="team", pod="well-{rank}", others="none", cause="none"),
     Played("large", "slurm-512", 512, 139, slurm="512", user="lee"),
-    Played("dead", "slurm-9", 16, 11, slurm="9", user="kim", ends="owner"),
     Played("crashed", "ended", 16, 11, namespace="team", pod="ended-{rank}", ends="process"),
     Played("lost", "slurm-10", 24, 11, slurm="10", user="kim", ends="node"),
 )

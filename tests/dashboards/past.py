@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from alerts.recording.behind import BY_JOB, BY_JOB_OF_NODE
 from gpunode.gpu.ledger import STATES
 from tests.prometheus.programs import need
 
@@ -54,17 +53,6 @@ def live_through(folder: Path, cluster: str, jobs: int = 1) -> None:
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
-def _behind() -> Iterator[tuple[str, dict[str, str], float]]:
-    """A job on five nodes, for one of which the others wait."""
-    of_job = {"owner_namespace": "vision", "workload": "segmenter"}
-    for node in range(5):
-        behind = 0.0 if node else 0.3
-        of_node = {"instance": f"vision-{node}", **of_job}
-        yield BY_JOB_OF_NODE, of_node, behind
-        for gpu in range(4):
-            yield BY_JOB, {**of_node, "gpu": str(gpu), "uuid": f"GPU-{node}-{gpu}"}, behind
-
-
 def recorded(at: int, age: float, jobs: int) -> Iterator[tuple[str, dict[str, str], float]]:
     """What is recorded in an hour: names, labels and values; ``age`` is 1 for the first."""
     whole = dict.fromkeys(STATES, 0.0)
@@ -80,25 +68,18 @@ def recorded(at: int, age: float, jobs: int) -> Iterator[tuple[str, dict[str, st
                 yield f"job:{BY_HOUR}", labels, gpus / jobs
             of_state = {"owner_namespace": team, "state": state}
             yield f"namespace:{BY_HOUR}", of_state, gpus
-            yield "namespace:gpunode_gpu_seconds:rate30d", of_state, gpus
             if cause := CAUSES[kind].get(state):
                 of_cause = {"owner_namespace": team, "cause": cause}
-                yield "namespace:gpunode_gpu_bottleneck:gpus_hourly", of_cause, gpus
-        of_kind = {"owner_namespace": team, "kind": kind}
-        yield "namespace:gpunode_job_kind:gpus_hourly", of_kind, sum(shares.values())
-        yield "cluster:gpunode_job_kind:gpus", {"kind": kind}, sum(shares.values())
-    if age < 1 / DAYS:
-        yield from _behind()
+                yield "namespace:gpunode_held_up:gpus_hourly", of_cause, gpus
+        of_kind = {"owner_namespace": team, "workload": workload, "kind": kind}
+        yield "job:gpunode_job_kind:gpus_hourly", of_kind, sum(shares.values())
     held = sum(whole.values())
     whole["free"] = GPUS - held
-    on_whole_nodes = whole["free"] // 8 * 8
-    yield "cluster:gpunode_gpu_free:whole", {}, on_whole_nodes
-    yield "cluster:gpunode_gpu_free:scattered", {}, whole["free"] - on_whole_nodes
+    yield "cluster:gpunode_gpu_free:whole_hourly", {}, whole["free"] // 8 * 8
     for state, gpus in whole.items():
         yield f"cluster:{BY_HOUR}", {"state": state}, gpus
-        yield "cluster:gpunode_gpu_seconds:rate30d", {"state": state}, gpus
+        yield f"node:{BY_HOUR}", {"instance": "all", "state": state}, gpus
         yield "cluster:gpunode_gpu_power:by_state", {"state": state}, 300 * gpus
-    yield "cluster:gpunode_gpu_power:watts", {}, 300 * held + 8000
 
 
 def _trains(age: float) -> Shares:

@@ -26,13 +26,14 @@ import psutil
 
 from dashboards import FOLDER
 from dashboards.boards.job import SHOWN
+from dashboards.causes import HELD_UP
 from dashboards.panels import NONE_OF, SAY_SO
 from dashboards.queries import METRIC, STRING
-from gpunode.export import palette
+from dashboards.rules import FOLDER as RULES
 from tests.daemon import Daemon, free_port, free_ports
 from tests.dashboards.examples import served
 from tests.dashboards.past import live_through
-from tests.prometheus.incidents import prometheus_command, replay, rules_folder, shortened
+from tests.prometheus.incidents import prometheus_command, replay, shortened
 from tests.prometheus.programs import program
 
 TAPES = ("starved", "h200_shm", "h200_hang", "straggler", "comm_nop2p", "h200_storage", "healthy")
@@ -42,7 +43,7 @@ SWINGS = "Compute: power swings"
 SLOWDOWN = "Compute: slowdown"
 PRESSURE = "I/O: pressure"
 SHM = "I/O: /dev/shm of the node and of each pod"
-SILENT = "I/O: requests without an answer"
+SILENT = "I/O: filesystems that fail"
 PEERS = "Communication: GPUs wait or move data"
 WALK: Mapping[str, tuple[str, frozenset[str]]] = {
     "starved": ("unexplained", frozenset({SWINGS})),
@@ -52,11 +53,11 @@ WALK: Mapping[str, tuple[str, frozenset[str]]] = {
     "comm_nop2p": ("communication", frozenset({PEERS})),
     "h200_storage": ("data_loading_storage", frozenset({SWINGS, PRESSURE})),
     "healthy": ("none", frozenset()),
-    "GpuThrottled": ("", frozenset({SLOWDOWN})),
-    "StorageDown": ("", frozenset({SILENT})),
+    "broken": ("gpu_lost", frozenset({SLOWDOWN})),
+    "faulty": ("", frozenset({SILENT})),
 }
 """What the node's dashboard shows of an incident: a cause on a GPU's row at the top, and which of
-these panels cross their lines. The last two are examples of the rules' tests."""
+these panels cross their lines. The last two are examples."""
 
 ANSWERED = 0.8
 """The share of its queries that must find something, or the seconds of a dashboard say little."""
@@ -103,16 +104,8 @@ SERVING = {
 
 EMPTY: Mapping[tuple[str, str, str], str] = {
     ("gpunode-fleet", "Useful share, week on week", "B"): "a week of series",
-    ("gpunode-fleet", "Jobs that changed and slowed", "A"): "a job that slowed after an update",
     ("gpunode-health", "Exporters lost", "A"): "an exporter that went down",
-    ("gpunode-health", "GPUs that break jobs", "A"): "a GPU that broke several jobs",
-    ("gpunode-health", "Nodes that break jobs", "A"): "a GPU that broke several jobs",
-    ("gpunode-health", "Scrapes, whole fleet", "B"): "an exporter that went down",
-    ("gpunode-health", "Scrapes, whole fleet", "C"): "a change of web.config.file that was refused",
-    ("gpunode-health", "Unwatched", "A"): "a node that is not scraped",
-    ("gpunode-health", "GPUs without a ledger", "A"): "sensors that failed within a day",
-    ("gpunode-health", "Missing parts", "A"): "a part that went while Prometheus ran",
-    ("gpunode-health", "Parts missing", "A"): "a part that went while Prometheus ran",
+    ("gpunode-health", "Scrapes", "B"): "an exporter that went down",
     ("gpunode-health", "Ports", "A"): "a port that went down while Prometheus ran",
     ("gpunode-gpu", "Shared through MPS", "A"): "a GPU that is shared through MPS",
     ("gpunode-gpu", "Collectives", "A"): "a job with NCCL's Inspector",
@@ -121,7 +114,7 @@ EMPTY: Mapping[tuple[str, str, str], str] = {
         for title, targets in SERVING.items()
         for target in targets
     },
-    ("gpunode-job", "What changed", "A"): "a job that slowed after an update",
+    ("gpunode-job", "Loss", "C"): "a loss that is not finite",
     ("gpunode-job", "Time left", "A"): "a job of Slurm with a limit",
     ("gpunode-job", "PyTorch in 15 minutes", "C"): "a job that compiles, and gpunode.client in it",
     ("gpunode-job", "The odd one out", "B"): "ranks that are all alike",
@@ -149,6 +142,7 @@ EMPTY: Mapping[tuple[str, str, str], str] = {
     ("gpunode-host", "NFS: time in this client", "A"): "NFS in a recorded incident",
     ("gpunode-host", "RoCE: pauses by priority", "A"): "an adapter that counts pauses",
     ("gpunode-host", "TCP: round trip", "A"): "connections to other machines",
+    ("gpunode-job", "Requests", "A"): "a server, and gpunode.client in it",
     ("gpunode-job", "Requests", "B"): "a server, and gpunode.client in it",
     ("gpunode-job", "NCCL warnings", "A"): "a job whose NCCL warns",
     ("gpunode-job", "Tokens a second", "A"): "a job, and gpunode.client in it",
@@ -171,9 +165,11 @@ class Asked:
     """Bytes."""
 
 
-def in_a_hurry(rules: str) -> str:
-    """The rules with short windows; what is recorded once an hour is recorded all the time."""
-    return shortened(rules).replace("and on () minute() < 4", "")
+def hurried(folder: Path) -> None:
+    """Write the rules with short windows into a folder; what is recorded once an hour, too."""
+    (folder / "rules").mkdir()
+    for path in RULES.glob("*.yaml"):
+        (folder / "rules" / path.name).write_text(shortened(path.read_text()))
 
 
 @contextmanager
@@ -185,9 +181,7 @@ def scraped(tapes: Sequence[str], port: int) -> Iterator[str]:
         started = {at: stack.enter_context(replay(tape, at, folder)) for tape, at in ports.items()}
         for at, child in started.items():
             Daemon(psutil.Process(child.pid), at).wait_for("/healthz", child)
-        (folder / "rules").mkdir()
-        for path in rules_folder().iterdir():
-            (folder / "rules" / path.name).write_text(in_a_hurry(path.read_text()))
+        hurried(folder)
         nodes = [
             {"targets": [f"127.0.0.1:{at}"], "labels": {"instance": tape, "cluster": CLUSTER}}
             for tape, at in ports.items()
@@ -317,7 +311,7 @@ def walked(prometheus: str, node: str) -> tuple[set[str], frozenset[str]]:
         series = [one for answer in found for one in answer["data"]["result"]]
         return [float(value) for one in series for _, value in one["values"]]
 
-    names = list(palette.CAUSES)
+    names = list(HELD_UP)
     causes = {names[int(value)] for value in values("What holds each GPU up")}
     crossed = {
         title

@@ -20,12 +20,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import parse_qs, urlparse
 
+from dashboards.rules import FOLDER
 from gpunode.serving.requests import RESPONSE_BOUNDS
 from tests.daemon import free_port
 from tests.dashboards.fleet import beside_gpus, beside_node, expositions, parts
 from tests.dashboards.past import live_through
 from tests.dashboards.queries import filled
-from tests.prometheus.incidents import prometheus, rules_folder
+from tests.prometheus.incidents import prometheus
 from tests.prometheus.programs import exporter
 
 NODES = 12
@@ -81,13 +82,22 @@ class Holding:
         """What happens now, and the minute from which on."""
         return max((begin, part) for begin, part in self.parts.items() if begin <= minutes)
 
+    @property
+    def workload(self) -> str:
+        """How its node names it."""
+        return (
+            f"slurm-{self.slurm}"
+            if self.slurm
+            else self.pod.partition("-worker")[0].partition("-{")[0]
+        )
+
     def owner(self, node: int, gpu: int) -> str:
         """The labels of the owner of a GPU."""
         pod = self.pod.format(node=node, gpu=gpu)
         return (
             f'owner_namespace="{self.namespace}",owner_pod="{pod}",'
             f'owner_container="{"main" if self.pod else ""}",slurm_job="{self.slurm}",'
-            f'user="{self.user}"'
+            f'user="{self.user}",workload="{self.workload}",replica="{gpu if self.serves else ""}"'
         )
 
 
@@ -325,7 +335,7 @@ def told(port: int) -> Iterator[str]:
         ]
         config = {
             "global": {"scrape_interval": f"{SCRAPE}s"},
-            "rule_files": [str(path) for path in rules_folder().iterdir()],
+            "rule_files": [str(path) for path in FOLDER.glob("*.yaml")],
             "scrape_configs": [{"job_name": "gpunode", "static_configs": targets}],
         }
         (folder / "prometheus.yml").write_text(json.dumps(config))

@@ -10,9 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from alerts.recording.ranks import ENDED, UNSEEN, WAITING
 from dashboards import FOLDER
-from dashboards.boards.job import VERDICTS
+from dashboards.causes import OF_RANKS, WAITS
 from gpunode.export import palette
 from gpunode.gpu.ledger import STATES
 from gpunode.verdict.causes import CAUSES, NONE
@@ -82,11 +81,11 @@ def test_what_shares_a_colour_is_of_one_family_and_as_urgent() -> None:
     assert len({*urgent}) == len(urgent), "each that stands still has its own"
 
 
-@pytest.mark.parametrize("late", [ENDED, UNSEEN, STOPPED.name])
+@pytest.mark.parametrize("late", ["gpu_lost", "unseen", STOPPED.name])
 def test_a_rank_that_does_nothing_any_more_stands_out_among_those_that_wait(late: str) -> None:
     """In the sum of all ranks it is a thin line, beside which there is no name."""
-    for other in (*WAITING, NONE.name):
-        assert distance(VERDICTS[late], VERDICTS[other]) >= DIFFERS, other
+    for other in (*WAITS.split("|"), NONE.name):
+        assert distance(OF_RANKS[late], OF_RANKS[other]) >= DIFFERS, other
 
 
 def test_what_is_to_be_mended_is_seen_in_both_themes() -> None:

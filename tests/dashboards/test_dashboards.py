@@ -15,21 +15,17 @@ import promql_parser
 import pytest
 import yaml
 
-from alerts.model import Threshold
-from alerts.promql import DECLARED, NO_NAMESPACE
-from alerts.rule_files import ASKED, dashboard_of, document, handed_on, rule_files
-from alerts.settings import RUNBOOKS_URL
-from alerts.thresholds.table import THRESHOLDS
 from dashboards import FOLDER, runbooks
 from dashboards.boards import BOARDS
 from dashboards.generate import DOCUMENT, files
 from dashboards.panels import DECIMALS, NO_ANSWER, NONE_OF, SHARE, UNSEEN, WHOLE_FLEET
-from dashboards.queries import METRIC, labels_of
+from dashboards.promql import NO_NAMESPACE
+from dashboards.queries import METRIC
+from dashboards.rules import DECLARED, alerts, labels_of, limit, records, threshold
+from dashboards.rules import FOLDER as RULES
 from dashboards.variables import RANKED
 from gpunode.driver.driver import UNITS
 from gpunode.export import palette
-from gpunode.rules.changes import Changes
-from gpunode.rules.render import rendered
 from tests.daemon import free_port
 from tests.dashboards.queries import (
     ANSWERED,
@@ -74,7 +70,7 @@ OTHER_LABELS = {
 }
 LABELS_OF_ALERTS = {
     *("cluster", "severity", "group", "instance", "gpu", "uuid", "owner_namespace"),
-    *("workload", "replica", "user", "filesystem", "fault"),
+    *("workload", "replica", "user", "node", "part", "name"),
 }
 
 each = pytest.mark.parametrize("uid", LOADED)
@@ -398,8 +394,8 @@ def test_variables_select_any_number(uid: str) -> None:
         assert variable["sort"] == (0 if ranked else 3 if name == "gpu" else 1)
         assert variable["definition"] == variable["query"]["query"]
         assert re.match(
-            r"label_values\((gpunode_gpu_info|gpu:gpunode_gpu_owner:workload)[{,]|"
-            r"query_result\(.*\((gpunode_gpu_info|gpu:gpunode_gpu_owner:workload)\{",
+            r"label_values\((gpunode_gpu_info|gpu:gpunode_owner:info)[{,]|"
+            r"query_result\(.*\((gpunode_gpu_info|gpu:gpunode_owner:info)\{",
             variable["definition"],
         )
         whole = name not in ABOUT.get(uid, set())
@@ -506,6 +502,8 @@ def test_a_panel_follows_what_is_chosen_or_says_that_it_does_not(uid: str) -> No
         }
         if uid == "gpunode-node" and panel["title"].startswith(OF_NO_GPU):
             ignored -= {"gpu"}
+        if panel["title"] == "Jobs of the same owner":
+            ignored -= {"job"}
         narrower = {"gpunode-health": {"node"}}.get(uid, {"namespace"})
         whole = WHOLE_FLEET in panel["title"]
         assert ignored == (narrower if whole else set()), panel["title"]
@@ -518,28 +516,6 @@ def test_what_is_handed_on_to_a_job_narrows_no_part_of_its_dashboard() -> None:
     assert hidden == {"hosts", "user"}
     for uid, content in LOADED.items():
         assert uid == "gpunode-job" or not hidden & set(variables(content))
-
-
-LACKING_ABOVE = {
-    "gpunode-fleet": set[str](),
-    "gpunode-capacity": {"GPUs by useful share, whole fleet"},
-}
-"""Panels of what shows a whole fleet that the engine above all shards cannot fill."""
-
-
-@pytest.mark.parametrize("uid", LACKING_ABOVE)
-def test_what_shows_a_whole_fleet_asks_only_what_shards_hand_on(uid: str) -> None:
-    has = set(handed_on())
-    for name, file in rule_files().items():
-        if name.startswith("cluster_"):
-            has |= {rule.get("record", "") for group in file["groups"] for rule in group["rules"]}
-    asked = [
-        (one["title"], target["expr"]) for one in panels(LOADED[uid]) for target in one["targets"]
-    ]
-    for variable in variables(LOADED[uid]).values():
-        asked += [(variable["name"], variable["definition"])] if variable["type"] == "query" else []
-    lacking = {title for title, text in asked if set(ASKED.findall(text)) - has}
-    assert lacking == LACKING_ABOVE[uid]
 
 
 @each
@@ -598,6 +574,8 @@ def test_lines_of_one_query_have_names_of_their_own(uid: str) -> None:
 
 KEPT_BY_HARDWARE = {
     ("gpunode-gpu", "NVLinks with errors"),
+    ("gpunode-health", "Uncorrected ECC errors"),
+    ("gpunode-health", "Remapped rows"),
 }
 """Panels of counts that a GPU itself keeps for its life, or since its driver was loaded."""
 
@@ -684,63 +662,71 @@ def test_one_goes_from_the_fleet_to_a_job_a_node_and_a_gpu() -> None:
     assert leads("gpunode-health") >= {"gpunode-node", "gpunode-gpu"}
 
 
-def leads_to(row: Threshold) -> tuple[str, set[str]]:
-    """The dashboard to which an alert leads, and the variables that it selects there."""
-    address = re.sub(r"\{\{.*?\}\}", "", dashboard_of(row))
-    found = re.fullmatch(r"\$\{grafana_url\}/d/([\w-]+)\?(.*)", address)
-    assert found
-    return found[1], set(re.findall(r"var-(\w+)=", found[2]))
-
-
-@pytest.mark.parametrize("row", THRESHOLDS, ids=lambda row: row.alert)
-def test_alerts_lead_to_dashboards_with_the_variables_they_have(row: Threshold) -> None:
-    uid, selected = leads_to(row)
-    assert selected <= set(variables(LOADED[uid]))
-
-
-TOLD_IN_WORDS = {
-    "GpuLemon": "the dashboard of the GPU has its faults and its owners; Health compares GPUs",
-    "GpunodeAbsent": "nothing is there to be drawn",
+TOLD_IN_WORDS: Mapping[str, str] = {
+    "JobIdle": "of time without work, which the states of the job's GPUs show",
+    "JobCrashLoops": "of attempts that have ended; Job shows the present one",
+    "ServingStopped": "of engines that are gone; Serving shows those that are there",
+    "GpuLedgerBlind": "Health lists GPUs without a ledger, of what many alerts look at",
+    "GpuLemon": "of faults that are over; the dashboard of the GPU has those of the time shown",
     "GpunodeCertificateExpires": "the alert says the day",
-    "JobTensorCoresIdle": "a verdict, as the dashboard of the job counts them by rank",
-    "SharedFilesystemNearlyFull": "of no node; Fleet lists whom it harms",
-    "StorageDown": "of no node; Fleet lists whom it harms",
+    "GpunodeThresholdsMissing": "of the rules' own files",
+    "GpunodeMissing": "of nodes of which nothing is known; Fleet lists the alert",
 }
-"""Alerts that lead to a dashboard without what they look at, and why."""
+"""Alerts of which no panel shows what they look at, and why."""
 
 
-@pytest.mark.parametrize("row", THRESHOLDS, ids=lambda row: row.alert)
-def test_an_alert_leads_to_a_dashboard_that_shows_what_it_looks_at(row: Threshold) -> None:
-    """Or that names its fault, as the table of the node's faults does."""
-    uid, _ = leads_to(row)
+def test_each_alert_has_a_panel_that_shows_what_it_looks_at() -> None:
     asked = {
         re.sub("_(bucket|count|sum)$", "", found[1])
-        for expression in expressions(LOADED[uid])
+        for content in LOADED.values()
+        for expression in expressions(content)
         for found in METRIC.finditer(expression)
     }
-    looks_at = {name for name, alerts in runbooks.looked_at().items() if row.alert in alerts}
-    named = bool(row.fault) and "node:gpunode_fault:level" in asked
-    assert (bool(looks_at & asked) or named) is (row.alert not in TOLD_IN_WORDS)
+    shown = {alert for name, of in runbooks.looked_at().items() if name in asked for alert in of}
+    linked = re.findall(r'"Runbook: (\w+)"', json.dumps(LOADED))
+    assert {one.name for one in alerts()} - shown - {*linked} == TOLD_IN_WORDS.keys()
 
 
-def test_the_address_of_grafana_is_a_setting() -> None:
-    changes = Changes(settings={"grafana_url": "https://grafana.example.org"})
-    generated = rendered(document(), changes)
-    (first, *_) = (
-        rule["annotations"]["dashboard"]
-        for groups in generated.values()
-        for group in groups["groups"]
-        for rule in group["rules"]
-        if "annotations" in rule
-    )
-    assert first.startswith("https://grafana.example.org/d/gpunode-")
+def test_alerts_lead_to_dashboards_with_the_variables_they_have() -> None:
+    for name, address in dashboards_of_alerts():
+        found = re.fullmatch(r"/d/([\w-]+)\??(.*)", re.sub(r"\{\{.*?\}\}", "", address))
+        assert found, name
+        assert set(re.findall(r"var-(\w+)=", found[2])) <= set(variables(LOADED[found[1]])), name
+
+
+def dashboards_of_alerts() -> Iterator[tuple[str, str]]:
+    """Where alerts lead."""
+    for path in RULES.glob("*.yaml"):
+        for group in yaml.safe_load(path.read_text())["groups"]:
+            for rule in group["rules"]:
+                if "dashboard" in rule.get("annotations", {}):
+                    yield rule["alert"], rule["annotations"]["dashboard"]
+
+
+def test_lines_are_those_of_the_rules() -> None:
+    assert limit("JobStalled").threshold == threshold("stalled_seconds")
+    drawn = {panel["title"]: panel for panel in panels(LOADED["gpunode-job"])}
+    _, line = drawn["Stands still"]["fieldConfig"]["defaults"]["thresholds"]["steps"]
+    assert line["value"] == threshold("stalled_seconds")
+    with pytest.raises(LookupError, match="no alert NoSuchAlert"):
+        limit("NoSuchAlert")
+
+
+def test_a_record_has_the_labels_that_its_expression_keeps() -> None:
+    assert labels_of("gpu:gpunode_rank:held_up") == {
+        *("cluster", "instance", "gpu", "uuid", "owner_namespace", "workload", "replica", "user"),
+        *("rank", "cause"),
+    }
+    assert labels_of("filesystem:gpunode_lustre_read:rate5m") == {"cluster", "filesystem"}
+    for name in records():
+        assert "cluster" in labels_of(name), name
 
 
 @each
 def test_runbooks_to_which_panels_lead_exist(uid: str) -> None:
     for panel in panels(LOADED[uid]):
         for link in panel["links"]:
-            name = link["url"].removeprefix(f"{RUNBOOKS_URL.value}/")
+            name = link["url"].removeprefix(f"{runbooks.RUNBOOKS}/")
             assert (ROOT / "alerts" / "runbooks" / name).exists()
 
 
@@ -751,28 +737,17 @@ def test_panels_lead_to_the_runbooks_of_what_they_show() -> None:
         for uid, content in LOADED.items()
         for panel in panels(content)
     }
-    assert found["gpunode-gpu", "Temperature of GPU and memory"] == [
-        "Runbook: GpuHot",
-        "Runbook: GpuMemoryHot",
-    ]
-    assert found["gpunode-health", "Uncorrected ECC errors"][0] == "Runbook: GpuUnhealthy"
-    assert found["gpunode-health", "Audit"] == ["Runbook: NodeAuditFailed"]
-    assert found["gpunode-fleet", "Jobs that stand still"][0] == "Runbook: JobStalled"
+    assert found["gpunode-fleet", "Jobs that stand still"] == ["Runbook: JobStalled"]
+    assert found["gpunode-health", "Kernel log"] == ["Runbook: KernelComplains"]
     assert found["gpunode-fleet", "GPUs by state"] == []
     assert found["gpunode-gpu", "Owners"] == []
-    assert sum(bool(links) for links in found.values()) >= 70
-    assert max(map(len, found.values())) <= 3
-
-
-@pytest.mark.parametrize("row", THRESHOLDS, ids=lambda row: row.alert)
-def test_what_an_alert_records_is_about_it(row: Threshold) -> None:
-    assert row.alert in runbooks.looked_at()[row.record]
+    assert max(map(len, found.values())) <= runbooks.MOST
 
 
 def test_a_condition_is_not_what_a_panel_shows() -> None:
-    hot = "gpunode_gpu_temperature_celsius"
-    assert runbooks.alerts_of(f"max by (gpu) ({hot})") == ["GpuHot"]
-    assert runbooks.alerts_of(f"gpunode_gpu_power_watts and on (gpu) {hot} > 80") == []
+    stalled = "job:gpunode_stalled:seconds"
+    assert runbooks.alerts_of(f"max by (cluster) ({stalled})") == ["JobStalled"]
+    assert runbooks.alerts_of(f"gpunode_gpu_power_watts and on (cluster) {stalled} > 80") == []
 
 
 @each

@@ -13,17 +13,15 @@ from typing import Any
 
 import pytest
 
-from alerts.promql import NO_NAMESPACE
-from alerts.thresholds.table import THRESHOLDS
 from dashboards import FOLDER
-from dashboards.firing import LABELS, NOT_KNOWN
-from tests.alerts.rule_tests import with_labels
-from tests.alerts.test_alerts import run
+from dashboards.firing import LABELS, NOT_KNOWN, PLACE
+from dashboards.layout import GROUPS
+from dashboards.promql import NO_NAMESPACE
+from tests.dashboards.promtool import Found, promtool, with_labels
 from tests.dashboards.queries import CHOSEN, filled
 from tests.dashboards.tables import Row, shown
-from tests.dashboards.test_runs import promtool
 
-GROUP = THRESHOLDS[0].group
+GROUP = GROUPS.partition("|")[0]
 ALERTS: Mapping[str, str] = {"alertstate": "firing", "group": GROUP, "cluster": "c"}
 JOB = {"owner_namespace": "team", "workload": "llama", "user": "kim"}
 SLURM = {"workload": "slurm-42", "user": "kim"}
@@ -32,9 +30,9 @@ MEMBERS = ({"instance": "n1", "gpu": "0", "uuid": "GPU-a"}, {"instance": "n2", "
 PAGES: tuple[Mapping[str, str], ...] = (
     {"alertname": "JobStalled", **JOB},
     {"alertname": "JobStalled", **SLURM},
-    {"alertname": "GpuUnhealthy", "fault": "gpu", **MEMBERS[0]},
-    {"alertname": "NodeDown", "fault": "exporter", "instance": "n2"},
-    {"alertname": "StorageDown", "filesystem": "scratch"},
+    {"alertname": "GpuUnhealthy", "part": "gpu", **MEMBERS[0]},
+    {"alertname": "NodeDown", "part": "exporter", "instance": "n2"},
+    {"alertname": "StorageDown", "part": "filesystem", "name": "scratch"},
     {"alertname": "GpunodeAbsent"},
 )
 TICKETS = 1000
@@ -44,7 +42,7 @@ FOUND: Mapping[tuple[str, str], float] = {
     ("JobStalled", "slurm-42"): 8.0,
     ("GpuUnhealthy", "llama"): 512.0,
     ("NodeDown", "llama"): 512.0,
-    ("StorageDown", ""): 64.0,
+    ("StorageDown", ""): float(NOT_KNOWN),
     ("GpunodeAbsent", ""): float(NOT_KNOWN),
     ("GpuHot", "llama"): 512.0,
 }
@@ -73,37 +71,16 @@ def given() -> Iterator[tuple[str, str]]:
         yield with_labels("ALERTS_FOR_STATE", labels), "1x10"
     for member in MEMBERS:
         labels = {"cluster": "c", **member, **JOB}
-        yield with_labels("gpu:gpunode_job:member", labels), "1x10"
-        yield with_labels("gpu:gpunode_job:member_lately", labels), "1x10"
-    for job, node in ((JOB, "n1"), (SLURM, "n9")):
-        labels = {"cluster": "c", "instance": node, "gpu": "0", **job}
-        yield with_labels("gpu:gpunode_gpu_owner:workload", labels), "1x10"
-    yield with_labels("job:gpunode_job:gpus", {"cluster": "c", **JOB}), "512x10"
-    yield with_labels("job:gpunode_job:gpus", {"cluster": "c", **SLURM}), "8x10"
-    event = {"cluster": "c", "filesystem": "scratch", **JOB}
-    yield with_labels("job:gpunode_event:gpus", event), "64x10"
+        yield with_labels("gpu:gpunode_owner:info", labels), "1x10"
+    labels = {"cluster": "c", "instance": "n9", "gpu": "0", **SLURM}
+    yield with_labels("gpu:gpunode_owner:info", labels), "1x10"
+    yield with_labels("job:gpunode_gpus:count", {"cluster": "c", **JOB}), "512x10"
+    yield with_labels("job:gpunode_gpus:count", {"cluster": "c", **SLURM}), "8x10"
 
 
-def asked(folder: Path, checks: Mapping[str, list[tuple[dict[str, str], float]]]) -> str:
+def asked(folder: Path, checks: Mapping[str, Found]) -> str:
     """What promtool says against expressions having come to these results."""
-    test = {
-        "interval": "1m",
-        "input_series": [{"series": series, "values": values} for series, values in given()],
-        "promql_expr_test": [
-            {
-                "expr": expression,
-                "eval_time": "5m",
-                "exp_samples": [
-                    {"labels": with_labels("", {k: v for k, v in labels.items() if v}), "value": v}
-                    for labels, v in found
-                ],
-            }
-            for expression, found in checks.items()
-        ],
-    }
-    (folder / "test.json").write_text(json.dumps({"tests": [test]}))
-    ran = run("promtool", "test", "rules", "test.json", cwd=folder)
-    return "" if ran.returncode == 0 else ran.stdout + ran.stderr
+    return promtool(folder, given(), {(5, one): found for one, found in checks.items()})
 
 
 def test_each_page_has_a_row_and_a_thousand_tickets_have_one(tmp_path: Path) -> None:
@@ -137,8 +114,7 @@ def test_a_job_leads_to_the_dashboard_that_shows_what_its_alert_looks_at(
     told = promtool(
         tmp_path,
         {with_labels("ALERTS", labels): "1x10"},
-        5,
-        {f"count by (to_job) ({gpus})": [({"to_job": board}, 1.0)]},
+        {(5, f"count by (to_job) ({gpus})"): [({"to_job": board}, 1.0)]},
     )
     assert not told, told
 
@@ -158,10 +134,10 @@ def test_a_namespace_has_its_alerts_and_those_of_hardware(
 @pytest.mark.parametrize(
     ("node", "marked"),
     [
-        ("n1", ("llama", "gpu", "scratch", "")),
-        ("n2", ("exporter", "scratch", "")),
-        ("n9", ("slurm-42", "scratch", "")),
-        ("n1|n9", ("llama", "slurm-42", "gpu", "scratch", "")),
+        ("n1", ("llama", "gpu", "filesystem", "")),
+        ("n2", ("llama", "exporter", "filesystem", "")),
+        ("n9", ("slurm-42", "filesystem", "")),
+        ("n1|n9", ("llama", "slurm-42", "gpu", "filesystem", "")),
     ],
 )
 def test_a_node_has_marks_of_its_own_pages_and_those_of_its_jobs(
@@ -169,7 +145,7 @@ def test_a_node_has_marks_of_its_own_pages_and_those_of_its_jobs(
 ) -> None:
     content = json.loads((FOLDER / "gpunode-node.json").read_text())
     pages, _ = (one["expr"] for one in content["annotations"]["list"])
-    about = 'label_join({}, "about", "", "workload", "fault", "filesystem")'
+    about = 'label_join({}, "about", "", "workload", "part")'
     marks = about.format(filled(pages, {**CHOSEN, "$node": node}))
     told = asked(
         tmp_path, {f"count by (about) ({marks})": [({"about": one}, 1.0) for one in marked]}
@@ -184,7 +160,7 @@ def test_pages_come_first_and_then_what_harms_most() -> None:
 
 
 def test_an_alert_has_no_label_that_would_make_two_rows_of_it() -> None:
-    assert {label for row in THRESHOLDS for label in row.identity} >= {*LABELS[2:]}
+    assert {*PLACE} <= {*LABELS}
 
 
 @pytest.mark.integration

@@ -11,9 +11,8 @@ import pytest
 
 from dashboards import FOLDER
 from dashboards.panels import SAYS_NONE
-from tests.alerts.rule_tests import with_labels
+from tests.dashboards.promtool import Found, promtool, with_labels
 from tests.dashboards.queries import CHOSEN, filled
-from tests.dashboards.test_runs import Found, promtool
 
 PANELS: Mapping[str, Any] = {
     panel["title"]: panel
@@ -21,14 +20,20 @@ PANELS: Mapping[str, Any] = {
 }
 NODE = {"cluster": "c", "instance": "n"}
 GPU = {**NODE, "gpu": "0", "uuid": "GPU-a"}
-WATCHED = {with_labels("node:gpunode_exporter:up", NODE): "1x100"}
+WATCHED = {with_labels("node:gpunode_up:max", NODE): "1x100"}
 
 ALONE = {
-    "Remapped rows": with_labels("gpu:gpunode_gpu_row_remap_failed:max", GPU),
+    "Remapped rows": with_labels("gpunode_gpu_row_remap_failed", GPU),
     "NVLink": with_labels("gpunode_gpu_c2c_errors_total", {**GPU, "kind": "crc"}),
-    "Ports": with_labels("node:gpunode_rdma:errors", {**NODE, "device": "mlx5_0", "port": "1"}),
+    "Ports": with_labels(
+        "gpunode_infiniband_errors_total",
+        {**NODE, "device": "mlx5_0", "port": "1", "kind": "symbol"},
+    ),
     "Not understood or left out": with_labels(
-        "node:gpunode_refused:increase1h", {**NODE, "source": "pods", "what": "pod"}
+        "gpunode_refused_total", {**NODE, "source": "pods", "what": "pod"}
+    ),
+    "Late and skipped reads": with_labels(
+        "gpunode_source_skipped_reads_total", {**NODE, "source": "gpm"}
     ),
 }
 """What only a later column of a table has."""
@@ -42,18 +47,18 @@ def test_nothing_is_wrong_only_if_no_column_has_anything(
     first, *others = (filled(one["expr"], CHOSEN) for one in PANELS[title]["targets"])
     assert SAYS_NONE in first
     rows: Found = [({}, 1.0)]
-    given = {**WATCHED, **({ALONE[title]: "1+1x100"} if broken else {})}
+    later = " or ".join(f"({other})" for other in others)
+    given = {**WATCHED, **({ALONE[title]: "1+5x100"} if broken else {})}
     told = promtool(
         tmp_path,
         given,
-        60,
         {
-            f"count ({first})": [] if broken else rows,
-            f"count ({' or '.join(f'({other})' for other in others)})": rows if broken else [],
+            (60, f"count ({first})"): [] if broken else rows,
+            (60, f"count ({later})"): rows if broken else [],
         },
     )
     assert not told, told
-    assert promtool(tmp_path, {}, 60, {f"count ({first})": []}) == ""
+    assert promtool(tmp_path, {}, {(60, f"count ({first})"): []}) == ""
 
 
 def test_a_table_whose_columns_have_rows_of_their_own_asks_for_all_of_them() -> None:
@@ -74,8 +79,8 @@ def test_a_graph_says_that_nothing_is_wrong_only_of_nodes_that_are_watched(
 ) -> None:
     """That other nodes of the cluster answer says nothing of those that are selected."""
     (asked,) = (filled(one["expr"], {**CHOSEN, "$node": "n"}) for one in PANELS[title]["targets"])
-    of_cluster = {with_labels("cluster:gpunode_exporter:up", {"cluster": "c"}): "1x100"}
-    down = {with_labels("node:gpunode_exporter:up", NODE): "0x100"}
-    none: Found = [({"fault" if title == "Nodes by fault" else "instance": "none"}, 0.0)]
-    assert promtool(tmp_path, {**of_cluster, **down}, 60, {asked: []}) == ""
-    assert promtool(tmp_path, {**of_cluster, **WATCHED}, 60, {asked: none}) == ""
+    down = {with_labels("node:gpunode_up:max", NODE): "0x100"}
+    label = {"Nodes by fault": "part"}.get(title, "instance")
+    none: Found = [({label: "none"}, 0.0)]
+    assert promtool(tmp_path, down, {(60, asked): []}) == ""
+    assert promtool(tmp_path, WATCHED, {(60, asked): none}) == ""

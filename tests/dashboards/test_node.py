@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from dashboards import FOLDER
-from tests.alerts.rule_tests import with_labels
+from tests.dashboards.promtool import Found, promtool, with_labels
 from tests.dashboards.queries import CHOSEN, filled
-from tests.dashboards.test_runs import Found, promtool
 
 NODE = {"cluster": "c", "instance": "n"}
 ETH0 = {**NODE, "interface": "eth0"}
@@ -40,6 +39,6 @@ def test_no_packet_is_dropped_only_where_they_are_counted(
     (target,) = panel["targets"]
     expression = filled(target["expr"], {**CHOSEN, "$__rate_interval": "5m"})
     told = promtool(
-        tmp_path, given, 60, {f"max by (cluster, instance, interface) ({expression})": drawn}
+        tmp_path, given, {(60, f"max by (cluster, instance, interface) ({expression})"): drawn}
     )
     assert not told, told

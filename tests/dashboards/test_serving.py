@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dashboards import FOLDER
-from tests.alerts.rule_tests import FIRST, Case, with_labels
-from tests.alerts.test_alerts import play, shipped
+from tests.dashboards.promtool import Found, promtool, with_labels
 from tests.dashboards.queries import CHOSEN, filled
 
 MINUTES = 20
@@ -36,6 +35,7 @@ def held(number: int, pod: str) -> tuple[str, str]:
         **dict.fromkeys(("owner_container", "slurm_job", "user"), ""),
         "owner_namespace": "chat",
         "owner_pod": pod,
+        "workload": pod.rpartition("-")[0],
         "via": "kubelet",
     }
     return with_labels("gpunode_gpu_owner_info", {**gpu(number), **owner}), f"1x{MINUTES}"
@@ -55,16 +55,12 @@ def instance(number: int, pod: str, role: str, **requests: float) -> Iterator[tu
 
 
 def test_the_queues_of_instances_are_told_by_their_role(tmp_path: Path) -> None:
-    case = Case("c")
-    case.inputs = [
-        {"series": series, "values": values}
-        for told in (
-            instance(0, "llama-prefill-0", "prefill", waiting=5, running=1, transferring=2),
-            instance(1, "llama-decode-0", "decode", waiting=0, running=4, transferring=3),
-            instance(2, "qwen-0", "", waiting=7, running=9),
-        )
-        for series, values in told
-    ]
+    asks: dict[tuple[int, str], Found] = {}
+    given = (
+        *instance(0, "llama-prefill-0", "prefill", waiting=5, running=1, transferring=2),
+        *instance(1, "llama-decode-0", "decode", waiting=0, running=4, transferring=3),
+        *instance(2, "qwen-0", "", waiting=7, running=9),
+    )
     at = [
         {**gpu(n), "in_cluster": "c", "model": "llama", "role": role}
         for n, role in enumerate(("prefill", "decode"))
@@ -72,15 +68,14 @@ def test_the_queues_of_instances_are_told_by_their_role(tmp_path: Path) -> None:
     expected = ((5.0, 0.0), (1.0, 4.0), (2.0, 3.0))
     asked = queries("Instances by role")
     for query, values in zip(asked, expected, strict=True):
-        found = [("", labels, value) for labels, value in zip(at, values, strict=True)]
-        case.expect(MINUTES - 2, query, found)
-    ran = play(tmp_path, [case], shipped(*FIRST))
-    assert ran.returncode == 0, (ran.stdout + ran.stderr)[:3000]
+        asks[MINUTES - 2, query] = list(zip(at, values, strict=True))
+    told = promtool(tmp_path, given, asks, recorded=True)
+    assert not told, told[:3000]
 
 
 def test_the_time_of_transfers_is_told_by_service(tmp_path: Path) -> None:
     """Two requests a second, each of whose caches is on its way for half a second."""
-    case = Case("c")
+    asks: dict[tuple[int, str], Found] = {}
     own = {**gpu(0), **MODEL}
     parts = {**own, "part": "transfer"}
     ended = {**own, "result": "finished"}
@@ -89,16 +84,15 @@ def test_the_time_of_transfers_is_told_by_service(tmp_path: Path) -> None:
         (with_labels("gpunode_serving_requests_total", ended), f"0+120x{MINUTES}"),
         (with_labels("gpunode_serving_request_part_seconds_total", parts), f"0+60x{MINUTES}"),
     )
-    case.inputs = [{"series": series, "values": values} for series, values in given]
     (query,) = queries("KV cache between instances")
-    case.expect(MINUTES - 2, query, [("", {"workload": "llama-decode"}, 0.5)])
-    ran = play(tmp_path, [case], shipped(*FIRST))
-    assert ran.returncode == 0, (ran.stdout + ran.stderr)[:3000]
+    asks[MINUTES - 2, query] = [({"workload": "llama-decode"}, 0.5)]
+    told = promtool(tmp_path, given, asks, recorded=True)
+    assert not told, told[:3000]
 
 
 def test_queue_and_answers_are_told_by_model_and_replica(tmp_path: Path) -> None:
     """A replica that waits, beside one of another model that answers all within a second."""
-    case = Case("c")
+    asks: dict[tuple[int, str], Found] = {}
     busy, calm = ({**gpu(n), **MODEL, "model": name} for n, name in enumerate(("llama", "qwen")))
     answers = [
         (
@@ -125,29 +119,25 @@ def test_queue_and_answers_are_told_by_model_and_replica(tmp_path: Path) -> None
         ),
         *answers,
     )
-    case.inputs = [{"series": series, "values": values} for series, values in given]
     at = [{**labels, "in_cluster": "c"} for labels in (busy, calm)]
     expected = ({0: 6.0, 1: 0.0}, {0: 3.0, 1: 2.0}, {1: 10.0}, {0: 0.9})
     for query, values in zip(queries("Replicas"), expected, strict=True):
-        found = [("", at[number], value) for number, value in values.items()]
-        case.expect(MINUTES - 2, query, found)
+        asks[MINUTES - 2, query] = [(at[number], value) for number, value in values.items()]
     (requests,) = queries("Requests")
     by_phase = {("llama", "running"): 3, ("llama", "waiting"): 6, ("qwen", "running"): 2}
-    case.expect(
-        MINUTES - 2,
-        f"{requests} > 0",
-        [("", {"model": model, "phase": at}, many) for (model, at), many in by_phase.items()],
-    )
+    asks[MINUTES - 2, f"{requests} > 0"] = [
+        ({"model": model, "phase": phase}, many) for (model, phase), many in by_phase.items()
+    ]
     _, half, slowest = queries("Decoding and whole answers")
-    case.expect(MINUTES - 2, half, [("", {"model": "qwen"}, 0.5)])
-    case.expect(MINUTES - 2, slowest, [("", {"model": "qwen"}, 0.99)])
-    ran = play(tmp_path, [case], shipped(*FIRST))
-    assert ran.returncode == 0, (ran.stdout + ran.stderr)[:3000]
+    asks[MINUTES - 2, half] = [({"model": "qwen"}, 0.5)]
+    asks[MINUTES - 2, slowest] = [({"model": "qwen"}, 0.99)]
+    told = promtool(tmp_path, given, asks, recorded=True)
+    assert not told, told[:3000]
 
 
 def test_batch_and_preemptions_are_told_by_service(tmp_path: Path) -> None:
     """Two services, so that a sum over both is no answer of one."""
-    case = Case("c")
+    asks: dict[tuple[int, str], Found] = {}
     steps = {0: 600, 1: 1200}
     given = [
         one
@@ -164,11 +154,10 @@ def test_batch_and_preemptions_are_told_by_service(tmp_path: Path) -> None:
             ),
         )
     ]
-    case.inputs = [{"series": series, "values": values} for series, values in given]
     _, preemptions = queries("KV cache and preemptions")
     (batch,) = queries("Batch")
     for query, chat, search in ((preemptions, 0.0, 1.0), (batch, 100.0, 50.0)):
-        told = [("", {"workload": "chat"}, chat), ("", {"workload": "search"}, search)]
-        case.expect(MINUTES - 2, query, told)
-    ran = play(tmp_path, [case], shipped(*FIRST))
-    assert ran.returncode == 0, (ran.stdout + ran.stderr)[:3000]
+        of = [({"workload": "chat"}, chat), ({"workload": "search"}, search)]
+        asks[MINUTES - 2, query] = of
+    told = promtool(tmp_path, given, asks, recorded=True)
+    assert not told, told[:3000]

@@ -68,7 +68,7 @@ def test_what_was_lost_is_part_of_what_was_held_and_that_of_what_there_was(jobs:
         for level in ("job", "namespace"):
             for state, gpus in hourly[level].items():
                 assert gpus == pytest.approx(hourly["cluster"][state])
-        causes = sums["namespace:gpunode_gpu_bottleneck:gpus_hourly"]
+        causes = sums["namespace:gpunode_held_up:gpus_hourly"]
         states = {state for of_kind in CAUSES.values() for state in of_kind}
         lost = sum(gpus for state, gpus in hourly["cluster"].items() if state in states)
         assert 0 < sum(causes.values()) <= lost + 1e-6

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.alerts.rule_tests import FIRST, Case, with_labels
-from tests.alerts.test_alerts import play, shipped
+from tests.dashboards.promtool import Found, promtool, with_labels
 from tests.dashboards.sums import (
     AT_ANY_TIME,
     GPUS,
@@ -22,7 +21,6 @@ from tests.dashboards.sums import (
     WAITS,
     impossible,
 )
-from tests.dashboards.test_runs import Found, promtool
 
 ENDS = 40
 BEGINS, STALLS, STOPS = 8, 14, 24
@@ -39,6 +37,7 @@ def given() -> Iterator[tuple[str, str]]:
         **dict.fromkeys(("owner_container", "slurm_job", "user"), ""),
         "owner_namespace": "team",
         "owner_pod": "train-0",
+        "workload": "train",
         "via": "kubelet",
     }
     target = {"cluster": "c", "instance": "n", "job": "gpunode", "rack": "r1"}
@@ -51,12 +50,9 @@ def given() -> Iterator[tuple[str, str]]:
         if of_job:
             held = f"_x{BEGINS} 1x{lasts} stale"
             yield with_labels("gpunode_gpu_owner_info", {**own, **owner}), held
-        shm = (
-            f"0x{STALLS - 1} 1x{STOPS - STALLS} 0x{ENDS}"
-            if of_job
-            else f"{int(number == 2)}x{ENDS}"
-        )
-        yield with_labels("gpunode_gpu_bottleneck", {**own, "cause": "shm"}), shm
+        shm = f"_x{STALLS} 0+60x{STOPS - STALLS - 1} stale" if of_job else f"0+60x{ENDS}"
+        if of_job or number == 2:
+            yield with_labels("gpunode_gpu_held_up_seconds", {**own, "cause": "shm"}), shm
         free = f"0+60x{BEGINS} {60 * BEGINS}+0x{lasts} {60 * BEGINS}+60x{ENDS}"
         used = f"0+0x{BEGINS} 0+60x{lasts} {60 * lasts}+0x{ENDS}"
         always, never = f"0+60x{ENDS}", f"0x{ENDS}"
@@ -66,20 +62,16 @@ def given() -> Iterator[tuple[str, str]]:
 
 
 def test_no_more_is_held_up_than_held_nor_held_than_there_is(tmp_path: Path) -> None:
-    case = Case("c")
-    case.inputs = [{"series": series, "values": values} for series, values in given()]
+    asks: dict[tuple[int, str], Found] = {}
     for minute in range(3, ENDS - 1):
         for less, more in AT_ANY_TIME:
-            case.expect(minute, f"({SUMS[less]}) > ({SUMS[more]})")
+            asks[minute, f"({SUMS[less]}) > ({SUMS[more]})"] = []
     for minute, held, held_up in ((5, 1, 1), (12, 3, 1), (20, 3, 3), (34, 1, 1)):
-        case.expect(minute, SUMS[GPUS], [("", {}, 4.0)])
-        case.expect(minute, SUMS[HELD], [("", {}, float(held))])
-        case.expect(minute, SUMS[HELD_UP], [("", {}, float(held_up))])
-        case.expect(minute, SUMS[PLACES], [("", {}, float(held_up))])
-    by_rates = 'sum (namespace:gpunode_gpu_seconds:rate5m{state!="free"})'
-    case.expect(BEGINS + 2, f"({SUMS[HELD]}) > bool ({by_rates})", [("", {}, 1.0)])
-    ran = play(tmp_path, [case], shipped(*FIRST))
-    assert ran.returncode == 0, (ran.stdout + ran.stderr)[:3000]
+        asks[minute, SUMS[GPUS]] = [({}, 4.0)]
+        asks[minute, SUMS[HELD]] = [({}, float(held))]
+        asks[minute, SUMS[HELD_UP]] = [({}, float(held_up))]
+    told = promtool(tmp_path, given(), asks, recorded=True)
+    assert not told, told[:3000]
 
 
 def test_no_gpu_does_more_than_all_the_time(tmp_path: Path) -> None:
@@ -94,8 +86,8 @@ def test_no_gpu_does_more_than_all_the_time(tmp_path: Path) -> None:
     given = {of["blocked"]: " ".join(map(str, seen)), of["compute"]: "0x24"}
     whole: Found = [({}, 1.0)]
     by_rate = f"max (max_over_time(rate({of['blocked']}[1m])[5m:15s])) > bool 1"
-    asks = {by_rate: whole, SUMS[WAITS]: whole, SUMS[STATES]: whole}
-    told = promtool(tmp_path, given, 6, asks, interval="15s")
+    asks = {(6, by_rate): whole, (6, SUMS[WAITS]): whole, (6, SUMS[STATES]): whole}
+    told = promtool(tmp_path, given, asks, interval="15s")
     assert not told, told
 
 

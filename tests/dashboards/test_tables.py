@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from alerts.promql import NO_NAMESPACE
 from dashboards import FOLDER
 from dashboards.panels import LINKED
+from dashboards.promql import NO_NAMESPACE
 from dashboards.variables import OF_NAMESPACES, OF_ONE_LABEL
 from tests.dashboards.tables import Labels, shown
 

@@ -12,14 +12,12 @@ import promql_parser
 import pytest
 import yaml
 
-from alerts.recording import RECORDS
+from dashboards.rules import labels_of
 from gpunode.serving.requests import ServingEngines
-from tests.alerts.rule_tests import FIRST, Case, with_labels
-from tests.alerts.test_alerts import play, shipped
+from tests.dashboards.promtool import Found, promtool, with_labels
 from tests.needs import ROOT
 
 DOCUMENT = (ROOT / "docs/serving.md").read_text()
-RECORDED = {record.name: record for record in RECORDS}
 KEDA, ADAPTER, HPA = map(yaml.safe_load, re.findall(r"```yaml\n(.*?)```", DOCUMENT, re.DOTALL))
 OLDEST, NEWEST = "1.25.0", "1.37.0"
 MINUTES = 20
@@ -61,6 +59,8 @@ def service(namespace: str, deployment: str, instance: str) -> Iterator[tuple[st
             **dict.fromkeys(("owner_container", "slurm_job", "user"), ""),
             "owner_namespace": namespace,
             "owner_pod": pod,
+            "workload": deployment,
+            "replica": pod,
             "via": "kubelet",
         }
         told = {**gpu, "engine": "vllm", "model": deployment}
@@ -89,20 +89,19 @@ def test_the_profile_that_is_named_for_pods_is_the_first_with_the_privilege() ->
 def test_an_autoscaler_gets_the_queue_and_the_cache_of_its_service(tmp_path: Path) -> None:
     """By the shipped rules in promtool; nothing of other services, or where there is none."""
     assert KEDA["spec"]["scaleTargetRef"]["name"] == "llama"
-    case = Case("c")
     others = [*service("chat", "qwen", "n-2"), *service("test", "llama", "n-3")]
     given = [
         *service("chat", "llama", "n-1"),
         *((one, f"99x{MINUTES}" if "requests" in one else values) for one, values in others),
     ]
-    case.inputs = [{"series": series, "values": values} for series, values in given]
+    asks: dict[tuple[int, str], Found] = {}
     for queue, cache in (asked_by_keda(), asked_by_adapter()):
-        case.expect(MINUTES - 2, queue, [("", {}, QUEUE)])
-        case.expect(MINUTES - 2, cache, [("", {}, FULL)])
+        asks[MINUTES - 2, queue] = [({}, QUEUE)]
+        asks[MINUTES - 2, cache] = [({}, FULL)]
         for query in (queue, cache):
-            case.expect(MINUTES - 2, query.replace("llama", "mistral"))
-    ran = play(tmp_path, [case], shipped(*FIRST))
-    assert ran.returncode == 0, (ran.stdout + ran.stderr)[:3000]
+            asks[MINUTES - 2, query.replace("llama", "mistral")] = []
+    told = promtool(tmp_path, given, asks, recorded=True)
+    assert not told, told[:3000]
 
 
 def test_keda_and_the_autoscaler_scale_alike() -> None:
@@ -135,7 +134,7 @@ def test_the_adapter_makes_metrics_of_series_that_are_recorded() -> None:
         promql_parser.parse(rule["seriesQuery"])
         name, _, matchers = rule["seriesQuery"].partition("{")
         asked = {*re.findall(r"(\w+)!=", matchers), *rule["resources"]["overrides"]}
-        assert asked <= set(RECORDED[name].labels)
+        assert asked <= labels_of(name)
         assert re.fullmatch("[a-z_]+", rule["name"]["as"]), "a path of the API, without a colon"
 
 
@@ -150,4 +149,4 @@ def test_the_example_for_keda_asks_for_series_that_are_recorded() -> None:
         assert float(threshold) > 0
         ((name, labels),) = re.findall(r"(job:[\w:]+)\{([^}]*)\}", query)
         asked = set(re.findall(r"(\w+)=", labels))
-        assert asked <= set(RECORDED[name].labels)
+        assert asked <= labels_of(name)

@@ -272,12 +272,11 @@ LONG_INSPECTOR_LOG = (
     (b"", b'"nnodes":1,"dump_timestamp_us":', b""),
 )
 
-CHANGES_OF_RULES = (
-    b"alerts:\n  JobStarved: {ticket: {threshold: 0.2, for: 30m}, page: off}\n  GpuHot: off\n",
-    b"settings: {fleet_nodes: 20, scrape_jobs: '.*'}\nseverities: {page: P1}\n",
-    b"alerts: {JobStalled: {page: {severity: ticket}}}\nkeep_firing_for: off\n",
+RULES_OF_A_SITE = (
+    b"groups:\n  - name: mine\n    rules:\n      - {record: a:b:c, expr: up}\n",
+    b'groups: [{name: x, rules: [{alert: A, expr: \'sum by (a) (rate(b{c="d"}[5m])) > on (a) '
+    b"group_left () (e) and on (a, b) f unless g or h', for: 1m, labels: {severity: page}}]}]\n",
 )
-
 
 BILLING = (
     b"currency: EUR\nprice: 2.5\nprices: {NVIDIA H200: 3.1, NVIDIA H100*: 2.2}\n",

@@ -29,6 +29,8 @@ from gpunode.config.daemon import Settings, SlurmSettings
 from gpunode.config.yaml_file import LARGEST_FILE, read_yaml
 from gpunode.driver.driver import DriverError, Identity
 from gpunode.driver.nvidia import identity
+from gpunode.explain import promql, rule_files
+from gpunode.explain.promql import NotRead
 from gpunode.export import incident_page
 from gpunode.export.exposition import requested
 from gpunode.export.web.access import WebFile, look
@@ -104,9 +106,6 @@ from gpunode.report import baseline, billing, sacct
 from gpunode.report.changes import middle
 from gpunode.report.fabric_picture import drawn
 from gpunode.report.history import JobKey
-from gpunode.rules import changes
-from gpunode.rules.document import shipped
-from gpunode.rules.render import rendered
 from gpunode.serving import page as engine
 from gpunode.serving import totals
 from gpunode.serving.engines import WANTED
@@ -587,10 +586,12 @@ def of_grpc(data: bytes) -> None:
             return
 
 
-def changes_of_rules(data: bytes) -> None:
-    path = Path(SCRATCH.name) / "changes.yaml"
-    path.write_bytes(data)
-    rendered(shipped(), changes.read(path, shipped()))
+def rules_of_a_site(data: bytes) -> None:
+    for rule in rule_files.rules_of(data.decode("utf-8", "replace"), "x.yaml"):
+        promql.without_parentheses(rule.expression)
+        promql.comparison(rule.expression)
+        promql.alternatives(rule.expression)
+        promql.names(rule.expression)
 
 
 def billing_file(data: bytes) -> None:
@@ -747,11 +748,11 @@ TABLE: tuple[Parser, ...] = (
         long_enough=1 << 10,
     ),
     Parser(
-        "changes_of_rules",
-        changes_of_rules,
-        seeds.CHANGES_OF_RULES,
-        (UsageError,),
-        LARGEST_FILE,
+        "rules_of_a_site",
+        rules_of_a_site,
+        seeds.RULES_OF_A_SITE,
+        (UsageError, NotRead),
+        rule_files.LARGEST_FILE,
         seeds.LONG_YAML,
         allocates=320,
         long_enough=1 << 10,

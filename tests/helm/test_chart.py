@@ -10,25 +10,18 @@ import sys
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import kubernetes_validate
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from alerts.model import Threshold
-from alerts.rule_files import rule_files
-from alerts.settings import RUNBOOKS_URL, SETTINGS
-from alerts.thresholds.table import THRESHOLDS
+from alerts.document import RULES, figures
 from dashboards import FOLDER
 from gpunode.cli.loader import load
 from gpunode.cli.settings.run import RunSettings
 from gpunode.config.web import WebSettings
-from gpunode.rules.changes import Changes
-from gpunode.rules.document import Severity, shipped
-from gpunode.rules.render import rendered
+from gpunode.explain import rule_files
 from helm import generate, release
 from tests.conftest import until, watching
 from tests.daemon import PATIENCE
@@ -86,8 +79,13 @@ def rendered_rules(folder: Path, values: Object, **rules: Any) -> list[Object]:
     return [group for one in all_of(objects, "PrometheusRule") for group in one["spec"]["groups"]]
 
 
-def groups(files: dict[str, Object]) -> list[Object]:
-    return [group for _, file in sorted(files.items()) for group in file["groups"]]
+def shipped() -> dict[str, Object]:
+    """The rules of the project, by file."""
+    return {path.name: yaml.safe_load(path.read_text()) for path in sorted(RULES.glob("*.yaml"))}
+
+
+def shipped_groups() -> list[Object]:
+    return [group for file in shipped().values() for group in file["groups"]]
 
 
 # What is packed
@@ -102,9 +100,8 @@ def test_a_packed_chart_holds_the_rules_and_the_dashboards(tmp_path: Path) -> No
     files = tmp_path / "gpunode" / "files"
     boards = {path.name: path.read_bytes() for path in FOLDER.iterdir()}
     assert {path.name: path.read_bytes() for path in (files / "dashboards").iterdir()} == boards
-    carried = ROOT / "exporter/gpunode/rules"
-    for name in ("rules.yaml", "alertmanager.yaml"):
-        assert (files / name).read_bytes() == (carried / name).read_bytes()
+    for name in ("alertmanager.yaml", *(f"rules/{path.name}" for path in RULES.glob("*.yaml"))):
+        assert (files / name).read_bytes() == (ROOT / "alerts" / name).read_bytes()
 
 
 # Renders
@@ -132,7 +129,7 @@ def test_by_default_it_needs_no_crd_and_uses_those_that_are_there(tmp_path: Path
     assert {"PodMonitor", "PrometheusRule"}.isdisjoint(one["kind"] for one in render(tmp_path))
     there = render(tmp_path, {}, *(f"--api-versions={api}" for api in OPERATOR))
     assert the(there, "PodMonitor")
-    assert len(all_of(there, "PrometheusRule")) == 2
+    assert len(all_of(there, "PrometheusRule")) == len(shipped())
 
 
 @pytest.mark.parametrize(
@@ -158,16 +155,10 @@ def test_by_default_it_needs_no_crd_and_uses_those_that_are_there(tmp_path: Path
         "monitor: {kind: podMonitor}",
         "monitor: {relabellings: []}",
         "rules: {enabled: 'yes'}",
-        "rules: {alerts: {JobStarfed: false}}",
-        "rules: {alerts: {JobStarved: {info: false}}}",
-        "rules: {alerts: {JobStarved: {ticket: {treshold: 1}}}}",
-        "rules: {alerts: {JobStarved: {ticket: {for: soon}}}}",
-        "rules: {alerts: {JobStarved: {ticket: {threshold: 20}}}}",
-        "rules: {settings: {fleet_share: 5}}",
-        "rules: {settings: {flet_nodes: 7}}",
-        "rules: {settings: {fleet_nodes: many}}",
-        "rules: {settings: {grafana_url: g.example}}",
-        "rules: {severities: {warning: ticket}}",
+        "rules: {disabled: [JobStarfed]}",
+        "rules: {thresholds: {fleet_node: 7}}",
+        "rules: {thresholds: {fleet_nodes: many}}",
+        "rules: {grafana: g.example}",
         "dashboards: {enable: true}",
         "resources: {limit: {memory: 1Gi}}",
         "helpers: {enabled: false}",
@@ -258,10 +249,12 @@ def test_what_contradicts_itself_is_refused() -> None:
         ("monitor.enabled=true,monitor.interval=5m", "monitor.interval 5m is longer than 1m"),
         ("monitor.enabled=true,monitor.interval=1m,monitor.scrapeTimeout=2m", "longer"),
         ("monitor.enabled=true,monitor.port=http", "port http: no container has a port of this"),
-        ("rules.severities.page=low,rules.severities.info=low", "page and info are both low"),
-        ("rules.severities.page=ticket", "page and ticket are both ticket"),
-        ("rules.alertLabels.severity=warning", "see rules.severities"),
-        ("rules.settings.scrape_jobs=gpu.*(", "scrape_jobs: gpu.*( is no pattern"),
+        ("rules.alertLabels.severity=warning", "is for routes of Alertmanager to say"),
+        ("rules.part=nodes", "one engine evaluates all rules"),
+        ("rules.keepFiringFor=false", "the rules need Prometheus 2.42"),
+        ("rules.alerts.GpuHot=false", "see rules.disabled"),
+        ("rules.thresholds.fleet=5", "must be one of 'stalled_seconds'"),
+        ("rules.disabled={JobStarfed}", "must be one of"),
     ):
         ran = helm("template", "gpunode", CHART, f"--set={values}")
         assert why in ran.stderr
@@ -648,163 +641,54 @@ def test_the_settings_of_a_file_are_those_that_the_daemon_reads(tmp_path: Path) 
 # Rules
 
 
-def test_the_rules_of_the_chart_are_those_that_the_scenarios_test(tmp_path: Path) -> None:
-    assert rendered_rules(tmp_path, {}) == groups(rule_files())
+def test_the_rules_of_the_chart_are_those_of_the_project(tmp_path: Path) -> None:
+    assert rendered_rules(tmp_path, {}) == shipped_groups()
 
 
-def test_rules_for_shards_and_for_the_engine_that_sees_them_all_are_two_parts(
-    tmp_path: Path,
-) -> None:
-    nodes = rendered_rules(tmp_path, {}, part="nodes")
-    clusters = rendered_rules(tmp_path, {}, part="clusters")
-    files = rule_files()
-    of_clusters = {name: file for name, file in files.items() if name.startswith("cluster_")}
-    assert clusters == groups(of_clusters)
-    assert nodes == groups({name: files[name] for name in files.keys() - of_clusters.keys()})
-
-
-SOME_NUMBERS = st.floats(0, 1e9, allow_nan=False) | st.integers(0, 1000) | st.just(0)
-SOME_SHARES = st.floats(0, 1) | st.sampled_from((0, 1))
-SOME_TEXTS = st.text(st.characters(min_codepoint=33, max_codepoint=126, exclude_characters="$"))
-
-
-def some_texts(name: str) -> st.SearchStrategy[str]:
-    if name.endswith("_url"):
-        return SOME_TEXTS.map("https://{}".format)
-    return SOME_TEXTS.map(re.escape)  # a pattern
-
-
-def some_figures(where: str) -> st.SearchStrategy[float]:
-    return SOME_SHARES if where in shipped()["shares"] else SOME_NUMBERS
-
-
-def tier_changes(where: str) -> st.SearchStrategy[Any]:
-    return st.just(False) | st.fixed_dictionaries(
-        {},
-        optional={
-            "threshold": some_figures(f"{where}.threshold"),
-            "for": st.sampled_from(("0s", "7m", "2h")),
-            "severity": st.sampled_from(get_args(Severity)),
-        },
-    )
-
-
-def alert_changes(row: Threshold) -> st.SearchStrategy[Any]:
-    tiers = {
-        tier.severity: tier_changes(f"alerts.{row.alert}.{tier.severity}") for tier in row.tiers
-    }
-    return st.just(False) | st.fixed_dictionaries({}, optional=tiers)
-
-
-SITES = st.fixed_dictionaries(
-    {
-        "alerts": st.fixed_dictionaries(
-            {}, optional={row.alert: alert_changes(row) for row in THRESHOLDS}
-        ),
-        "settings": st.fixed_dictionaries(
-            {},
-            optional={
-                name: some_texts(name)
-                if isinstance(one.value, str)
-                else some_figures(f"settings.{name}")
-                for name, one in SETTINGS.items()
-                if one is not RUNBOOKS_URL
-            },
-        ),
-        "severities": st.permutations(("P1", "sev-2", "low")).map(
-            lambda names: dict(zip(get_args(Severity), names, strict=True))
-        )
-        | st.just({}),
-    }
-)
-"""What a site may change, of all that it can."""
-
-
-def with_plain_numbers(one: Any) -> Any:
-    """Rules in which numbers are written in one way: Helm writes ``1e+06``, and so on."""
-    if isinstance(one, dict):
-        return {key: with_plain_numbers(value) for key, value in one.items()}
-    if isinstance(one, list):
-        return [with_plain_numbers(value) for value in one]
-    if isinstance(one, str):
-        return re.sub(
-            r"\b[0-9]+(?:\.[0-9]+)?(?:e[-+][0-9]+)?\b", lambda found: repr(float(found[0])), one
-        )
-    return one
-
-
-@given(site=SITES, keeps=st.booleans())
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
-def test_what_a_site_changes_reaches_the_rules_as_with_the_program(
-    site: Object, keeps: bool, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    found = rendered_rules(tmp_path_factory.mktemp("site"), {}, **site, keepFiringFor=keeps)
-    changes = Changes.model_validate({**site, "keep_firing_for": keeps})
-    expected = groups(rendered(shipped(), changes))
-    assert with_plain_numbers(found) == with_plain_numbers(expected)
-
-
-def test_a_chart_with_every_kind_of_change_has_valid_rules(tmp_path: Path) -> None:
-    severities = get_args(Severity)
-    changes = {
-        row.alert: {
-            tier.severity: (
-                {"threshold": tier.threshold / 4 + 0.5},
-                {"for": "7m", "severity": severities[at % 3]},
-                {"threshold": 0, "for": "0s"},
-                {"severity": "ticket"},
-            )[at % 4]
-            for tier in row.tiers
-        }
-        for at, row in enumerate(THRESHOLDS)
-    }
-    given = {
-        "fleet_nodes": 20,
-        "xids_of_hardware": "79|94",
-        "busy_share": 0.125,
-        "fleet_share": 0,
-        "scrape_jobs": r'gpu\.exporter|"node"',
-    }
-    found = rendered_rules(tmp_path, {}, alerts=changes, settings=given)
-    (tmp_path / "rules.yaml").write_text(yaml.safe_dump({"groups": found}))
+def test_a_site_has_its_own_thresholds_and_leaves_alerts_out(tmp_path: Path) -> None:
+    figure = {"gpu_celsius": 85.5, "fleet_nodes": 20, "starved_ratio": 0}
+    left_out = ["JobStarved", "GpunodeUnread"]
+    found = rendered_rules(tmp_path, {}, thresholds=figure, disabled=left_out)
+    (tmp_path / "rules").mkdir()
+    (tmp_path / "rules/all.yaml").write_text(yaml.safe_dump({"groups": found}))
+    rules = rule_files.read(tmp_path / "rules")
+    given = figures(rule_files.read())
+    assert figures(rules) == {**given, **figure}
+    names = {rule.name for rule in rule_files.read() if rule.alerts}
+    assert {rule.name for rule in rules if rule.alerts} == names - {*left_out}
+    check = [need("promtool"), "check", "rules", "--lint=all", "--lint-fatal"]
     checked = subprocess.run(
-        [need("promtool"), "check", "rules", "--lint=all", "--lint-fatal", tmp_path / "rules.yaml"],
-        capture_output=True,
-        text=True,
-        check=False,
+        [*check, tmp_path / "rules/all.yaml"], capture_output=True, text=True, check=False
     )
-    assert checked.returncode == 0, checked.stderr
+    assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
 def test_alerts_carry_what_a_site_adds(tmp_path: Path) -> None:
     found = rendered_rules(
         tmp_path,
         {},
-        keepFiringFor=False,
         alertLabels={"team": "ml"},
         alertAnnotations={"channel": "#gpus"},
         runbooks="https://wiki.example.org/gpu/",
-        settings={"grafana_url": "https://grafana.example.org"},
+        grafana="https://grafana.example.org/",
     )
     alerts = [rule for group in found for rule in group["rules"] if "alert" in rule]
     assert alerts
     for alert in alerts:
-        assert "keep_firing_for" not in alert
         assert alert["labels"]["team"] == "ml"
         noted = alert["annotations"]
         assert noted["channel"] == "#gpus"
         assert noted["runbook_url"] == f"https://wiki.example.org/gpu/{alert['alert']}.md"
+        if "runbook_url_ko" in noted:
+            assert noted["runbook_url_ko"].startswith("https://wiki.example.org/gpu/ko/")
         assert noted["dashboard"].startswith("https://grafana.example.org/d/gpunode-")
-    assert str(RUNBOOKS_URL.value) not in json.dumps(found)
 
 
 def test_rule_files_for_a_prometheus_without_the_operator(tmp_path: Path) -> None:
     objects = render(tmp_path, {"rules": {"kind": "ConfigMap"}})
     (found,) = (one for one in objects if one["metadata"]["name"] == "gpunode-rules")
-    read = {
-        name.removesuffix(".yaml"): yaml.safe_load(text) for name, text in found["data"].items()
-    }
-    assert read == rule_files()
+    read = {name: yaml.safe_load(text) for name, text in found["data"].items()}
+    assert read == shipped()
 
 
 # What finds the pods, and what shows them
@@ -872,29 +756,15 @@ def test_the_operator_of_grafana_gets_the_same_dashboards(tmp_path: Path) -> Non
         assert "grafana_dashboard" not in one["metadata"]["labels"], "the sidecar would take it too"
 
 
-def test_dashboards_and_routes_ask_for_severities_by_the_names_of_the_site(tmp_path: Path) -> None:
-    shown = {"dashboards": {"enabled": True}, "alertmanagerExample": {"enabled": True}}
-    # also where two change places
-    for names in ({"page": "P1", "ticket": "sev-2"}, {"page": "ticket", "ticket": "page"}):
-        names |= {"info": "notice"}
-        objects = render(tmp_path, {**shown, "rules": {"severities": names}})
-        texts = [t for one in objects if one["kind"] == "ConfigMap" for t in one["data"].values()]
-        sources = [*FOLDER.glob("*.json"), ROOT / "alerts" / "alertmanager.yaml"]
-        asked = r'severity=~?\\?"([\w|-]+)'
-        before = [one for path in sources for one in re.findall(asked, path.read_text())]
-        after = [one for text in texts for one in re.findall(asked, text)]
-        renamed = ["|".join(names[part] for part in one.split("|")) for one in before]
-        assert len(before) > 20
-        assert sorted(after) == sorted(renamed)
-        (fleet,) = (text for text in texts if '"uid": "gpunode-fleet"' in text)
-        board = json.loads(fleet)
-        colored = {text for text in names.values() if f'"text": "{text}"' in fleet}
-        assert board["title"]
-        assert {names["page"], names["ticket"]} <= colored
+def test_the_example_of_routes_is_the_projects(tmp_path: Path) -> None:
+    objects = render(tmp_path, {"alertmanagerExample": {"enabled": True}})
+    (found,) = (one for one in objects if one["metadata"]["name"].endswith("alertmanager-example"))
+    example = (ROOT / "alerts/alertmanager.yaml").read_text()
+    assert found["data"]["alertmanager.yaml"].strip() == example.strip()
 
 
 def test_no_dashboard_asks_for_the_job_that_scrapes(tmp_path: Path) -> None:
-    """A site may call it otherwise, and only the rules are told so."""
+    """A site may call it otherwise."""
     objects = render(tmp_path, {"dashboards": {"enabled": True}})
     texts = [t for one in objects if one["kind"] == "ConfigMap" for t in one["data"].values()]
     boards = [" ".join(_strings(json.loads(text))) for text in texts if '"uid": "gpunode-' in text]

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from alerts.document import RULES
 from helm.generate import CHART
 from tests.conftest import until
 from tests.helm.cluster import CRDS, Cluster, control_plane
@@ -19,6 +20,9 @@ from tests.helm.test_chart import CI, OPERATOR, RELEASED, render
 from tests.helm.test_intentions import EXPRESSED
 
 EXAMPLES = CHART.parent / "examples"
+FILES = len([*RULES.glob("*.yaml")])
+"""PrometheusRules of a release."""
+
 GPU_NODES, OTHER_NODES = 50, 5
 LEVELS = ("restricted", "baseline", "privileged")
 NEEDED = {
@@ -246,7 +250,7 @@ def test_what_the_operator_reads_is_stored_whole(
         for one in render(tmp_path, {**values, "dashboards": {"enabled": False}})
         if one["apiVersion"] == "monitoring.coreos.com/v1"
     ]
-    assert sorted(one["kind"] for one in objects) == sorted([kind, *2 * ["PrometheusRule"]])
+    assert sorted(one["kind"] for one in objects) == sorted([kind, *FILES * ["PrometheusRule"]])
     for _ in range(2):  # as Argo CD does, which keeps each object in an annotation
         applied = cluster.kubectl("apply", "--validate=strict", "-f-", given=objects)
     assert applied.count(" unchanged") == len(objects)
@@ -293,7 +297,7 @@ def test_the_last_release_is_upgraded_with_its_values_rolled_back_and_removed(
         """What the release has made, but what controllers and Helm give names to."""
         return {one for one in everything(cluster) - before if not INVENTED.search(one)}
 
-    site = "profile=jobs,cluster=east,monitor.labels.release=kps,rules.alerts.GpuHot=false"
+    site = "profile=jobs,cluster=east,monitor.labels.release=kps"
     helm(cluster, "install", "gpunode", str(RELEASED), given, f"--set={site}")
     old, of_old = running(), named()
     more = "--set=compat=dcgm"
@@ -309,7 +313,7 @@ def test_the_last_release_is_upgraded_with_its_values_rolled_back_and_removed(
     assert monitor["metadata"]["labels"]["release"] == "kps"
     (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
     assert "east" in {relabeling.get("replacement") for relabeling in endpoint["relabelings"]}
-    assert len(cluster.get("prometheusrules", given)["items"]) == 2
+    assert len(cluster.get("prometheusrules", given)["items"]) == FILES
     helm(cluster, "rollback", "gpunode", "1", given)
     assert running()["template"] == old["template"]
 

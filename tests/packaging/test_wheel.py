@@ -36,7 +36,9 @@ def test_the_wheel_holds_the_package_with_its_types_and_incidents(wheel: Path) -
     assert {name.partition("/")[0] for name in names - units} == {"gpunode"}
     assert units <= names
     assert {"gpunode/py.typed", "gpunode/client/__init__.py"} <= names
-    assert {"gpunode/rules/rules.yaml", "gpunode/rules/alertmanager.yaml"} <= names
+    rules = {f"gpunode/rules/{path.name}" for path in (ROOT / "alerts/rules").iterdir()}
+    assert rules == {name for name in names if name.startswith("gpunode/rules/")}
+    assert "gpunode/alertmanager.yaml" in names
     page = "gpunode/export/web/page/"
     files = {f"{page}{path.name}" for path in FOLDER.iterdir() if path.is_file()}
     assert len(files) == 5

@@ -7,10 +7,8 @@ are 30 s. The tapes play in real time, over and over.
 
 from __future__ import annotations
 
-import atexit
 import json
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -18,7 +16,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,8 +23,6 @@ import psutil
 import yaml
 
 from gpunode.recorded import INCIDENTS as TAPES
-from gpunode.rules.document import shipped
-from gpunode.rules.render import dump, rendered
 from tests.daemon import Daemon, free_port, free_ports
 from tests.prometheus.programs import Command, alertmanager, need, program
 
@@ -46,14 +41,9 @@ AT_ONCE: dict[str, Any] = {
 """What Alertmanager does where nothing is to wait."""
 
 
-@cache
 def rules_folder() -> Path:
-    """The shipped rules as `gpunode rules` writes them, once in a process."""
-    folder = Path(tempfile.mkdtemp(prefix="gpunode-rules-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    for name, content in rendered(shipped()).items():
-        (folder / f"{name}.yaml").write_text(dump(content))
-    return folder
+    """The shipped rules."""
+    return ROOT / "alerts" / "rules"
 
 
 Engine = Literal["prometheus", "victoriametrics"]
@@ -75,7 +65,7 @@ INCIDENTS: dict[str, tuple[str, ...]] = {
     "starved_slow": ("JobStarved",),
     "loader_cpu": (),
     "h200_loader_cpu": ("JobStarved",),
-    "h200_storage": ("JobStarved", "NodeStoragePressure"),
+    "h200_storage": ("JobStarved",),
     "h200_shm": ("JobStarved", "ShmNearlyFull"),
     "h200_square_wave": (),
     "h200_four_phases": (),
@@ -114,11 +104,17 @@ class Fired:
 
 
 def shortened(rules: str) -> str:
-    """The same rules, in a hurry: minutes of waiting are seconds."""
+    """The same rules, in a hurry: minutes of waiting are seconds, also where a node tells them."""
     window = re.compile(r"\[(5m|15m|1h|6h|1d|30d)(:\d+m)?\]")
     rules = window.sub(lambda at: f"[{SHORT[at[1]]}{':2s' if at[2] else ''}]", rules)
     rules = re.sub(r"(for|keep_firing_for): (\d+)m", r"\1: \2s", rules)
     rules = re.sub(r"for: (\d+)h", "for: 60s", rules)
+    rules = re.sub(
+        r"vector\((\d+)\)(?=\n +labels: {name: \w+_seconds})",
+        lambda at: f"vector({int(at[1]) / 60:g})",
+        rules,
+    )
+    rules = re.sub(r"(?<=[<>] )(120|300|600|900|1800)\b", lambda at: f"{int(at[1]) / 60:g}", rules)
     return re.sub(r"interval: \w+", "interval: 2s", rules)
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpunode.gpu.ledger import STATES
-from gpunode.report.history import FAULT_RULE_INTERVAL, HOUR, RULE_INTERVAL
+from gpunode.report.history import FAULT_STEP, HOUR, RULE_INTERVAL
 from tests.daemon import free_port
 from tests.prometheus.incidents import prometheus
 from tests.prometheus.programs import need
@@ -105,7 +105,7 @@ class Fault:
     begin: int
     seconds: int
     gpu: str = ""
-    level: int = 2
+    severity: str = "page"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,12 +128,6 @@ class Fleet:
     nodes: Mapping[str, tuple[int, int]]
     jobs: tuple[Job, ...]
     faults: tuple[Fault, ...] = ()
-    broke: Mapping[tuple[str, int], int] = field(default_factory=dict)
-    """Jobs that a GPU broke in the end, by node and index."""
-
-    slow: Mapping[tuple[str, str], float] = field(default_factory=dict)
-    """By how much parts of nodes are surely slower than their peers."""
-
     missing: frozenset[int] = frozenset()
     """Hours in which nothing was recorded."""
 
@@ -172,14 +166,14 @@ class Fleet:
         return dict(found)
 
     def useful_lately(self) -> dict[str, float]:
-        """The share of the last 30 days that was useful, of each GPU of a node at the end."""
-        found = {node: 0.0 for node, (_, end) in self.nodes.items() if end == self.hours}
-        for job in self.jobs:
-            useful = job.useful
-            hours = sum(hour >= self.hours - MONTH for hour in self.known(job.hours()))
-            for node in job.nodes:
-                if node in found:
-                    found[node] += hours * useful / MONTH
+        """The share of the last 30 days that was useful, of the GPUs of each node."""
+        found = dict.fromkeys(self.nodes, 0.0)
+        for node, (begin, end) in self.nodes.items():
+            there = range(max(begin, self.hours - MONTH), end)
+            hours = sum(1 for _ in self.known(there))
+            for job in self.jobs:
+                held = sum(hour in there for hour in self.known(job.hours()))
+                found[node] += held * job.useful / hours if node in job.nodes else 0.0
         return found
 
     # What is recorded of it
@@ -191,18 +185,14 @@ class Fleet:
             for name, every in (
                 (f"job:{HOURLY}", self._of_jobs()),
                 (f"namespace:{HOURLY}", self._of_namespaces()),
-                ("job:gpunode_gpu_bottleneck:gpus_hourly", self._causes()),
-                ("namespace:gpunode_gpu_bottleneck:gpus_hourly", self._causes_of_namespaces()),
+                ("job:gpunode_held_up:gpus_hourly", self._causes()),
+                ("namespace:gpunode_held_up:gpus_hourly", self._causes_of_namespaces()),
                 ("job:gpunode_job_kind:gpus_hourly", self._kinds()),
                 ("job:gpunode_gpu_owner:by_model_hourly", self._models_of_jobs()),
                 ("job:gpunode_training_seconds:rate1h_hourly", self._phases()),
                 ("job:gpunode_training_mfu:ratio_hourly", self._mfu()),
                 ("job:gpunode_training_step:median_hourly", self._steps()),
                 ("job:gpunode_serving_tokens:rate1h_hourly", self._served(lambda job: job.tokens)),
-                (
-                    "job:gpunode_serving_power:watts_hourly",
-                    self._served(lambda job: job.gpus * self.watts, asked=False),
-                ),
                 (
                     "job:gpunode_serving_replicas:count_hourly",
                     self._served(lambda job: len(job.nodes), asked=False),
@@ -211,16 +201,9 @@ class Fleet:
                     "job:gpunode_serving_replicas:busy_hourly",
                     self._served(lambda job: len(job.nodes)),
                 ),
-                (
-                    "job:gpunode_serving_replicas:needed_hourly",
-                    self._served(lambda job: len(job.nodes) * 0.5),
-                ),
-                ("job:gpunode_training_step:by_version_hourly", self._steps_by_version()),
                 ("node:gpunode_gpu_blocked:by_job_hourly", self._blocked()),
-                ("node:gpunode_behind:certain", self._slow()),
                 (f"node:{HOURLY}", self._of_nodes()),
                 (f"cluster:{HOURLY}", self._of_all({}, set(self.nodes))),
-                (f"model:{HOURLY}", self._of_models()),
             ):
                 file.write(f"# TYPE {name} gauge\n")
                 for labels, values in every:
@@ -231,10 +214,7 @@ class Fleet:
                         if hour not in self.missing
                     )
             for name, often in (
-                ("cluster:gpunode_gpu_bottleneck:count", self._by("cause")),
                 ("cluster:gpunode_gpu_verdict_gain:gpus", self._gains()),
-                ("cluster:gpunode_job_kind:gpus", self._by("kind")),
-                ("cluster:gpunode_gpu_power:watts", self._watts()),
                 ("cluster:gpunode_gpu_power:by_state", self._watts_by_state()),
             ):
                 file.write(f"# TYPE {name} gauge\n")
@@ -247,50 +227,48 @@ class Fleet:
                                 f"{begin} {value:.7g} {first + second}\n"
                                 for second in range(0, HOUR, RULE_INTERVAL)
                             )
-            name = "gpu:gpunode_gpu_seconds:rate30d"
-            file.write(f"# TYPE {name} gauge\n")
-            for node, share in self.useful_lately().items():
-                for gpu in range(GPUS):
-                    labels = {"instance": node, "gpu": str(gpu), "uuid": f"GPU-{node}-{gpu}"}
-                    begin = self._series(name, {**labels, "state": "compute"})
-                    file.write(f"{begin} {share:.7g} {at[-1]}\n")
-            name = "gpu:gpunode_lemon:score"
-            file.write(f"# TYPE {name} gauge\n")
-            for (node, gpu), jobs in self.broke.items():
-                labels = {"instance": node, "gpu": str(gpu), "uuid": f"GPU-{node}-{gpu}"}
-                file.write(f"{self._series(name, labels)} {jobs} {at[-1]}\n")
-            name = "node:gpunode_lemon:score"
-            file.write(f"# TYPE {name} gauge\n")
-            for node in sorted({node for node, _ in self.broke}):
-                jobs = max(jobs for (there, _), jobs in self.broke.items() if there == node)
-                file.write(f"{self._series(name, {'instance': node})} {jobs} {at[-1]}\n")
+            self._write_versions(file.write)
             self._write_faults(file.write)
             self._write_queue(file.write)
             file.write("# EOF\n")
 
-    def _write_faults(self, write: Callable[[str], object]) -> None:
-        for name, of_gpus in (
-            ("gpu:gpunode_gpu_fault:level", True),
-            ("node:gpunode_fault:level", False),
-        ):
-            write(f"# TYPE {name} gauge\n")
-            for one in sorted(
-                self.faults, key=lambda fault: (fault.node, fault.fault, fault.begin)
-            ):
-                if bool(one.gpu) != of_gpus:
-                    continue
-                labels = {"instance": one.node}
-                if of_gpus:
-                    labels |= {
-                        "gpu": one.gpu,
-                        "uuid": f"GPU-{one.node}-{one.gpu}",
-                        "reason": one.fault,
+    def _write_versions(self, write: Callable[[str], object]) -> None:
+        """What the nodes of jobs run, at each full hour."""
+        lines: dict[str, list[str]] = {"gpu:gpunode_owner:info": [], "gpunode_node_info": []}
+        for job in self.jobs:
+            for node in job.nodes if job.versions else ():
+                gpu = {"instance": node, "gpu": "0", "uuid": f"GPU-{node}-0"}
+                for hour in self.known(job.hours()):
+                    runs = {
+                        what: after if hour >= since else before
+                        for what, (before, after, since) in job.versions.items()
                     }
-                else:
-                    labels["fault"] = one.fault
-                for second in range(0, one.seconds, FAULT_RULE_INTERVAL):
-                    at = self.start + one.begin + second + 1
-                    write(f"{self._series(name, labels)} {one.level} {at}\n")
+                    for name, labels in (
+                        ("gpu:gpunode_owner:info", {**gpu, **_labels(job)}),
+                        ("gpunode_node_info", {"instance": node, **runs}),
+                    ):
+                        at = self.start + (hour + 1) * HOUR
+                        lines[name].append(f"{self._series(name, labels)} 1 {at}\n")
+        for name, of in lines.items():
+            write(f"# TYPE {name} gauge\n")
+            for line in sorted(of, key=lambda line: line.rpartition(" ")[0]):
+                write(line)
+
+    def _write_faults(self, write: Callable[[str], object]) -> None:
+        name = "gpu:gpunode_fault:seconds"
+        write(f"# TYPE {name} gauge\n")
+        for one in sorted(self.faults, key=lambda fault: (fault.node, fault.fault, fault.begin)):
+            labels = {"instance": one.node, "severity": one.severity}
+            if one.gpu:
+                gpu = {"gpu": one.gpu, "uuid": f"GPU-{one.node}-{one.gpu}"}
+                labels |= {**gpu, "part": "gpu", "reason": one.fault}
+            else:
+                labels |= {"part": one.fault, "reason": "down"}
+            begin = self.start + one.begin
+            series = self._series(name, {**labels, "name": str(one.begin)})
+            for second in range(0, one.seconds, FAULT_STEP):
+                write(f"{series} {second} {begin + second}\n")
+            write(f"{series} NaN {begin + one.seconds}\n")
 
     def _write_queue(self, write: Callable[[str], object]) -> None:
         for one in self.queue:
@@ -321,10 +299,6 @@ class Fleet:
             for model, nodes in self.by_model(job.nodes).items():
                 gpus = dict.fromkeys(job.hours(), float(GPUS * len(nodes)))
                 yield {**_labels(job), "name": model}, gpus
-
-    def _of_models(self) -> Recorded:
-        for model, nodes in self.by_model(self.nodes).items():
-            yield from self._of_all({"name": model}, set(nodes))
 
     def by_model(self, nodes: Iterable[str]) -> dict[str, list[str]]:
         """Nodes by the model of their GPUs."""
@@ -376,25 +350,12 @@ class Fleet:
             if job.steps:
                 yield _labels(job), {hour: job.step(hour) for hour in job.hours()}
 
-    def _steps_by_version(self) -> Recorded:
-        for job in self.jobs:
-            for what, (before, after, since) in job.versions.items():
-                for version, later in ((before, False), (after, True)):
-                    steps = {
-                        hour: job.step(hour) for hour in job.hours() if (hour >= since) is later
-                    }
-                    yield {**_labels(job), "what": what, "version": version}, steps
-
     def _blocked(self) -> Recorded:
         for job in self.jobs:
             if len(job.nodes) > 1:
                 for node in job.nodes:
                     share = job.blocked.get(node, job.shares.get("blocked", 0.0))
                     yield {**_labels(job), "instance": node}, dict.fromkeys(job.hours(), share)
-
-    def _slow(self) -> Recorded:
-        for (node, part), share in self.slow.items():
-            yield {"instance": node, "part": part}, dict.fromkeys(range(self.hours), share)
 
     def _of_nodes(self) -> Recorded:
         of: dict[str, list[Job]] = defaultdict(list)
@@ -412,7 +373,8 @@ class Fleet:
                     for state, share in job.shares.items():
                         states[state][hour] += GPUS * share
             for state, values in states.items():
-                yield {"instance": node, "state": state}, values
+                model = self.models.get(node, MODEL)
+                yield {"instance": node, "name": model, "state": state}, values
 
     def _of_all(self, more: dict[str, str], nodes: Collection[str]) -> Recorded:
         whole = [dict.fromkeys(EXPORTED, 0.0) for _ in range(self.hours)]
@@ -428,30 +390,15 @@ class Fleet:
         for state in EXPORTED:
             yield {**more, "state": state}, {hour: one[state] for hour, one in enumerate(whole)}
 
-    def _by(self, label: str) -> Recorded:
-        sums: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
-        for job in self.jobs:
-            shares = job.causes if label == "cause" else {job.kind: 1.0}
-            for name, share in shares.items():
-                for hour in job.hours():
-                    sums[name][hour] += job.gpus * share
-        for name, values in sums.items():
-            yield {label: name}, values
-
     def _gains(self) -> Recorded:
-        for labels, values in self._by("cause"):
+        sums: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
+        for labels, gpus in self._causes():
+            for hour, many in gpus.items():
+                sums[labels["cause"]][hour] += many
+        for cause, values in sums.items():
             for bound, share in GAINS.items():
-                yield (
-                    {**labels, "bound": bound},
-                    {hour: share * gpus for hour, gpus in values.items()},
-                )
-
-    def _watts(self) -> Recorded:
-        gpus: dict[int, float] = defaultdict(float)
-        for begin, end in self.nodes.values():
-            for hour in range(begin, end):
-                gpus[hour] += GPUS
-        yield {}, {hour: count * self.watts for hour, count in gpus.items()}
+                of_bound = {hour: share * many for hour, many in values.items()}
+                yield {"cause": cause, "bound": bound}, of_bound
 
     def _watts_by_state(self) -> Recorded:
         for labels, gpus in self._of_all({}, set(self.nodes)):

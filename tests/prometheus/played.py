@@ -98,7 +98,6 @@ def _shown(
 ) -> Iterator[tuple[str, Labels, float]]:
     """What a scrape has, and what the rules record of it."""
     gpus = set()
-    incidents = set()
     for sample in samples:
         labels = dict(zip(sample.metric.labels, sample.labels, strict=True))
         if sample.metric is SECONDS:
@@ -107,13 +106,10 @@ def _shown(
             continue
         if sample.metric is INFO:
             labels["incident"] = _shifted(labels["incident"], shift)
-            incidents.add(labels["incident"])
         yield sample.metric.name, labels, float(sample.value)  # type: ignore[arg-type]
     for gpu, uuid in gpus:
-        yield "gpu:gpunode_job:member", {"gpu": gpu, "uuid": uuid, "workload": one.job}, 1.0
-    for incident in incidents:
-        yield "job:gpunode_incident:kept", {"incident": incident, "workload": one.job}, 1.0
-    yield "job:gpunode_gpu_seconds:rate5m", {"state": "compute", "workload": one.job}, 1.0
+        yield "gpu:gpunode_owner:info", {"gpu": gpu, "uuid": uuid, "workload": one.job}, 1.0
+    yield "job:gpunode_gpu_states:gpus", {"state": "compute", "workload": one.job}, 1.0
 
 
 def _shifted(incident: str, seconds: float) -> str:

@@ -28,7 +28,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     for job in ("well", "logged", "new"):
         gpu = {"instance": f"n-{job}", "gpu": "0", "uuid": f"GPU-{job}"}
         member = {"owner_namespace": "ml", "workload": job, **gpu}
-        for name in ("gpu:gpunode_job:member", "gpu:gpunode_gpu_owner:workload"):
+        for name in ("gpu:gpunode_owner:info", "gpu:gpunode_gpu_owner:workload"):
             series.put(name, member, lambda _: 1.0, NOW - 3 * HOUR, NOW)
         watched = {**gpu, "xid": "79"}
         series.put("gpunode_gpu_xid_errors_total", watched, lambda _: 0.0, NOW - 3 * HOUR, NOW)

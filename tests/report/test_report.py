@@ -34,9 +34,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from playwright.sync_api import Browser
 
-from alerts.recording import RECORDS
 from dashboards.boards import capacity
 from dashboards.queries import LOST
+from dashboards.rules import labels_of, records
 from gpunode.cli.main import main
 from gpunode.gpu.ledger import STATES
 from gpunode.mistake import UsageError
@@ -52,6 +52,7 @@ from tests.needs import need
 from tests.prometheus.known import GAINS, GPUS, USEFUL, Fault, Fleet, Job, Queued, backfill, kept
 from tests.prometheus.known import served as serving
 from tests.prometheus.programs import program, served
+from tests.prometheus.shipped import intervals
 
 DAY = 24
 START = 1_785_542_400
@@ -131,14 +132,12 @@ FLEET = Fleet(
             asked=(6, 24),
         ),
     ),
-    slow={("n2", "GPU 3"): 0.05},
     faults=(
         Fault("n9", "network", 15 * DAY * HOUR + 500, 7200),
         Fault("n9", "network", 19 * DAY * HOUR, 3600),
         Fault("n6", "XID 79", 18 * DAY * HOUR, 3600, gpu="2"),
-        Fault("n9", "exporter", 16 * DAY * HOUR, 900, level=1),
+        Fault("n9", "exporter", 16 * DAY * HOUR, 900, severity="ticket"),
     ),
-    broke={("n6", 2): 4, ("n7", 0): 1},
     queue=(
         Queued("slurm_account_jobs_pending", {"account": "ml"}, 12, 20 * DAY, 22 * DAY),
         Queued("slurm_account_jobs_pending_total", {"account": "ml"}, 12, 20 * DAY, 21 * DAY),
@@ -513,12 +512,12 @@ def test_what_was_held_and_not_used(written: Written) -> None:
     assert written.by("idle", "half_used", "job").keys() == {"slurm-77"}
 
 
-def test_gpus_by_the_share_that_was_useful(written: Written) -> None:
+def test_nodes_by_the_share_that_was_useful(written: Written) -> None:
     expected: dict[float, int] = defaultdict(int)
     for share in FLEET.useful_lately().values():
-        expected[round(share, 1)] += GPUS
+        expected[round(share, 1)] += 1
     rows = written.rows("idle", "useful_shares")
-    assert {row["share"]: row["gpus"] for row in rows} == expected
+    assert {row["share"]: row["nodes"] for row in rows} == expected
 
 
 def test_training_over_weeks(written: Written) -> None:
@@ -547,10 +546,8 @@ def test_what_the_tokens_of_a_service_cost(written: Written) -> None:
     millions = asked * 3600 * 2000 / 1e6
     assert chat["job"] == "chat"
     assert near(chat["tokens"], millions * 1e6)
-    assert near(chat["joules_per_million"], hours * 3600 * GPUS * FLEET.watts / millions)
     assert near(chat["replicas"], hours / (END - BEGIN))
     assert near(chat["idle"], 1 - asked / hours)
-    assert chat["enough"] == 1
     assert near(chat["cost_per_million"], chat["held"] * 2.5 / millions)
 
 
@@ -566,14 +563,11 @@ def test_energy(written: Written) -> None:
 
 
 def test_nodes_slower_than_their_peers(written: Written) -> None:
-    node, alone = written.rows("slow_nodes", "slow_nodes")
+    (node,) = written.rows("slow_nodes", "slow_nodes")
     assert node["node"] == "n1"
-    assert node["surely"] is None
     assert near(node["behind"], 0.08)
     assert near(node["hours"], END - BEGIN - len(FLEET.missing))
     assert near(node["waited"], 0.08 * node["hours"] * 2 * GPUS)
-    assert (alone["node"], alone["part"], alone["surely"]) == ("n2", "GPU 3", 0.05)
-    assert near(alone["waited"], 0.05 * alone["hours"] * 2 * GPUS)
 
 
 def test_changes_of_versions_are_asked_for(written: Written) -> None:
@@ -627,11 +621,7 @@ def test_failures(written: Written) -> None:
     assert near(faults["XID 79"]["lost"], 1)
 
 
-def test_gpus_that_break_jobs(written: Written) -> None:
-    (gpu,) = written.rows("failures", "breakers")
-    assert (gpu["gpu"], gpu["uuid"], gpu["incidents"]) == ("2", "GPU-n6-2", 4)
-    (node,) = written.rows("failures", "breaker_nodes")
-    assert (node["node"], node["incidents"]) == ("n6", 4)
+def test_days_between_two_failures(written: Written) -> None:
     there = FLEET.by_state(BEGIN, END)
     days = sum(there.values()) / GPUS / 24
     assert near(written.figure("failures", "node_hours_between"), days / 2)
@@ -731,21 +721,33 @@ QUERIES = [value for value in vars(history).values() if isinstance(value, Query)
 
 
 def test_what_is_asked_for_is_recorded_with_these_labels() -> None:
-    recorded = {record.name: record for record in RECORDS}
-    every = {history.RULE_INTERVAL: "30s", history.FAULT_RULE_INTERVAL: "15s"}
+    """And as often as it is taken for, where it is added up."""
     for query in QUERIES:
         expression = query.over("1d")
         promql_parser.parse(expression)
         names = set(re.findall(r"[a-z]+:gpunode_[a-z0-9_]+:[a-z0-9_]+", expression))
-        assert names or query in (history.QUEUED, history.QUEUE_HOURS), "series of others"
+        of_others = (history.QUEUED, history.QUEUE_HOURS)
+        assert names or query in of_others, "series of others"
         by = re.search(r"by \(([^)]*)\)", expression)
-        scale = re.search(r"\* (\d+) / 3600", expression)
+        every = re.search(r"\* (\d+) / 3600", expression)
         for name in names:
-            assert name in recorded
-            asked = set(by[1].split(", ") if by else ())
-            assert asked <= set(recorded[name].labels), expression
-            if scale:
-                assert recorded[name].interval == every[int(scale[1])], expression
+            joined = {*history.OF_NODES, *history.OF_PROCESSES}
+            assert set(by[1].split(", ") if by else ()) - joined <= labels_of(name), expression
+            if every and "_time((" not in expression:
+                assert intervals()[name] == f"{every[1]}s", expression
+            if name.endswith("_hourly"):
+                assert intervals()[name] == "1h"
+
+
+def test_hours_add_up_what_is_recorded_every_half_minute() -> None:
+    summed = [
+        name
+        for expression in records().values()
+        if "/ 120" in expression
+        for name in re.findall(r"sum_over_time\(([a-z]+:gpunode_\w+:\w+)\[1h\]", expression)
+    ]
+    assert len(summed) >= 5
+    assert {intervals()[name] for name in summed} == {"30s"}
 
 
 def test_every_cause_and_state_has_words() -> None:
@@ -960,7 +962,8 @@ def test_victoriametrics_gives_the_same_figures(run: Run, written: Written, tmp_
         options = ("--price=2.5", "--format=json", "--output=-")
         found = Written(run(f"http://127.0.0.1:{port}", *TIMES, *options).out)
     for ours, theirs in zip(figures_of(written), figures_of(found), strict=True):
-        assert theirs == (pytest.approx(ours, rel=1e-3) if isinstance(ours, float) else ours)
+        # A fault of an hour ends up to a minute later: VictoriaMetrics takes no mark of its end.
+        assert theirs == (pytest.approx(ours, rel=2e-2) if isinstance(ours, float) else ours)
 
 
 @pytest.mark.integration

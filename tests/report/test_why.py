@@ -15,18 +15,16 @@ from typing import Any, NamedTuple
 import promql_parser
 import pytest
 
-from alerts.recording import RECORDS
-from alerts.settings import STALLED_FROM
+from dashboards.rules import labels_of, records
 from gpunode.cli.main import main
 from gpunode.report import job, runs
 from gpunode.report.history import RULE_INTERVAL
 from gpunode.report.job import MEASURED, RunQuery
-from gpunode.sources import METRICS
 from gpunode.verdict.causes import CAUSES
-from gpunode.verdict.held_up import STILL_FROM
 from gpunode.verdict.reasons import STOPPED
 from tests.needs import ROOT, need
 from tests.prometheus.known import remembering
+from tests.prometheus.shipped import intervals
 
 NOW = 1_800_000_000
 """2027-01-15, 08:00 UTC."""
@@ -70,9 +68,6 @@ class Known:
     ended: float = 0.0
     torch: str = "2.9.1"
     cluster: str = "c"
-    shared: int = 0
-    """GPUs that it has, but not to itself."""
-
     leaves: int = 0
     """GPUs that are not seen in the last part."""
 
@@ -175,23 +170,12 @@ def _stalls(node: str, *processes: Labels) -> Callable[[int, int], list[Recorded
     return more
 
 
-def _io(begin: int, end: int) -> list[Recorded]:
+def _io(begin: int, _: int) -> list[Recorded]:
     on = {"instance": "n-1", "resource": "io"}
-    of_job = "job:gpunode_gpu_lost:since"
     name = "gpunode_job_pressure_waiting_seconds_total"
     return [
         (name, {**on, "gpu": "0", "uuid": "GPU-n-1-0"}, lambda at: 0.62 * (at - begin), begin),
-        (of_job, {}, lambda _: begin + 2.0 * HOUR, end - HOUR),
     ]
-
-
-def _from_the_first_minutes(begin: int, end: int) -> list[Recorded]:
-    """The rule that tells since when more is lost takes the ramp of a rate for a step."""
-    return [("job:gpunode_gpu_lost:since", {}, lambda _: begin + 180.0, end - HOUR)]
-
-
-def _from_the_middle(_: int, end: int) -> list[Recorded]:
-    return [("job:gpunode_gpu_lost:since", {}, lambda _: end - 0.9 * HOUR, end - HOUR)]
 
 
 def _counters_that_run_ahead(begin: int, _: int) -> list[Recorded]:
@@ -213,7 +197,7 @@ def _waited_for(
         rank = {**late, "rank": "10"}
         return [
             ("gpu:gpunode_rank:awaited", {**rank, "reason": reason}, lambda _: 1.0, begin),
-            ("gpu:gpunode_rank:verdict", {**rank, "cause": cause}, lambda _: 1.0, begin),
+            ("gpu:gpunode_rank:held_up", {**rank, "cause": cause}, lambda _: 1.0, begin),
             *(
                 (
                     "gpu:gpunode_gpu_seconds:rate5m",
@@ -288,7 +272,7 @@ TWINS = tuple(
     Known(workload="twin", nodes=(f"{cluster}-1",), gpus=1, cluster=cluster, parts=(WELL,))
     for cluster in ("c", "d")
 )
-SHARES = Known(workload="shares", nodes=("n-11",), gpus=2, shared=1, leaves=1, parts=(WELL, WELL))
+SHARES = Known(workload="shares", nodes=("n-11",), gpus=2, leaves=1, parts=(WELL, WELL))
 BRIEF = Known(workload="brief", nodes=("n-12",), gpus=1, parts=(replace(WELL, hours=0.05),))
 TALKER = Known(
     workload="ranker",
@@ -296,14 +280,12 @@ TALKER = Known(
     nodes=("n-13",),
     gpus=2,
     parts=(TALKS,),
-    more=_from_the_middle,
 )
 RAMP = Known(
     workload="ramp",
     nodes=("n-14",),
     gpus=2,
     parts=(replace(WELL, hours=0.05), replace(TALKS, causes={}, gains={})),
-    more=_from_the_first_minutes,
 )
 TWO_CAUSES = Known(
     workload="greedy",
@@ -476,27 +458,29 @@ def _record(known: Known, series: Series) -> None:
             series.put(name, {**known.labels, **labels}, lambda _: value, since, until)
 
         for state, share in part.shares.items():
-            put("job:gpunode_gpu_seconds:rate5m", {"state": state}, known.size * share)
+            put("job:gpunode_gpu_states:gpus", {"state": state}, known.size * share)
         causes = {**part.causes, "none": 1 - sum(part.causes.values())}
         for cause, share in causes.items() if part.verdicts else ():
             if share > 0:
-                put("job:gpunode_gpu_bottleneck:count", {"cause": cause}, known.size * share)
-        if part.step:
-            put("job:gpunode_training_step:median", {}, part.step)
-        put("job:gpunode_job:gpus", {}, known.size)
+                put("job:gpunode_rank:count", {"cause": cause}, known.size * share)
+        put("job:gpunode_gpus:count", {}, known.size)
         for at, (node, gpu) in enumerate(known.places()):
             own = {"instance": node, "gpu": gpu, "uuid": f"GPU-{node}-{gpu}"}
             pod = {"owner_pod": known.pod.format(at)} if known.pod else {}
             if number == len(known.parts) > 1 and at < known.leaves:
                 continue
-            put("gpu:gpunode_gpu_owner:workload", {**own, **pod}, 1)
-            if at >= known.shared:
-                put("gpu:gpunode_job:member", own, 1)
-            put("gpu:gpunode_job:kind", {**own, "kind": "training"}, 1)
+            put("gpunode_gpu_owner_info", {**own, **pod}, 1)
+            put("gpu:gpunode_owner:info", own, 1)
             late = (node, gpu) == known.late
+            shown = {("gpunode_gpu_workload", "training"): 1.0}
+            if part.step:
+                shown["gpunode_training_step_median_seconds", ""] = part.step
             if "blocked" in part.shares:
                 share = 0.02 if late else part.shares["blocked"]
-                put("gpu:gpunode_gpu_blocked:by_job", own, share)
+                shown["gpu:gpunode_gpu_seconds:rate5m", "blocked"] = share
+            for (name, label), figure in shown.items():
+                more = {"kind" if "workload" in name else "state": label} if label else {}
+                series.put(name, {**own, **more}, lambda _, figure=figure: figure, begin, end)  # type: ignore[misc]
             versions = {
                 "torch": known.torch,
                 "nccl": "2.27.5",
@@ -508,7 +492,7 @@ def _record(known: Known, series: Series) -> None:
             for cause in part.causes:
                 on = known.named_on.get(cause)
                 if not late and (on is None or (node, gpu) in on):
-                    put("gpu:gpunode_rank:verdict", {**own, "rank": str(at), "cause": cause}, 1)
+                    put("gpu:gpunode_rank:held_up", {**own, "rank": str(at), "cause": cause}, 1)
             for cause, times in part.gains.items():
                 for bound, ratio in zip(("lower", "estimate", "upper"), times, strict=True):
                     series.put(
@@ -620,10 +604,6 @@ class Said:
 
 def near(found: float, truth: float) -> bool:
     return found == pytest.approx(truth, rel=0.01)
-
-
-def test_a_job_hangs_from_when_the_alert_says_so() -> None:
-    assert STALLED_FROM.figure == STILL_FROM
 
 
 def test_every_second_of_each_job_is_in_its_state(why: Why) -> None:
@@ -903,9 +883,8 @@ def test_a_job_of_which_little_is_known_is_never_called_well(why: Why) -> None:
     assert near(said.figure("seconds", "lost"), UNKNOWN.hours("idle"))
 
 
-def test_gpus_that_were_shared_or_not_seen_are_said(why: Why) -> None:
+def test_gpus_that_were_not_seen_are_said(why: Why) -> None:
     said = Said(why("shares", "--format=json")).finding
-    assert "It shared 1 GPU with others, for which there is no verdict." in said
     assert "At times only 1 of its 2 GPUs were seen." in said
 
 
@@ -1197,8 +1176,6 @@ RECORDED = re.compile(r"[a-z]+:gpunode_[a-z0-9_]+:[a-z0-9_]+")
 
 
 def test_what_is_asked_for_is_recorded_or_exported() -> None:
-    recorded = {record.name: record for record in RECORDS}
-    exported = {metric.name: metric for section in METRICS.values() for metric in section}
     of_alerts = {"cluster", "instance", "alertname", "severity", "gpu"}
     for query in (*QUERIES.values(), *FACTS):
         asked = query.of(runs.JobName("c", "ns", "JOB"), 600, 'cluster="c",instance=~"n"')
@@ -1209,10 +1186,9 @@ def test_what_is_asked_for_is_recorded_or_exported() -> None:
         assert names or raw or "ALERTS" in asked
         labels = set(of_alerts) if "ALERTS" in asked else set()
         for name in names:
-            assert name in recorded
-            labels |= set(recorded[name].labels)
-        for name in raw:
-            labels |= {"cluster", "instance", *exported[name].labels}
+            assert name in records()
+        for name in (*names, *raw):
+            labels |= labels_of(name)
         assert by <= labels, asked
 
 
@@ -1225,8 +1201,7 @@ def test_what_is_measured_beside_a_cause_is_what_its_verdict_rests_on() -> None:
 
 
 def test_figures_count_samples_as_often_as_the_rules_record_them() -> None:
-    recorded = {record.name: record for record in RECORDS}
     for query in QUERIES.values():
         if f"* {RULE_INTERVAL} /" in query.expression:
             for name in RECORDED.findall(query.expression):
-                assert recorded[name].interval == f"{RULE_INTERVAL}s"
+                assert intervals()[name] == f"{RULE_INTERVAL}s"

@@ -107,9 +107,9 @@ COMMANDS = {
         "mcp",
     ),
     "rules": Command(
-        "Write the rules for Prometheus, with what a site changes about them.",
+        "Write the rules for Prometheus, or explain an alert: what holds of it, what silences it.",
         "rules:RulesSettings",
-        "rules:write",
+        "rules:write_or_explain",
         "exporter",
     ),
     "advise": Command(

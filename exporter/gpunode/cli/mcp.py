@@ -180,7 +180,7 @@ def jobs_of(prometheus: Prometheus, moment: int) -> ProvenAnswer:
     asked = (
         "count by (cluster, owner_namespace, workload) "
         "(count by (cluster, owner_namespace, workload, instance, gpu, uuid) "
-        "(last_over_time(gpu:gpunode_job:member[5m])))"
+        "(last_over_time(gpu:gpunode_owner:info[5m])))"
     )
     found = sorted(prometheus.at(asked, moment), key=lambda one: -one[1])
     claims = tuple(

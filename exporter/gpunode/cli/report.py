@@ -230,7 +230,7 @@ def _period(settings: ReportSettings, now: float) -> Period:
 
 def period(since: str, until: str, latest: int, step: int) -> tuple[int, int]:
     """Begin and end of what is asked about, at multiples of a step. Raises ``UsageError``."""
-    wanted = latest if until == "now" else _moment(until, "to", step)
+    wanted = latest if until == "now" else moment(until, "to", step)
     end = min(latest, wanted)
     if wanted > end:
         log.warning("to: %r is yet to come; the report ends at %s UTC", until, clock(latest))
@@ -241,7 +241,7 @@ def period(since: str, until: str, latest: int, step: int) -> tuple[int, int]:
     elif (lasting := LENGTH.fullmatch(since)) and lasting[2] in LONG:
         start = int(end - float(lasting[1]) * LONG[lasting[2]]) // step * step
     else:
-        start = _moment(since, "from", step)
+        start = moment(since, "from", step)
     if start >= end:
         raise UsageError(f"from: {since!r} is not before the end, {clock(end)} UTC")
     if end - start > LONGEST_PERIOD:
@@ -249,7 +249,7 @@ def period(since: str, until: str, latest: int, step: int) -> tuple[int, int]:
     return start, end
 
 
-def _moment(text: str, name: str, step: int) -> int:
+def moment(text: str, name: str, step: int) -> int:
     """A date or time in UTC, at the full step, in Unix seconds."""
     try:
         moment = datetime.fromisoformat(text.replace("Z", "+00:00"))

@@ -1,51 +1,78 @@
-"""``gpunode rules``: writes the rules for Prometheus, with what a site changes."""
+"""``gpunode rules``: writes the rules for Prometheus, or explains one of their alerts."""
 
 from __future__ import annotations
 
-import re
 import sys
-from collections.abc import Mapping
 from importlib.resources import files
+from pathlib import Path
 
-from gpunode import rules
 from gpunode.cli import streams
+from gpunode.cli.extras import needing
 from gpunode.cli.settings.rules import RulesSettings
+from gpunode.explain.rule_files import THRESHOLDS, rules_of, shipped, thresholds
 from gpunode.mistake import UsageError
-from gpunode.rules.changes import Changes, read
-from gpunode.rules.document import Severity, shipped
-from gpunode.rules.render import HEADER, dump, rendered
 
-ASKS_FOR_SEVERITIES = re.compile(r'(?<=severity=)(~?")([^"]+)')
+ROUTES = "alertmanager.yaml"
 
 
-def write(settings: RulesSettings) -> None:
-    """Write the rule files, and the example for Alertmanager beside their folder."""
-    document = shipped()
-    changes = read(settings.changes, document) if settings.changes else Changes()
-    written = {
-        f"rules/{name}.yaml": HEADER + dump(content)
-        for name, content in rendered(document, changes).items()
-    }
-    written["alertmanager.yaml"] = alertmanager(changes.severities)
+def write_or_explain(settings: RulesSettings) -> None:
+    """Write the rules into a folder, or say what stands behind an alert."""
+    words = settings.explain
+    if bool(words) == bool(settings.into):
+        raise UsageError(
+            "say either --into=FOLDER, to write the rules, or explain ALERT LABEL=VALUE…"
+        )
+    if settings.into:
+        write(settings.into)
+        return
+    if words[0] != "explain" or len(words) < 2:
+        raise UsageError(f"{' '.join(words)}: say explain ALERT LABEL=VALUE…")
+    with needing("report", "rules explain"):
+        from gpunode.cli import explained
+    explained.write(settings, words[1], words[2:])
+
+
+def write(into: Path) -> None:
+    """Write the files of rules, and the example for Alertmanager beside their folder."""
+    said = []
+    folder = into / "rules"
     try:
-        (settings.into / "rules").mkdir(parents=True, exist_ok=True)
-        for name, text in written.items():
-            (settings.into / name).write_text(text, encoding="utf-8")
+        folder.mkdir(parents=True, exist_ok=True)
+        for file in shipped():
+            path = folder / file.name
+            text = file.read_text(encoding="utf-8")
+            if file.name == THRESHOLDS and path.exists():
+                said.append(_kept(path, text))
+            else:
+                path.write_text(text, encoding="utf-8")
+        routes = (files("gpunode") / ROUTES).read_text(encoding="utf-8")
+        (into / ROUTES).write_text(routes, encoding="utf-8")
+        ours = {file.name for file in shipped()}
+        others = sorted(path.name for path in folder.glob("*.y*ml") if path.name not in ours)
     except OSError as error:
         raise UsageError(f"{error.filename}: cannot be written: {error.strerror}") from error
+    written = len(ours) - len(said)
+    if others:
+        said.append(
+            f"{folder}: {', '.join(others)}: not of this version; remove what an older one wrote\n"
+        )
     with streams.printing():
         sys.stdout.write(
-            f"{settings.into}: wrote {len(written) - 1} rule files to rules/, and an example of "
-            "routes, alertmanager.yaml\n"
+            f"{into}: wrote {written} rule files to rules/, and an example of routes, {ROUTES}\n"
+            f"{''.join(said)}"
         )
 
 
-def alertmanager(severities: Mapping[Severity, str]) -> str:
-    """The example for Alertmanager, with other names for severities."""
-    text = (files(rules) / "alertmanager.yaml").read_text(encoding="utf-8")
-    names = {str(severity): name for severity, name in severities.items()}
-
-    def renamed(found: re.Match[str]) -> str:
-        return found[1] + "|".join(names.get(one, one) for one in found[2].split("|"))
-
-    return ASKS_FOR_SEVERITIES.sub(renamed, text)
+def _kept(path: Path, ours: str) -> str:
+    """What is said of a site's own thresholds, which are kept."""
+    try:
+        own = set(thresholds(list(rules_of(path.read_text(encoding="utf-8"), str(path)))))
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: not UTF-8 text") from error
+    lacking = [name for name in thresholds(list(rules_of(ours, path.name))) if name not in own]
+    if not lacking:
+        return f"{path}: kept as it was\n"
+    return (
+        f"{path}: kept as it was; it lacks {', '.join(lacking)}, so alerts that read them are "
+        "silent: add them\n"
+    )

@@ -18,6 +18,7 @@ from gpunode.gpu.xids import XID_TIME, XIDS
 from gpunode.host import kernel_log
 from gpunode.incidents.incident import ID, KINDS, Kind
 from gpunode.jobs.processes import UNREADABLE
+from gpunode.report.history import OF_NODES
 from gpunode.report.job import selecting
 from gpunode.report.prometheus import Labels, Moments, Prometheus
 from gpunode.report.runs import JobName
@@ -43,6 +44,7 @@ SINCE_AT_MOST = 6 * 3600
 """Seconds before now in which it is looked for when a job began to be held up."""
 
 STEP = 30
+KEPT_STEP = 60
 SEEN_IN = 120
 """Seconds within which Prometheus has what a node tells, and ``STEP`` sees it."""
 
@@ -209,7 +211,7 @@ class JobQuestions:
         asked = (
             f"max by (instance, rank, host, pid, reason) "
             f"(last_over_time(gpunode_nccl_awaited_rank_info[{NOW}]) and on (cluster, instance) "
-            f"last_over_time(gpu:gpunode_job:member{{{self.job.selector}}}[{NOW}]))"
+            f"last_over_time(gpu:gpunode_owner:info{{{self.job.selector}}}[{NOW}]))"
         )
         claims += [
             self._claim(
@@ -282,11 +284,10 @@ class JobQuestions:
 
     def kept(self) -> tuple[tuple[JobIncident, ...], dict[tuple[str, str], ProvenClaim]]:
         """The incidents of a day, the earliest first, and a claim for each by node and ID."""
-        window = f"[{LOOKS_BACK}s]"
         asked = (
-            "max by (cluster, instance, gpu, incident, kind, where) "
-            f"(last_over_time(gpunode_incident_info{window}) and on (cluster, instance, incident) "
-            f"last_over_time(job:gpunode_incident:kept{{{self.job.selector}}}{window}))"
+            "max by (cluster, instance, gpu, incident, kind, where) (last_over_time(("
+            f"gpunode_incident_info and on ({GPU}) "
+            f"gpu:gpunode_owner:info{{{self.job.selector}}})[{LOOKS_BACK}s:{KEPT_STEP}s]))"
         )
         told = self._asked(asked)
         series = {(of.get("instance", ""), of.get("incident", "")): (of, v) for of, v in told}
@@ -319,39 +320,43 @@ class JobQuestions:
         on = selecting(self.job.cluster, nodes)
         claims: list[ProvenClaim] = []
         unknown: list[str] = []
-        for part in (self._versions(on), self._errors(on), self._pace()):
+        for part in (self._versions(on), self._errors(on), self._pace(on)):
             claims += part.claims
             unknown += part.not_known
         return ProvenAnswer(tuple(claims[:MOST]), tuple(unknown))
 
     def _versions(self, on: str) -> ProvenAnswer:
-        name = f"node:gpunode_version:info{{{on}}}"
+        known = ", ".join(OF_NODES)
         asked = (
-            "max by (instance, what, version) "
-            f"(max_over_time(timestamp({name})[{LOOKS_BACK}s:240s]))"
+            f"max by (instance, {known}) "
+            f"(max_over_time(timestamp(gpunode_node_info{{{on}}})[{LOOKS_BACK}s:240s]))"
         )
-        seen: dict[tuple[str, str], list[tuple[float, Labels]]] = {}
+        seen: dict[tuple[str, str], dict[str, tuple[float, Labels]]] = {}
         for labels, last in self._asked(asked):
-            key = labels.get("instance", ""), labels.get("what", "")
-            seen.setdefault(key, []).append((last, labels))
+            for what in OF_NODES:
+                if version := labels.get(what):
+                    of = seen.setdefault((labels.get("instance", ""), what), {})
+                    of[version] = max(of.get(version, (0.0, labels)), (last, labels), key=_first)
         claims = []
         for (instance, what), versions in sorted(seen.items()):
             if len(versions) > 1:
-                ordered = sorted(versions, key=lambda one: one[0])
-                last, labels = ordered[-2]
+                *_, (before, (last, labels)), (now, _) = sorted(
+                    versions.items(), key=lambda one: one[1][0]
+                )
                 says = (
-                    f"{printable(what, 80)} on {printable(instance, 80)} is "
-                    f"{_of(ordered[-1][1], 'version')}; it was {_of(labels, 'version')} up to "
-                    f"{clock(int(last))} UTC"
+                    f"{what} on {printable(instance, 80)} is {printable(now, 80)}; it was "
+                    f"{printable(before, 80)} up to {clock(int(last))} UTC"
                 )
                 claims.append(self._claim(says, asked, labels, last))
         if claims:
             return ProvenAnswer(tuple(claims))
         if not seen:
             return ProvenAnswer((), ("versions: not recorded",))
-        count = f"count(count by (instance, what) (last_over_time({name}[{LOOKS_BACK}s])))"
+        count = (
+            f"count(count by (instance, {known}) (last_over_time(gpunode_node_info{{{on}}}[1d])))"
+        )
         ((labels, value),) = self._asked(count)
-        says = f"none of {value:g} versions changed within a day"
+        says = f"no version changed on {counted(value, 'node')} within a day"
         return ProvenAnswer((self._claim(says, count, labels, value),))
 
     def _errors(self, on: str) -> ProvenAnswer:
@@ -391,9 +396,13 @@ class JobQuestions:
         )
         return ProvenAnswer(none, () if none else ("XIDs: not recorded",))
 
-    def _pace(self) -> ProvenAnswer:
-        step = f"max(job:gpunode_training_step:median{{{self.job.selector}}}"
-        asked = f"{step}) / {step} offset 1h)"
+    def _pace(self, on: str) -> ProvenAnswer:
+        now, before = (
+            f"max(gpunode_training_step_median_seconds{{{on}}}{offset} and on ({GPU}) "
+            f"gpu:gpunode_owner:info{{{self.job.selector}}}{offset})"
+            for offset in ("", " offset 1h")
+        )
+        asked = f"{now} / {before}"
         found = self._asked(asked)
         if not found:
             return ProvenAnswer(
@@ -449,7 +458,7 @@ class JobQuestions:
         return ProvenClaim(says, promql, self.moment, shown, value)
 
     def _member(self, window: str) -> str:
-        return f"last_over_time(gpu:gpunode_job:member{{{self.job.selector}}}[{window}])"
+        return f"last_over_time(gpu:gpunode_owner:info{{{self.job.selector}}}[{window}])"
 
     def _and_member(self, window: str) -> str:
         return f"and on ({GPU}) {self._member(window)}"
@@ -524,6 +533,10 @@ def began(
 def began_at(incident: str) -> int:
     """When an incident began, in Unix seconds, as its ID says; raises ``ValueError`` for no ID."""
     return calendar.timegm(time.strptime(incident.partition("-")[0], "%Y%m%dT%H%M%SZ"))
+
+
+def _first(one: tuple[float, Labels]) -> float:
+    return one[0]
 
 
 def _by_urgency(one: tuple[Labels, float]) -> tuple[bool, bool, float, bool]:

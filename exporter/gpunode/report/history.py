@@ -21,8 +21,10 @@ LATE = 240
 """Seconds after the hour within which the recording rules record it."""
 
 RULE_INTERVAL = 30
-FAULT_RULE_INTERVAL = 15
 """Seconds between two samples of what is recorded more often than once an hour."""
+
+FAULT_STEP = 60
+"""Seconds between two looks at faults."""
 
 FAULT_WINDOW = 900
 """Seconds for which faults are counted together."""
@@ -57,11 +59,10 @@ STATES = Query(f"sum by (cluster, state) (sum_over_time(cluster:{LEDGER}[WINDOW]
 JOBS = Query(f"sum by ({OF_JOB}, state) (sum_over_time(job:{LEDGER}[WINDOW]))")
 NODES = Query(f"sum by (cluster, instance, state) (sum_over_time(node:{LEDGER}[WINDOW]))")
 NODE_HOURS = Query(f"max by (cluster, instance) (count_over_time(node:{LEDGER}[WINDOW]))")
-MODELS = Query(f"sum by (name, state) (sum_over_time(model:{LEDGER}[WINDOW]))")
+MODELS = Query(f"sum by (name, state) (sum_over_time(node:{LEDGER}[WINDOW]))")
 NAMESPACES = Query(f"sum by (owner_namespace, state) (sum_over_time(namespace:{LEDGER}[WINDOW]))")
 JOB_CAUSES = Query(
-    f"sum by ({OF_JOB}, cause) "
-    '(sum_over_time(job:gpunode_gpu_bottleneck:gpus_hourly{cause!="none"}[WINDOW]))'
+    f"sum by ({OF_JOB}, cause) (sum_over_time(job:gpunode_held_up:gpus_hourly[WINDOW]))"
 )
 JOB_MODELS = Query(
     f"sum by ({OF_JOB}, name) (sum_over_time(job:gpunode_gpu_owner:by_model_hourly[WINDOW]))"
@@ -79,37 +80,37 @@ SERVED = Query(
 )
 """Tokens that services generated."""
 
-SERVED_WITH = Query(
-    f"sum by ({OF_JOB}) (sum_over_time(job:gpunode_serving_power:watts_hourly[WINDOW])) * {HOUR}"
-)
-"""Joules that they took for all that they did."""
-
 REPLICAS = Query(
     f"sum by ({OF_JOB}) (sum_over_time(job:gpunode_serving_replicas:count_hourly[WINDOW]))"
 )
 BUSY_REPLICAS = Query(
     f"sum by ({OF_JOB}) (sum_over_time(job:gpunode_serving_replicas:busy_hourly[WINDOW]))"
 )
-NEEDED_REPLICAS = Query(
-    f"max by ({OF_JOB}) (max_over_time(job:gpunode_serving_replicas:needed_hourly[WINDOW]))"
-)
-STEPS_BY_VERSION = Query(
-    f"max by ({OF_JOB}, what, version) "
-    "(avg_over_time(job:gpunode_training_step:by_version_hourly[WINDOW]))"
-)
+VERSION_STEP = 6 * HOUR
+"""Seconds between two looks at what jobs run."""
+
+OF_NODES = ("driver", "kernel", "os", "rdma", "lustre")
+"""What of a node may make a job slower."""
+
+OF_PROCESSES = ("torch", "nccl", "cuda", "image")
+_GPU = "cluster, instance, gpu, uuid"
+_MEMBER = "gpu:gpunode_owner:info"
+
+
+def _versions(info: str, of: tuple[str, ...], at: str) -> Query:
+    """The versions that jobs have, at a moment."""
+    known = ", ".join(of)
+    one = f"topk by ({at}) (1, max by ({at}, {known}) ({info}))"
+    joined = f"{_MEMBER} * on ({at}) group_left ({known}) {one}"
+    return Query(f"group by ({OF_JOB}, {known}) ({joined})", late=0)
+
+
+NODE_VERSIONS = _versions("gpunode_node_info", OF_NODES, "cluster, instance")
+PROCESS_VERSIONS = _versions("gpunode_job_version_info", OF_PROCESSES, _GPU)
 _BLOCKED = "node:gpunode_gpu_blocked:by_job_hourly[WINDOW]"
 BLOCKED = Query(f"max by (cluster, instance, {OWNER}) (sum_over_time({_BLOCKED}))")
 BLOCKED_HOURS = Query(f"max by (cluster, instance, {OWNER}) (count_over_time({_BLOCKED}))")
-SLOW = Query(
-    "max by (cluster, instance, part) (max_over_time(node:gpunode_behind:certain[WINDOW]))", late=0
-)
-"""By how much nodes, or GPUs of them, were surely slower than their peers."""
-
-CAUSES = Query(
-    'sum by (cause) (sum_over_time(cluster:gpunode_gpu_bottleneck:count{cause!="none"}[WINDOW])) '
-    f"* {RULE_INTERVAL} / {HOUR}",
-    late=0,
-)
+CAUSES = Query("sum by (cause) (sum_over_time(namespace:gpunode_held_up:gpus_hourly[WINDOW]))")
 GAINS = Query(
     "sum by (cause, bound) (sum_over_time(cluster:gpunode_gpu_verdict_gain:gpus[WINDOW])) "
     f"* {RULE_INTERVAL} / {HOUR}",
@@ -117,11 +118,7 @@ GAINS = Query(
 )
 """GPU hours that the same work would not take without each cause, and their bounds."""
 
-KINDS = Query(
-    "sum by (kind) (sum_over_time(cluster:gpunode_job_kind:gpus[WINDOW])) "
-    f"* {RULE_INTERVAL} / {HOUR}",
-    late=0,
-)
+KINDS = Query("sum by (kind) (sum_over_time(job:gpunode_job_kind:gpus_hourly[WINDOW]))")
 
 
 def _kilowatt_hours(by: str, series: str) -> Query:
@@ -134,36 +131,26 @@ WAITING = ("starved", "idle")
 """States in which a GPU that is held waits for its host or for its job."""
 
 DRAWN = "cluster:gpunode_gpu_power:by_state"
-ENERGY = _kilowatt_hours(" by (cluster)", "cluster:gpunode_gpu_power:watts")
+ENERGY = _kilowatt_hours(" by (cluster)", DRAWN)
 ENERGY_BY_STATE = _kilowatt_hours(" by (state)", DRAWN)
 ENERGY_BLOCKED = _kilowatt_hours("", f'{DRAWN}{{state="blocked"}}')
 ENERGY_WAITING = _kilowatt_hours("", f'{DRAWN}{{state=~"starved|launch|idle"}}')
 
-_NODE_FAULT = 'node:gpunode_fault:level{fault!="gpu"}[WINDOW]'
-_GPU_FAULT = "gpu:gpunode_gpu_fault:level[WINDOW]"
-NODE_FAULTS = Query(
-    f"sum by (cluster, instance, fault) (sum_over_time({_NODE_FAULT}) "
-    f"- count_over_time({_NODE_FAULT})) * {FAULT_RULE_INTERVAL} / {HOUR}",
+FAULTS = Query(
+    "sum by (cluster, instance, gpu, uuid, part, reason) "
+    f'(count_over_time((gpu:gpunode_fault:seconds{{severity="page"}} >= 0)[WINDOW:{FAULT_STEP}s])) '
+    f"* {FAULT_STEP} / {HOUR}",
     late=0,
 )
-GPU_FAULTS = Query(
-    f"sum by (cluster, instance, gpu, uuid, reason) (sum_over_time({_GPU_FAULT}) "
-    f"- count_over_time({_GPU_FAULT})) * {FAULT_RULE_INTERVAL} / {HOUR}",
-    late=0,
-)
-"""Hours of faults that are worth waking somebody, whose level is 2; the others' is 1."""
+"""Hours of faults that are worth waking somebody."""
 
+_OF_MONTH = f"sum_over_time(node:{LEDGER}[30d])"
 BY_USEFUL_SHARE = (
-    'count_values("useful", round(sum by (cluster, instance, gpu, uuid) '
-    f"(gpu:gpunode_gpu_seconds:rate30d{IS_USEFUL}), 0.1))"
+    'count_values("useful", round('
+    f"sum by (cluster, instance) (sum_over_time(node:{LEDGER}{IS_USEFUL}[30d])) / "
+    f"sum by (cluster, instance) ({_OF_MONTH}), 0.1))"
 )
-"""GPUs by the share of the 30 days before that was useful."""
-
-BREAKERS = "topk(10, max by (cluster, instance, gpu, uuid) (gpu:gpunode_lemon:score) > 1)"
-"""GPUs that broke or held up several jobs within the 30 days before."""
-
-BREAKER_NODES = "topk(10, max by (cluster, instance) (node:gpunode_lemon:score) > 1)"
-"""The same of nodes, on which a job counts once for all GPUs."""
+"""Nodes by the share of the 30 days before in which their GPUs were useful."""
 
 _PENDING = (
     '{__name__=~"slurm_account_jobs_pending(_total)?"} '
@@ -266,16 +253,12 @@ class NodePast:
 
 @dataclass(slots=True)
 class ServicePast:
-    """What a service generated, with how much energy, and the hours of its replicas."""
+    """What a service generated, and the hours of its replicas."""
 
     tokens: float = 0.0
-    joules: float = 0.0
     replicas: float = 0.0
     busy: float = 0.0
     """Hours in which a replica had a request."""
-
-    needed: float = 0.0
-    """The most replicas that any hour would have taken; 0 where that is not known."""
 
 
 @dataclass(slots=True)
@@ -308,9 +291,6 @@ class Past:
     blocked: dict[tuple[JobKey, int], dict[NodeKey, list[float]]] = field(default_factory=dict)
     """Hours that a node's GPUs waited for the peers of a job, and hours in all, by day."""
 
-    slow: dict[NodeKey, dict[str, float]] = field(default_factory=dict)
-    """By how much at least a node, or a GPU of it, was surely slower than its peers."""
-
     faults: dict[tuple[str, NodeKey, str], dict[int, float]] = field(default_factory=dict)
     """Hours of each fault of each node and GPU (empty for a node), by the end of the window."""
 
@@ -320,12 +300,6 @@ class Past:
 
     queue_hours: float = 0.0
     """Hours of which the queue is known."""
-
-    breakers: dict[tuple[NodeKey, str, str], float] = field(default_factory=dict)
-    """Jobs that a GPU broke and faults that it had, by node, index and UUID."""
-
-    breaker_nodes: dict[NodeKey, float] = field(default_factory=dict)
-    """The same of a node."""
 
     def day(self, at: int) -> int:
         """The end of the day of the period to which a time belongs."""
@@ -367,13 +341,6 @@ class Asking:
         if whole:
             for labels, value in self.server.at(BY_USEFUL_SHARE, self.past.period.end + LATE):
                 self.past.by_useful_share[labels.get("useful", "")] = value
-            for labels, value in self.server.at(BREAKERS, self.past.period.end + LATE):
-                node = NodeKey(labels.get("cluster", ""), labels.get("instance", ""))
-                gpu = node, labels.get("gpu", ""), labels.get("uuid", "")
-                self.past.breakers[gpu] = value
-            for labels, value in self.server.at(BREAKER_NODES, self.past.period.end + LATE):
-                node = NodeKey(labels.get("cluster", ""), labels.get("instance", ""))
-                self.past.breaker_nodes[node] = value
 
     def _brief(self) -> list[tuple[Query, int, Put]]:
         return [
@@ -396,21 +363,18 @@ class Asking:
             (MFU, DAY, self._mfu),
             (STEPS, DAY, self._step),
             (SERVED, DAY, self._served),
-            (SERVED_WITH, DAY, self._served_with),
             (REPLICAS, DAY, self._replicas),
             (BUSY_REPLICAS, DAY, self._busy),
-            (NEEDED_REPLICAS, DAY, self._needed),
-            (STEPS_BY_VERSION, DAY, self._step_by_version),
+            (NODE_VERSIONS, VERSION_STEP, self._version),
+            (PROCESS_VERSIONS, VERSION_STEP, self._version),
             (NODES, DAY, self._node),
             (NODE_HOURS, DAY, self._node_hours),
             (MODELS, DAY, self._model),
             (BLOCKED, DAY, self._blocked),
             (BLOCKED_HOURS, DAY, self._blocked_hours),
-            (SLOW, DAY, self._slow),
             (QUEUED, DAY, self._queue),
             (QUEUE_HOURS, DAY, self._queue_known),
-            (NODE_FAULTS, FAULT_WINDOW, self._fault),
-            (GPU_FAULTS, FAULT_WINDOW, self._fault),
+            (FAULTS, FAULT_WINDOW, self._fault),
         ]
 
     def _put(self, plan: list[tuple[Query, int, Put]]) -> None:
@@ -457,23 +421,20 @@ class Asking:
     def _served(self, labels: Labels, _: int, tokens: float) -> None:
         self.past.services[_job(labels)].tokens += tokens
 
-    def _served_with(self, labels: Labels, _: int, joules: float) -> None:
-        self.past.services[_job(labels)].joules += joules
-
     def _replicas(self, labels: Labels, _: int, hours: float) -> None:
         self.past.services[_job(labels)].replicas += hours
 
     def _busy(self, labels: Labels, _: int, hours: float) -> None:
         self.past.services[_job(labels)].busy += hours
 
-    def _needed(self, labels: Labels, _: int, replicas: float) -> None:
-        service = self.past.services[_job(labels)]
-        service.needed = max(service.needed, replicas)
-
-    def _step_by_version(self, labels: Labels, at: int, seconds: float) -> None:
-        jobs = self.past.versions.setdefault(labels.get("what", ""), {})
-        days = jobs.setdefault(_job(labels), {})
-        days.setdefault(at, {})[labels.get("version", "")] = seconds
+    def _version(self, labels: Labels, at: int, _: float) -> None:
+        """What a job ran on a day of which its step is known."""
+        job, day = _job(labels), self.past.day(at)
+        step = self.past.jobs[job].steps.get(day) if job in self.past.jobs else None
+        for what in (*OF_NODES, *OF_PROCESSES):
+            if step is not None and labels.get(what):
+                jobs = self.past.versions.setdefault(what, {})
+                jobs.setdefault(job, {}).setdefault(day, {})[labels[what]] = step
 
     def _node(self, labels: Labels, _: int, hours: float) -> None:
         self.past.nodes[_node(labels)].states[state_of(labels)] += hours
@@ -514,11 +475,6 @@ class Asking:
         nodes = self.past.blocked.setdefault((_job(labels), at), {})
         nodes.setdefault(_node(labels), [0.0, 0.0])[1] += hours
 
-    def _slow(self, labels: Labels, _: int, at_least: float) -> None:
-        parts = self.past.slow.setdefault(_node(labels), {})
-        part = labels.get("part", "")
-        parts[part] = max(at_least, parts.get(part, 0.0))
-
     def _queue(self, labels: Labels, _: int, hours: float) -> None:
         self.past.queued[labels.get("account", "")] += hours
 
@@ -527,9 +483,10 @@ class Asking:
 
     def _fault(self, labels: Labels, at: int, hours: float) -> None:
         if hours > 0:
-            fault = labels.get("fault") or labels.get("reason", "")
+            fault = labels.get("reason" if labels.get("gpu") else "part", "")
             of = (labels.get("uuid", ""), _node(labels), fault)
-            self.past.faults.setdefault(of, {})[at] = hours
+            faults = self.past.faults.setdefault(of, {})
+            faults[at] = faults.get(at, 0.0) + hours
 
 
 def state_of(labels: Labels) -> str:

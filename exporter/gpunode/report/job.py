@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from gpunode.report.history import HOUR, RULE_INTERVAL, Amounts, state_of
+from gpunode.report.history import HOUR, OF_NODES, RULE_INTERVAL, Amounts, state_of
 from gpunode.report.prometheus import Labels, Prometheus, quoted
 from gpunode.report.runs import ENDED_AFTER, SLURM, JobName, Run, exact, runs, windows
 from gpunode.report.words import Unit, written
@@ -34,7 +34,7 @@ OWN = 0.25
 """Share of the time in which it is waited for from which on a verdict of its own explains that."""
 
 AT_ITS_END = 900
-"""Seconds: how far back versions are looked for: rules record those of nodes every four minutes."""
+"""Seconds: how far back versions are looked for."""
 
 LATELY = 1800
 """Seconds up to the end of a run that tell what is to come, if it goes on and is longer."""
@@ -54,60 +54,72 @@ class RunQuery:
         return re.sub(r"\b(JOB|NODES|WINDOW)\b", lambda found: filled[found[0]], self.expression)
 
 
+MEMBER = "last_over_time(gpu:gpunode_owner:info{JOB}[WINDOW])"
+
+
+def _of_gpus(expression: str) -> str:
+    """A figure of the GPUs that the job had to itself."""
+    return f"{expression} and on ({GPU}) {MEMBER}"
+
+
 SECONDS = RunQuery(
-    f"sum by (state) (sum_over_time(job:gpunode_gpu_seconds:rate5m{{JOB}}[WINDOW])) {_HOURS}"
+    f"sum by (state) (sum_over_time(job:gpunode_gpu_states:gpus{{JOB}}[WINDOW])) {_HOURS}"
 )
-CAUSES = RunQuery(
-    f"sum by (cause) (sum_over_time(job:gpunode_gpu_bottleneck:count{{JOB}}[WINDOW])) {_HOURS}"
-)
+CAUSES = RunQuery(f"sum by (cause) (sum_over_time(job:gpunode_rank:count{{JOB}}[WINDOW])) {_HOURS}")
 PHASES = RunQuery(
     f"sum by (phase) (sum_over_time(job:gpunode_training_seconds:rate5m{{JOB}}[WINDOW])) {_HOURS}"
 )
-KINDS = RunQuery(f"sum by (kind) (count_over_time(gpu:gpunode_job:kind{{JOB}}[WINDOW])) {_HOURS}")
+KIND_STEP = 300
+KINDS = RunQuery(
+    f"sum by (kind) (count_over_time((max by ({GPU}, kind) (gpunode_gpu_workload{{NODES}} == 1) "
+    f"and on ({GPU}) gpu:gpunode_owner:info{{JOB}})[WINDOW:{KIND_STEP}s])) * {KIND_STEP} / {HOUR}"
+)
 GAINS = RunQuery(
     "sum by (cause, bound) (sum_over_time(((1 - 1 / max by (" + GPU + ", cause, bound) "
-    "(gpunode_gpu_verdict_gain_ratio{NODES} > 0)) and on (" + GPU + ") gpu:gpunode_job:member{JOB})"
+    "(gpunode_gpu_verdict_gain_ratio{NODES} > 0)) and on (" + GPU + ") gpu:gpunode_owner:info{JOB})"
     f"[WINDOW:{GAIN_STEP}s])) * {GAIN_STEP} / {HOUR}"
 )
 """GPU hours that the same work would not take without each cause, and their bounds."""
 
-STEPS = RunQuery("max(avg_over_time(job:gpunode_training_step:median{JOB}[WINDOW]))")
-MFU = RunQuery("max(avg_over_time(job:gpunode_training_mfu_ratio:middle{JOB}[WINDOW]))")
-USERS = RunQuery("group by (user) (last_over_time(job:gpunode_gpu_seconds:rate5m{JOB}[WINDOW]))")
-GPUS = RunQuery("count(count by (" + GPU + ") (gpu:gpunode_gpu_owner:workload{JOB}))")
+STEPS = RunQuery(
+    f"max({_of_gpus('avg_over_time(gpunode_training_step_median_seconds{NODES}[WINDOW])')})"
+)
+MFU = RunQuery(
+    f"quantile(0.5, {_of_gpus('avg_over_time(gpunode_training_mfu_ratio{NODES}[WINDOW])')})"
+)
+USERS = RunQuery("group by (user) (last_over_time(job:gpunode_gpu_states:gpus{JOB}[WINDOW]))")
+GPUS = RunQuery("count(count by (" + GPU + ") (gpu:gpunode_owner:info{JOB}))")
 MOST_GPUS = RunQuery(f"max_over_time(({GPUS.expression})[WINDOW:5m])")
 """At a time: a run that moved to another node has held others before."""
 
-HELD = RunQuery(
-    "group by (" + GPU + ") (last_over_time(gpu:gpunode_gpu_owner:workload{JOB}[WINDOW]))"
-)
-ALONE = RunQuery("group by (" + GPU + ") (last_over_time(gpu:gpunode_job:member{JOB}[WINDOW]))")
+HELD = RunQuery("group by (" + GPU + ") (last_over_time(gpu:gpunode_owner:info{JOB}[WINDOW]))")
 PLACES = RunQuery(
     "sum by (instance, gpu, rank, cause) "
-    f'(count_over_time(gpu:gpunode_rank:verdict{{cause!="none",JOB}}[WINDOW])) {_HOURS}'
+    f'(count_over_time(gpu:gpunode_rank:held_up{{cause!="none",JOB}}[WINDOW])) {_HOURS}'
 )
 AWAITED = RunQuery(
     "sum by (instance, gpu, rank, reason) "
     f"(count_over_time(gpu:gpunode_rank:awaited{{JOB}}[WINDOW])) {_HOURS}"
 )
 BLOCKED = RunQuery(
-    "max by (instance, gpu) (avg_over_time(gpu:gpunode_gpu_blocked:by_job{JOB}[WINDOW]))"
+    "max by (instance, gpu) ("
+    + _of_gpus('avg_over_time(gpu:gpunode_gpu_seconds:rate5m{state="blocked",NODES}[WINDOW])')
+    + ")"
 )
 STALLED = RunQuery("max(max_over_time(job:gpunode_stalled:seconds{JOB}[WINDOW]))")
-LOST_SINCE = RunQuery("max(last_over_time(job:gpunode_gpu_lost:since{JOB}[WINDOW]))")
-STATES_NOW = RunQuery("sum by (state) (job:gpunode_gpu_seconds:rate5m{JOB})")
+STATES_NOW = RunQuery("sum by (state) (job:gpunode_gpu_states:gpus{JOB})")
 """GPUs by state, in the mean of five minutes."""
 
-CAUSES_NOW = RunQuery("sum by (cause) (job:gpunode_gpu_bottleneck:count{JOB})")
+CAUSES_NOW = RunQuery("sum by (cause) (job:gpunode_rank:count{JOB})")
 STALLED_NOW = RunQuery("max(job:gpunode_stalled:seconds{JOB})")
 AWAITED_NOW = RunQuery("max by (instance, gpu, rank, reason) (gpu:gpunode_rank:awaited{JOB})")
 PROCESSES_NOW = RunQuery(
     "group by (rank, pid, owner_namespace, owner_pod, owner_container) "
-    "(gpunode_gpu_process_info{NODES} and on (" + GPU + ") gpu:gpunode_job:member{JOB})"
+    "(gpunode_gpu_process_info{NODES} and on (" + GPU + ") gpu:gpunode_owner:info{JOB})"
 )
 STATES_OF_GPU = RunQuery(
     "max by (state) (avg_over_time(gpu:gpunode_gpu_seconds:rate5m{NODES}[WINDOW]) "
-    "and on (" + GPU + ") last_over_time(gpu:gpunode_job:member{JOB}[WINDOW]))"
+    "and on (" + GPU + ") last_over_time(gpu:gpunode_owner:info{JOB}[WINDOW]))"
 )
 ALERTS = RunQuery(
     'max by (alertname, severity) (count_over_time(ALERTS{alertstate="firing",JOB}[WINDOW]))'
@@ -117,12 +129,12 @@ ALERTS_OF_PARTS = RunQuery(
     '(count_over_time(ALERTS{alertstate="firing",workload="",NODES}[WINDOW]))'
 )
 NODE_VERSIONS = RunQuery(
-    "group by (what, version) (last_over_time(node:gpunode_version:info{NODES}[WINDOW]))"
+    f"group by ({', '.join(OF_NODES)}) (last_over_time(gpunode_node_info{{NODES}}[WINDOW]))"
 )
 PROCESS_VERSIONS = RunQuery(
     "group by (torch, nccl, cuda, image, digest) "
     "(last_over_time(gpunode_job_version_info{NODES}[WINDOW]) "
-    "and on (" + GPU + ") last_over_time(gpu:gpunode_job:member{JOB}[WINDOW]))"
+    "and on (" + GPU + ") last_over_time(gpu:gpunode_owner:info{JOB}[WINDOW]))"
 )
 
 
@@ -137,8 +149,7 @@ class Measured:
 
 def _of_job(expression: str) -> RunQuery:
     """The highest of the GPUs that the job has to itself."""
-    own = "last_over_time(gpu:gpunode_job:member{JOB}[WINDOW])"
-    return RunQuery(f"max({expression} and on ({GPU}) {own})")
+    return RunQuery(f"max({_of_gpus(expression)})")
 
 
 def _waited(resource: str) -> tuple[Measured, Measured]:
@@ -253,9 +264,6 @@ MEASURED: dict[str, tuple[Measured, ...]] = {
 }
 """By cause."""
 
-OF_NODES = ("driver", "kernel", "os", "rdma", "lustre")
-"""What of a node may make a job slower."""
-
 
 class JobGpu(NamedTuple):
     """A GPU, and the rank on it as far as its process tells one."""
@@ -348,9 +356,6 @@ class RunPast:
     kinds: Amounts = field(default_factory=dict)
     phases: Amounts = field(default_factory=dict)
     nodes: frozenset[str] = frozenset()
-    shared: int = 0
-    """GPUs that the job had, but not to itself."""
-
     places: dict[str, dict[JobGpu, float]] = field(default_factory=dict)
     """GPU hours for which each cause was named, by cause."""
 
@@ -383,7 +388,6 @@ class RunPast:
     process_awaited: GpuProcess | None = None
     """The process on the first of them; None if it is not known, or there are several."""
 
-    lost_since: float | None = None
     alerts: dict[Fired, list[int]] = field(default_factory=dict)
     """The ends of the windows in which each alert fired."""
 
@@ -444,7 +448,6 @@ class _Asking:
         past = self.past
         held = list(self._whole(HELD))
         past.nodes = frozenset(labels.get("instance", "") for labels, _ in held)
-        past.shared = max(0, len(held) - len(list(self._whole(ALONE))))
         self.nodes = selecting(self.run.job.cluster, past.nodes)
         past.users = tuple(
             sorted(filter(None, (labels.get("user", "") for labels, _ in self._whole(USERS))))
@@ -473,8 +476,6 @@ class _Asking:
             past.awaited_in[at] += hours
         past.blocked = {_place(labels): share for labels, share in self._whole(BLOCKED)}
         past.stalled = _one(self._whole(STALLED))
-        lately = LOST_SINCE.of(self.run.job, 2 * self.past.length)
-        past.lost_since = _one(self.server.at(lately, self.run.end))
 
     def now(self) -> None:
         """What the job is like at its end, which the mean of a long run hides."""
@@ -613,11 +614,9 @@ def _place(labels: Labels) -> JobGpu:
 
 def _versions(server: Prometheus, job: JobName, end: int, nodes: str) -> frozenset[tuple[str, str]]:
     """What ran at the end of a run: of each thing that is known, its version."""
-    found = {
-        (labels.get("what", ""), labels.get("version", ""))
-        for labels, _ in server.at(NODE_VERSIONS.of(job, AT_ITS_END, nodes), end)
-        if labels.get("what") in OF_NODES
-    }
+    found: set[tuple[str, str]] = set()
+    for labels, _ in server.at(NODE_VERSIONS.of(job, AT_ITS_END, nodes), end):
+        found |= {(what, version) for what, version in labels.items() if version}
     for labels, _ in server.at(PROCESS_VERSIONS.of(job, AT_ITS_END, nodes), end):
         found |= {(what, version) for what, version in labels.items() if version}
     return frozenset(found)
@@ -635,7 +634,7 @@ def _of_user(server: Prometheus, past: RunPast) -> list[Run]:
     job = past.run.job
     labels = {"cluster": job.cluster, "owner_namespace": job.owner_namespace, "user": past.users[0]}
     which = ",".join(f'{label}="{quoted(text)}"' for label, text in labels.items())
-    series = f'job:gpunode_job:gpus{{{which},workload=~"{SLURM}.+"}}'
+    series = f'job:gpunode_gpus:count{{{which},workload=~"{SLURM}.+"}}'
     gpus = max(past.gpus.values(), default=0)
     asked = f"max by (workload) (max_over_time({series}[{EARLIER}s])) == {gpus}"
     names = {found.get("workload", "") for found, _ in server.at(asked, past.run.start)}

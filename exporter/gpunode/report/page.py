@@ -206,14 +206,14 @@ def _idle(section: ReportSection) -> list[Chart]:
         (f"{share:.0%} useful", gpus)
         for share, gpus in zip(
             _numbers(section.table("useful_shares"), "share"),
-            _numbers(section.table("useful_shares"), "gpus"),
+            _numbers(section.table("useful_shares"), "nodes"),
             strict=True,
         )
         if share is not None and gpus
     ]
-    title = "GPUs by the share of the last 30 days that was useful"
-    says = "Whether all GPUs work a little, or few all the time."
-    return [charts.bars(title, says, rows, "GPUs", {})] * bool(rows)
+    title = "Nodes by the share of the last 30 days in which their GPUs were useful"
+    says = "Whether all nodes work a little, or few all the time."
+    return [charts.bars(title, says, rows, "count", {})] * bool(rows)
 
 
 TRAINING = {

@@ -20,9 +20,9 @@ from gpunode.report.prometheus import Labels, Moments, Prometheus, quoted
 from gpunode.report.words import clock, counted
 from gpunode.text import printable
 
-OF_JOBS = "job:gpunode_gpu_seconds:rate5m"
+OF_JOBS = "job:gpunode_gpu_states:gpus"
 OF_JOBS_HOURLY = "job:gpunode_gpu_seconds:rate1h_hourly"
-OF_PODS = "gpu:gpunode_gpu_owner:workload"
+OF_PODS = "gpunode_gpu_owner_info"
 OF_CLUSTERS = "cluster:gpunode_gpu_seconds:rate5m"
 SLURM = "slurm-"
 """How the rules name a Slurm job: ``slurm-4301``."""
@@ -181,7 +181,7 @@ def _jobs(
 ) -> set[JobName]:
     """The jobs of which a series has this label."""
     exact = [f'{on}="{quoted(of)}"' for on, of in {label: text, **within}.items()]
-    labels = ",".join(filter(None, (*exact, more)))
+    labels = ",".join(filter(None, ('workload!=""', *exact, more)))
     asked = f"group by ({BY_NAME}) (last_over_time({series}{{{labels}}}{window}))"
     return {_name(labels) for labels, _ in server.at(asked, end)}
 

@@ -139,13 +139,19 @@ yes
 {{/* Fails for values that other charts have and this one does not, with the reason for each. */}}
 {{- define "gpunode.refuse" -}}
 {{- $refused := list -}}
+{{- /* What a release before had by default comes with `helm upgrade --reuse-values`. */ -}}
+{{- $former := dict "rules.part" "all" "rules.keepFiringFor" "true" -}}
 {{- range $name, $why := .Files.Get "files/refused.yaml" | fromYaml -}}
 {{- $at := $.Values -}}
 {{- range splitList "." $name -}}
 {{- $at = ternary $at dict (kindIs "map" $at) -}}
 {{- $at = get $at . -}}
 {{- end -}}
-{{- if and $at (not (kindIs "invalid" $at)) -}}
+{{- $given := and $at (not (kindIs "invalid" $at)) -}}
+{{- if hasKey $former $name -}}
+{{- $given = not (has (toString $at) (list "" "<nil>" (get $former $name))) -}}
+{{- end -}}
+{{- if $given -}}
 {{- $refused = append $refused (printf "%s is not a value of this chart: %s" $name $why) -}}
 {{- end -}}
 {{- end -}}
@@ -301,24 +307,10 @@ would add, after which Argo CD would see a difference for ever. */}}
 {{- end }}
 {{- end -}}
 
-{{/* A text that asks for severities, such as a dashboard, with the names that `rules.severities` gives
-them. A dashboard also has them as keys of its colors. */}}
-{{- define "gpunode.renamed" -}}
-{{- $text := .text -}}
-{{- range list "page" "ticket" "info" -}}
-{{- $text = regexReplaceAll (printf `(severity=~?\\?"(?:[a-z|<>]*[|])?)%s([|"\\])` .) $text (printf "${1}<%s>${2}" .) -}}
-{{- $text = regexReplaceAll (printf `"%s": \{(\s+)"text": "%s"` . .) $text (printf `"<%s>": {${1}"text": "<%s>"` . .) -}}
-{{- end -}}
-{{- range list "page" "ticket" "info" -}}
-{{- $text = $text | replace (printf "<%s>" .) (dig . . ($.severities | default dict)) -}}
-{{- end -}}
-{{- $text -}}
-{{- end -}}
-
-{{/* A dashboard with the links to pages that a site names, and the names that it gives to severities. */}}
+{{/* A dashboard with the links to pages that a site names. */}}
 {{- define "gpunode.dashboard" -}}
 {{- $values := .root.Values -}}
-{{- $text := include "gpunode.renamed" (dict "text" (.root.Files.Get .path) "severities" $values.rules.severities) -}}
+{{- $text := .root.Files.Get .path -}}
 {{- $link := dict -}}
 {{- if has .name (list "gpunode-node" "gpunode-host" "gpunode-gpu") -}}
 {{- $link = dict "title" "Page of the node" "url" $values.dashboards.nodePage -}}
@@ -331,14 +323,4 @@ them. A dashboard also has them as keys of its colors. */}}
 {{- $text = set $board "links" (append $board.links (merge $link $more)) | toRawJson -}}
 {{- end -}}
 {{- $text -}}
-{{- end -}}
-
-{{/* A value as it stands between the quotes of a PromQL string. */}}
-{{- define "gpunode.quoted" -}}
-{{- . | replace `\` `\\` | replace `"` `\"` -}}
-{{- end -}}
-
-{{/* A number as it was written: Helm reads all of them as floats. */}}
-{{- define "gpunode.number" -}}
-{{- if kindIs "string" . -}}{{ . }}{{- else -}}{{ printf "%v" . }}{{- end -}}
 {{- end -}}

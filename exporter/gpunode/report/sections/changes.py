@@ -62,7 +62,12 @@ def changed(view: PeriodView) -> ReportSection:
                     TableColumn("useful_upper", "At most", "points"),
                 ),
                 rows,
-                (history.STEPS_BY_VERSION.over("1d"), history.JOBS.over("1d")),
+                (
+                    history.STEPS.over("1d"),
+                    history.NODE_VERSIONS.expression,
+                    history.PROCESS_VERSIONS.expression,
+                    history.JOBS.over("1d"),
+                ),
                 note="The same jobs up to a week before and after, beside jobs that kept their "
                 f"version over the same days. It takes {LEAST_CHANGED} jobs that met the change "
                 f"and {LEAST_OTHERS} that did not. What came together cannot be told apart.",

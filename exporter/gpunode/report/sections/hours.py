@@ -27,6 +27,7 @@ from gpunode.report.view import (
 )
 from gpunode.report.words import REMEDIES, clock
 from gpunode.verdict.causes import CAUSES
+from gpunode.verdict.held_up import OF_THE_MOMENT
 
 ASKED_BY = {"node": history.NODES, "model": history.MODELS}
 """What is asked for groups that are no jobs or owners."""
@@ -146,7 +147,7 @@ def causes(view: PeriodView) -> ReportSection:
     return ReportSection(
         "causes",
         "What held GPUs up",
-        "The verdict names, for every GPU at any time, the one resource that costs it most. A "
+        "For every GPU at any time, its node names the one thing that holds it up. A "
         "GPU that is held up is not wholly lost, and one that loses little has no cause: these "
         "hours do not add up to those that were lost. To get back are the hours that the same work "
         "would not take without the cause, with bounds that hold nine times in ten."
@@ -198,7 +199,7 @@ def groups(view: PeriodView) -> ReportSection:
         "kind": "A job counts as the kind of work that it did for most of its hours.",
         "node": "",
         "model": "A slice of MIG counts as a GPU.",
-    }.get(view.by, "A GPU with several owners is divided among them.")
+    }.get(view.by, "A GPU that several jobs share belongs to none of them.")
     return ReportSection(
         "groups",
         f"Who held GPUs, by {view.by}",
@@ -330,7 +331,7 @@ def _cost_of_gain(view: PeriodView, hours: float | None) -> tuple[Value, ...]:
 
 
 def _meaning(cause: str) -> str:
-    return CAUSES[cause].meaning if cause in CAUSES else ""
+    return CAUSES[cause].meaning if cause in CAUSES else OF_THE_MOMENT.get(cause, "")
 
 
 def _remedy(cause: str) -> str:

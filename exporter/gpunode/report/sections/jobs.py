@@ -136,16 +136,15 @@ def idle(view: PeriodView) -> ReportSection:
 def _by_useful_share(view: PeriodView) -> Table:
     return Table(
         "useful_shares",
-        "GPUs by the share of the last 30 days that was useful",
-        (TableColumn("share", "Useful", "share"), TableColumn("gpus", "GPUs", "GPUs")),
+        "Nodes by the share of the last 30 days in which their GPUs were useful",
+        (TableColumn("share", "Useful", "share"), TableColumn("nodes", "Nodes", "count")),
         tuple(
             sorted(
-                (float(share), gpus) for share, gpus in view.past.by_useful_share.items() if share
+                (float(share), nodes) for share, nodes in view.past.by_useful_share.items() if share
             )
         ),
         (history.BY_USEFUL_SHARE,),
-        note="Of the 30 days up to the end, whatever the period. Time in which a GPU "
-        "was not there counts as none.",
+        note="Of the 30 days up to the end, whatever the period.",
         hidden=True,
     )
 

@@ -33,7 +33,7 @@ LEAST_HOURS_TOGETHER = 12.0
 
 @dataclass(frozen=True, slots=True)
 class _Behind:
-    """A node that waits less than its peers, or surely is slow."""
+    """A node that waits less than its peers."""
 
     node: NodeKey
     gap: float
@@ -53,8 +53,7 @@ def slow(view: PeriodView) -> ReportSection:
         "Nodes slower than their peers",
         "In a collective everyone waits for the slowest. A node that waits less than the "
         "others of the same job, on the same day, is the one they wait for. If that is so in "
-        "several jobs, it is the node. What is sure is what the score of NodeSlow says at least, "
-        "over all jobs of some days.",
+        "several jobs, it is the node.",
         (),
         (
             Table(
@@ -67,8 +66,6 @@ def slow(view: PeriodView) -> ReportSection:
                     TableColumn("hours", "Hours with waiting", "hours"),
                     TableColumn("waited", "Others waited", "GPU hours"),
                     *view.cost_column(),
-                    TableColumn("part", "Surely slow"),
-                    TableColumn("surely", "By at least", "share"),
                 ),
                 tuple(
                     (
@@ -78,26 +75,22 @@ def slow(view: PeriodView) -> ReportSection:
                         one.hours,
                         one.waited,
                         *view.cost(one.waited),
-                        ", ".join(sorted(view.past.slow.get(one.node, ()))),
-                        _surely(view, one.node),
                     )
                     for one in found[:TOP]
                 ),
                 (
                     history.BLOCKED.over("1d"),
                     history.BLOCKED_HOURS.over("1d"),
-                    history.SLOW.over("1d"),
                 ),
-                note=f"Of jobs on {LEAST_PEERS} nodes or more, from {LATE_SHARE:.0%} on or where "
-                "it is sure. A node's mean hides that one GPU is slow; others waited at least for "
-                "what is sure.",
+                note=f"Of jobs on {LEAST_PEERS} nodes or more, from {LATE_SHARE:.0%} on. A "
+                "node's mean hides that one GPU is slow.",
             ),
         ),
     )
 
 
 def _behind(view: PeriodView) -> Iterator[_Behind]:
-    behind: dict[NodeKey, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0, 0.0])
+    behind: dict[NodeKey, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
     jobs: dict[NodeKey, set[JobKey]] = defaultdict(set)
     for (job, _), nodes in view.past.blocked.items():
         waits = {node: sums[0] / sums[1] for node, sums in nodes.items() if sums[1] > 0}
@@ -113,19 +106,10 @@ def _behind(view: PeriodView) -> Iterator[_Behind]:
             sums[0] += (peers - own) * hours
             sums[1] += hours
             sums[2] += max(0.0, peers - own) * hours * gpus
-            sums[3] += hours * gpus
             jobs[node].add(job)
-    for node, (gap, hours, waited, together) in behind.items():
-        surely = _surely(view, node)
-        late = gap / hours >= LATE_SHARE or surely is not None
-        if hours >= LEAST_HOURS_TOGETHER and late:
-            at_least = (surely or 0.0) * together
-            yield _Behind(node, gap / hours, len(jobs[node]), hours, max(waited, at_least))
-
-
-def _surely(view: PeriodView, node: NodeKey) -> float | None:
-    """By how much a node is slow at least; None where nothing is sure."""
-    return max(view.past.slow.get(node, {}).values(), default=None)
+    for node, (gap, hours, waited) in behind.items():
+        if hours >= LEAST_HOURS_TOGETHER and gap / hours >= LATE_SHARE:
+            yield _Behind(node, gap / hours, len(jobs[node]), hours, waited)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +149,7 @@ def failures(view: PeriodView) -> ReportSection:
                 "Failures",
                 found.count,
                 "count",
-                f"{history.NODE_FAULTS.over('15m')} or {history.GPU_FAULTS.over('15m')}",
+                history.FAULTS.over("15m"),
                 "that began",
             ),
             Figure(
@@ -177,7 +161,7 @@ def failures(view: PeriodView) -> ReportSection:
                 "days on average",
             ),
         ),
-        (_by_fault(view, found), _by_node(view, found), *_breakers(view)),
+        (_by_fault(view, found), _by_node(view, found)),
     )
 
 
@@ -230,7 +214,7 @@ def _by_fault(view: PeriodView, found: _Failures) -> Table:
             )
             for fault, (count, times, hours) in ranked
         ),
-        (view.over(history.NODE_FAULTS), view.over(history.GPU_FAULTS)),
+        (view.over(history.FAULTS),),
     )
 
 
@@ -249,49 +233,7 @@ def _by_node(view: PeriodView, found: _Failures) -> Table:
         tuple(
             (view.node_name(node), *sums, _often(found.times[node])) for node, sums in ranked[:TOP]
         ),
-        (view.over(history.NODE_FAULTS), view.over(history.GPU_FAULTS)),
-    )
-
-
-def _breakers(view: PeriodView) -> tuple[Table, Table]:
-    """GPUs and nodes that broke or held up several jobs."""
-    return (
-        Table(
-            "breakers",
-            "GPUs that broke or held up several jobs",
-            (
-                TableColumn("node", "Node"),
-                TableColumn("gpu", "GPU"),
-                TableColumn("uuid", "UUID"),
-                TableColumn("incidents", "Incidents", "count"),
-            ),
-            tuple(
-                (view.node_name(node), gpu, uuid, count)
-                for (node, gpu, uuid), count in sorted(
-                    view.past.breakers.items(), key=lambda item: -item[1]
-                )
-            ),
-            (history.BREAKERS,),
-            note="Within the 30 days before the end. Each job counts once for a GPU, and so "
-            "does each day with a fault, a reset or recoveries of an NVLink that no job met.",
-        ),
-        Table(
-            "breaker_nodes",
-            "Nodes that broke or held up several jobs",
-            (
-                TableColumn("node", "Node"),
-                TableColumn("incidents", "Incidents", "count"),
-            ),
-            tuple(
-                (view.node_name(node), count)
-                for node, count in sorted(
-                    view.past.breaker_nodes.items(), key=lambda item: -item[1]
-                )
-            ),
-            (history.BREAKER_NODES,),
-            note="The same, where each job counts once for all GPUs of a node. A day on which "
-            "an RDMA port lost its link again and again counts, too.",
-        ),
+        (view.over(history.FAULTS),),
     )
 
 

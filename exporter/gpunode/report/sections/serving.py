@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from gpunode.report import history
 from gpunode.report.document import ReportSection, Table, TableColumn, Value
 from gpunode.report.history import JobKey, ServicePast
@@ -14,7 +12,7 @@ MILLION = 1e6
 
 
 def serving(view: PeriodView) -> ReportSection:
-    """Cost and energy of a million tokens, and the replicas that would have done."""
+    """Cost of a million tokens, and how long replicas had nothing to do."""
     services = sorted(view.past.services.items(), key=lambda item: -_hours(view, item[0]))
     tokens = sum(one.tokens for _, one in services)
     idle = sum(one.replicas - one.busy for _, one in services)
@@ -35,27 +33,21 @@ def serving(view: PeriodView) -> ReportSection:
                     TableColumn("held", "Held", "GPU hours"),
                     TableColumn("tokens", "Tokens", "count"),
                     *view.cost_column("Cost per million tokens", "cost_per_million"),
-                    TableColumn("joules_per_million", "Joules per million", "count"),
                     TableColumn("replicas", "Replicas", "GPUs"),
                     TableColumn("idle", "Without requests", "share"),
-                    TableColumn("enough", "Would have done", "GPUs"),
                 ),
                 tuple(_row(view, job, one) for job, one in services[:TOP]),
                 tuple(
                     view.over(query)
                     for query in (
                         history.SERVED,
-                        history.SERVED_WITH,
                         history.REPLICAS,
                         history.BUSY_REPLICAS,
-                        history.NEEDED_REPLICAS,
                         history.JOBS,
                     )
                 ),
-                note="Of generated tokens, by the engines' own counts; cost and energy are those "
-                "of all time in which the GPUs were held. As many replicas would have done as the "
-                "busiest hour took, by the KV cache in use; that is not known of engines that do "
-                "not tell it, and it is all of them where requests waited.",
+                note="Of generated tokens, by the engines' own counts; the cost is that of all "
+                "time in which the GPUs were held.",
             ),
         ),
     )
@@ -76,8 +68,6 @@ def _row(view: PeriodView, job: JobKey, one: ServicePast) -> tuple[Value, ...]:
         hours,
         one.tokens,
         *((cost,) if view.price is not None else ()),
-        ratio(one.joules, millions) if one.joules else None,
         one.replicas / view.past.period.hours,
         ratio(one.replicas - one.busy, one.replicas),
-        float(max(1, math.ceil(one.needed - 1e-9))) if one.needed else None,
     )

@@ -280,9 +280,4 @@ def missing(view: JobView) -> str:
     fewest = min(view.past.gpus.values(), default=0)
     if fewest < view.gpus:
         says.append(f"At times only {fewest} of its {view.gpus} GPUs were seen.")
-    if view.past.shared:
-        says.append(
-            f"It shared {counted(view.past.shared, 'GPU')} with others, for which there is no "
-            "verdict."
-        )
     return " ".join(says)

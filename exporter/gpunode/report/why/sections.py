@@ -21,6 +21,9 @@ from gpunode.verdict.causes.cause import LOST as CLEARLY
 FEWEST_OTHERS = 3
 """Jobs of the same shape from which on there is a middle to compare with."""
 
+AS_MUCH = 0.75
+"""Share of what is lost in the end from which on it is about as much."""
+
 YOUNG = 2 * RATE
 """Seconds from which on a loss is no more the ramp of a rate that has just begun."""
 
@@ -391,7 +394,7 @@ def _more_lost(view: JobView) -> str:
     What began at about the same time tells when more exactly than the mean of five minutes does.
     If the main cause began at another time, the step was none that matters.
     """
-    past, since = view.past, view.past.lost_since
+    past, since = view.past, _lost_since(view.past)
     if since is None or since < view.run.first + YOUNG:
         return ""
     first = view.held_up[0] if view.held_up else None
@@ -412,6 +415,18 @@ def _more_lost(view: JobView) -> str:
         f"Clearly more is lost since {clock(since)} UTC than before: {written(now, 'share')} "
         f"of its time instead of {written(then, 'share')}."
     )
+
+
+def _lost_since(past: RunPast) -> int | None:
+    """When the last time began in which about as much is lost as in the end; None if nothing is."""
+    lost_in = {end: known_lost(states) for end, states in sorted(past.states.items())}
+    in_the_end = next(reversed(lost_in.values()), 0.0)
+    since = None
+    for end in reversed(lost_in):
+        if in_the_end <= 0 or lost_in[end] < AS_MUCH * in_the_end:
+            break
+        since = past.begin(end)
+    return since
 
 
 def _slower(past: RunPast) -> str:

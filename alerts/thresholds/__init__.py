@@ -1,1 +1,0 @@
-"""The threshold table, a file a group; ``table.py`` gathers them."""

@@ -1,0 +1,1 @@
+"""What stands behind an alert: its clauses, its rules and its series, with their present values."""
