@@ -432,7 +432,7 @@ def filesystems(seen: NodeValues, before: Before) -> Iterator[Sighting]:
     """Filesystems that could be written to and are read-only or full, or do not answer.
 
     Those that tenants mount for themselves are theirs, and a volume that pods share is mounted by
-    some to be read.
+    some to be read. Some tell that they have no inodes left and never had any.
     """
     for (mountpoint, fstype), read_only in seen.series(filesystem.READ_ONLY).items():
         if fstype not in OF_DISKS and not mountpoint.startswith("/"):
@@ -448,12 +448,13 @@ def filesystems(seen: NodeValues, before: Before) -> Iterator[Sighting]:
         inodes = seen.series(filesystem.FILES).get(at, 0.0)
         free = seen.series(filesystem.FILES_FREE).get(at, inodes)
         available = seen.series(filesystem.AVAILABLE).get(at, size)
-        if fstype in OF_DISKS:
-            full = free < LEAST_INODES * inodes or (
-                mountpoint == "/" and available < LEAST_OF_ROOT * size
-            )
-            reason = "full" if full else ""
-            yield Sighting(_of_node("filesystem", mountpoint), "room", reason, clears=LINK_WELL)
+        had_inodes = _of_node("filesystem", f"inodes of {mountpoint}")
+        if free > LEAST_INODES * inodes:
+            before.works(had_inodes)
+        no_inodes = free < LEAST_INODES * inodes and before.worked(had_inodes)
+        full = no_inodes or (mountpoint == "/" and available < LEAST_OF_ROOT * size)
+        reason = "full" if full else ""
+        yield Sighting(_of_node("filesystem", mountpoint), "room", reason, clears=LINK_WELL)
     answered = {mountpoint for mountpoint, _ in seen.series(filesystem.SIZE)}
     silent = {
         one.place.mountpoint
