@@ -282,6 +282,14 @@ def test_a_scrape_in_vain_shows_as_one_and_counters_go_on_behind_it() -> None:
     assert values([(part, Linear(1.0))], scrapes, own=False) == "1 1 1 1"
 
 
+def test_a_scenario_may_give_series_as_they_are() -> None:
+    given = scenario("series: {'up{job=\"gpunode\"}': 1x9, absent: _x9}")
+    assert list(Fleet("c", given).series()) == [
+        ('up{cluster="c",job="gpunode"}', "1x9"),
+        ('absent{cluster="c",}', "_x9"),
+    ]
+
+
 @pytest.mark.parametrize(
     "told",
     [

@@ -144,56 +144,60 @@ class Rules:
     folder: Path = RULES
     missed: float = MISSED
 
-    @property
-    def files(self) -> list[Path]:
-        """The files of rules."""
-        return sorted(self.folder.glob("*.yaml"))
+    @cached_property
+    def groups(self) -> list[dict[str, Any]]:
+        """The groups without the rules on which no alert rests, each after those on which it rests.
+
+        What only boards and reports ask for looks back further than promtool may, which would also
+        evaluate groups in an order of its own at every run.
+        """
+        files = [yaml.safe_load(path.read_text()) for path in sorted(self.folder.glob("*.yaml"))]
+        rules = [rule for file in files for group in file["groups"] for rule in group["rules"]]
+        needed: set[str] = set()
+        found = {name for rule in rules if "alert" in rule for name in NAME.findall(rule["expr"])}
+        while found - needed:
+            needed |= found
+            found = {
+                name
+                for rule in rules
+                if rule.get("record") in needed
+                for name in NAME.findall(rule["expr"])
+            }
+        kept = {
+            group["name"]: [r for r in group["rules"] if "alert" in r or r["record"] in needed]
+            for file in files
+            for group in file["groups"]
+        }
+        made = {r["record"]: name for name, own in kept.items() for r in own if "record" in r}
+        rests_on = {
+            name: {made[one] for r in own for one in NAME.findall(r["expr"]) if one in made}
+            - {name}
+            for name, own in kept.items()
+        }
+        order = TopologicalSorter(rests_on).static_order()
+        return [{"name": name, "rules": kept[name]} for name in order if kept[name]]
 
     @cached_property
     def metrics(self) -> frozenset[str]:
         """The metrics that the rules may read."""
-        return frozenset(name for path in self.files for name in METRIC.findall(path.read_text()))
-
-    @cached_property
-    def order(self) -> list[str]:
-        """The groups, each after those on which it rests.
-
-        Promtool would evaluate them in an order of its own at every run.
-        """
-        groups = [
-            group for path in self.files for group in yaml.safe_load(path.read_text())["groups"]
-        ]
-        records = {
-            rule["record"]: group["name"]
-            for group in groups
-            for rule in group["rules"]
-            if "record" in rule
-        }
-        rests_on = {
-            group["name"]: {
-                records[name]
-                for rule in group["rules"]
-                for name in NAME.findall(rule["expr"])
-                if name in records
-            }
-            - {group["name"]}
-            for group in groups
-        }
-        return list(TopologicalSorter(rests_on).static_order())
+        return frozenset(METRIC.findall(json.dumps(self.groups)))
 
 
 METRIC = re.compile(r"(?<![:\w])(?:up|(?:gpunode|kube|process)_\w+)\b")
 NAME = re.compile(r"[a-zA-Z_][\w:]*")
 
 
-def promtool_file(chosen: Mapping[str, Scenario], rules: Rules) -> dict[str, Any]:
-    """A file for promtool that expects nothing to fire, so that promtool says what does."""
+def promtool_file(chosen: Mapping[str, Scenario], rules: Rules, file: Path) -> dict[str, Any]:
+    """A file for promtool that expects nothing to fire, so that promtool says what does.
+
+    ``file`` is where the rules are.
+    """
     every = next(iter(chosen.values())).every
     end = max(one.lasts for one in chosen.values())
     return {
-        "rule_files": [str(path.absolute()) for path in rules.files],
+        "rule_files": [str(file)],
         "evaluation_interval": f"{every}s",
-        "group_eval_order": rules.order,
+        "group_eval_order": [group["name"] for group in rules.groups],
         "tests": [
             {
                 "interval": f"{every}s",
@@ -220,8 +224,9 @@ SECONDS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 def evaluated(chosen: Mapping[str, Scenario], rules: Rules) -> dict[str, Timeline]:
     """What fires in each scenario, from one run of promtool."""
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "test.json"
-        path.write_text(json.dumps(promtool_file(chosen, rules)))
+        path, file = Path(folder) / "test.json", Path(folder) / "rules.json"
+        file.write_text(json.dumps({"groups": rules.groups}))
+        path.write_text(json.dumps(promtool_file(chosen, rules, file)))
         command = [need("promtool"), "test", "rules", str(path)]
         environment = {**os.environ, "GOGC": "400"}  # it takes memory for time
         ran = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
