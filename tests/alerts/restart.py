@@ -71,9 +71,11 @@ class GpuNode:
     """A node with a GPU, which remembers when it broke until it is repaired."""
 
     broke: float = 0.0
+    scrapes: int = 0
 
     def shows(self, _: str) -> bytes:
         """What it exports."""
+        self.scrapes += 1
         text = f"{SHOWN}gpunode_clock_timestamp_seconds {time.time()}\n"
         if self.broke:
             fault = f'{GPU},part="gpu",name="",reason="xid_119",severity="page"'
@@ -142,7 +144,8 @@ def run() -> list[tuple[str, str]]:
         time.sleep(DOWN)
         with program(command, folder / "after.log"):
             _wait("the page is sent again", lambda: _ends(manager) > lasts)
-            time.sleep(5.0)
+            seen = node.scrapes
+            _wait("the fault is scraped again", lambda: node.scrapes > seen + 2)
             node.broke = 0.0
             _wait("it is resolved", lambda: ("closed", "GpuUnhealthy") in heard.events)
     return heard.events
