@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from gpunode.helper.files import MOST
-from gpunode.helper.serve import content
+from gpunode.helper.inside import content
 from gpunode.node.patience import OF_ALL as OVERDUE
 from helm.generate import CHART
 from tests.attacks.conftest import MOST_MEMORY

@@ -21,17 +21,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import gpunode.node.tcp
+import gpunode.helper.tcp
 from gpunode.config.daemon import Settings
 from gpunode.driver.driver import Gpu
+from gpunode.helper.tcp import ServerSocket, TcpProcess
 from gpunode.holders.census import Census
 from gpunode.nccl import ras
 from gpunode.nccl.ras import NcclRas
 from gpunode.nccl.ras_answer import BEHIND, COLLECTIVES, FAILED, HERE, LINES, NAMED, Answer, Asked
-from gpunode.node.inside import Inside
 from gpunode.node.local import LocalNode, SystemClock
-from gpunode.node.privileged import Privileged
-from gpunode.node.tcp import ServerSocket, TcpProcess, _has
 from tests.conftest import scrape, until, values, watching
 from tests.daemon import free_ports
 from tests.fakes.nvml import FakeDriver
@@ -248,9 +246,8 @@ def test_the_name_of_a_process_does_not_make_the_server_of_another_user_its_own(
     status = "Name:\tx\rUid:\t0\t0\nUid:\t1001\t1001\t1001\t1001\n"
     (tmp_path / "proc/7").mkdir(parents=True)
     (tmp_path / "proc/7/status").write_text(status, newline="")
-    without_rights = None
-    process = TcpProcess(7, Inside(Privileged(str(tmp_path))))
-    assert _has(process, without_rights, ServerSocket(True, user, 0)) == (user == 1001)
+    process = TcpProcess(f"{tmp_path}/proc/7", lambda: None)
+    assert process.has(ServerSocket(True, user, 0)) == (user == 1001)
 
 
 def communicators(count: int) -> str:
@@ -300,7 +297,7 @@ SAID = {
 def test_what_one_tenant_says_harms_no_other(
     form: str, hire: Hire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gpunode.node.tcp, "DEADLINE", 2.0)
+    monkeypatch.setattr(gpunode.helper.tcp, "DEADLINE", 2.0)
     monkeypatch.setattr(ras, "ANSWERS_TIMEOUT", 0.5)
     liar, victim = hire(1001), hire(1002)
     node = Shared(liar, victim)
@@ -319,7 +316,7 @@ def test_what_one_tenant_says_harms_no_other(
 def test_what_a_service_said_ends_when_it_does_not_answer(
     answer: str, hire: Hire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gpunode.node.tcp, "DEADLINE", 0.4)
+    monkeypatch.setattr(gpunode.helper.tcp, "DEADLINE", 0.4)
     monkeypatch.setattr(ras, "ANSWERS_TIMEOUT", 0.2)
     tenant = hire(0)
     node = Shared(tenant)
@@ -402,7 +399,7 @@ class Crowd(OneGpu):
 def test_any_number_of_silent_services_on_a_gpu_delay_none_on_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(gpunode.node.tcp, "DEADLINE", 0.1)
+    monkeypatch.setattr(gpunode.helper.tcp, "DEADLINE", 0.1)
     monkeypatch.setattr(ras, "ANSWERS_TIMEOUT", 1.5)
     monkeypatch.setattr(ras, "START", 0.05)
     done = threading.Event()
@@ -572,7 +569,7 @@ def true_answer(ranks: int) -> str:
 
 def test_a_true_answer_of_16384_ranks_fits_and_names_the_late_one() -> None:
     text = true_answer(16_384)
-    assert len(re.sub(" +", " ", text)) < gpunode.node.tcp.LARGEST_ANSWER
+    assert len(re.sub(" +", " ", text)) < gpunode.helper.tcp.LARGEST_ANSWER
     begin = time.process_time()
     (behind,) = ras.parse(text).behind
     assert time.process_time() - begin < 3

@@ -10,20 +10,24 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from gpunode.helper import serve
+from gpunode.helper import serve, tcp
+from gpunode.helper.inside import content
 from tests.attacks.test_helpers import ENTER, limited
 from tests.conftest import until
+from tests.helm.test_chart import PROFILES
+from tests.helm.test_chart_profiles import HELPERS, namespaces, opened_folder, own_programs, running
 from tests.helper.helper import as_user, asked, helper
 from tests.needs import ROOT, as_root, need
 from tests.tenant import SECRET, USER, tenant
@@ -36,13 +40,33 @@ VICTIM = 1234
 VERBS = re.compile(r"^\| ((?:`\w+`(?:, )?)+) \|", re.MULTILINE)
 
 TAKEN = """
-import json
-for work, verb, *arguments in json.loads(sys.argv[3]):
+import json, sys
+from gpunode.node.privileged import Privileged
+doors, missing = Privileged("", sys.argv[-2]), OSError(2, "there is no such helper")
+for work, verb, *arguments in json.loads(sys.argv[-1]):
     try:
-        print(Helper(f"{sys.argv[2]}/{work}.sock").ask(verb, *arguments))
+        print(doors._helper(work, missing).ask(verb, *arguments))
     except OSError as error:
         print(error.strerror)
 """
+
+SERVES = f"""
+import os, socket, subprocess
+subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+os.setresgid(*[{VICTIM}] * 3)
+os.setresuid(*[{VICTIM}] * 3)
+one, other = (socket.create_server(("127.0.0.1", port)) for port in (8000, 8001))
+child = os.fork()
+listener = one if child else other
+(other if child else one).close()
+print(child, flush=True) if child else None
+while True:
+    connection, _ = listener.accept()
+    asked = connection.recv(999)
+    connection.sendall(b"its figures" if child and b"GET /metrics " in asked else b"{SECRET}")
+    connection.close()
+"""
+"""A process in a network of its own, and another of its user beside it, which keeps a secret."""
 
 
 def test_the_table_has_every_request_that_a_helper_answers() -> None:
@@ -121,6 +145,16 @@ def scene() -> Iterator[Scene]:
         shutil.copy(os.path.realpath("/usr/bin/python3"), python)
         python.chmod(0o4755)
         names = {"NCCL_DEBUG_FILE": str(secret)}
+        serves = running.enter_context(
+            subprocess.Popen(
+                [need("unshare"), "--net", sys.executable, "-c", SERVES],
+                stdout=subprocess.PIPE,
+                process_group=0,
+            )
+        )
+        running.callback(os.killpg, serves.pid, signal.SIGKILL)
+        assert serves.stdout
+        beside = int(serves.stdout.readline())
         root = [sys.executable, "-c", "import sys; sys.stdin.read()"]
         of_root = running.enter_context(
             subprocess.Popen(root, stdin=subprocess.PIPE, env={**names, "TOKEN": SECRET})
@@ -138,6 +172,8 @@ def scene() -> Iterator[Scene]:
             "folder": begin(tenant(None, NCCL_INSPECTOR_DUMP_DIR=f"{mine}/folder")),
             "pipe": begin(tenant(None, NCCL_DEBUG_FILE=f"{mine}/pipe")),
             "victim": begin(tenant(None, VICTIM, NCCL_DEBUG_FILE=f"{mine}/log.%p")),
+            "serves": serves.pid,
+            "beside": beside,
         }
         (folder / "x-pid1.log").write_text(SECRET)
         (folder / "x-pid1.log").chmod(0o600)
@@ -175,7 +211,6 @@ def tries(scene: Scene) -> list[list[str]]:
         ("link", f"/proc/{pids['root']}/cwd"),
         ("link", f"/proc/{pids['root']}/exe"),
         ("link", f"/proc/{pids['root']}/fd/0"),
-        ("environment", str(pids["root"])),
         ("environment", f"{pids['root']}/../1"),
         ("space", f"/proc/1/root{secret}"),
         ("space", f"/proc/1/root{mine}/dev/shm"),
@@ -185,34 +220,114 @@ def tries(scene: Scene) -> list[list[str]]:
         ("image", f"/var/lib/docker/containers/{'a' * 64}/../../../../..{secret}"),
         ("maps", f"{pids['root']}/../1"),
     ]
-    return [["files", *one] for one in (*parts, *others)] + [
+    serves, beside = str(pids["serves"]), str(pids["beside"])
+    networks = [
+        ("in_network", serves, "2"),
+        *(("ask", serves, f"{host}:8000", tcp.page("/metrics")) for host in STRANGERS),
+        *(("ask", one, "127.0.0.1:8000", tcp.page("/metrics")) for one in ("self", beside, "1")),
+        *(("ask", serves, "127.0.0.1:8001", asked) for asked in tcp.REQUESTS),
+        *(("ask", serves, "127.0.0.1:8000", asked) for asked in UNUSUAL),
+        ("ask", f"{beside}/../{serves}", "127.0.0.1:8000", tcp.page("/metrics")),
+        ("ask", serves, "127.0.0.1:8000", tcp.page("/metrics"), "again"),
+    ]
+    return [
+        *(["files", *one] for one in (*parts, *others)),
         ["stacks", "python", f"{pids['root']} --locals"],
         ["stacks", "python", "self"],
-        ["stacks", "part", f"/proc/1/root{secret}", "0"],
-        ["network", "in_network", "self", "2"],
-        ["network", "in_network", f"{pids['root']}/../1", "2"],
+        *(["network", *one] for one in networks),
+        ["sockets", "kubelet", str(secret)],
+        ["sockets", "client", str(secret)],
+        # What one helper does, another does not.
+        *([one, "part", f"/proc/1/root{secret}", "0"] for one in serve.WORKS[1:]),
+        *([one, "ask", serves, "127.0.0.1:8001", tcp.RAS] for one in ("files", "stacks")),
+        *([one, "environment", "1"] for one in serve.WORKS[1:]),
+        ["files", "python", "1"],
+        *promised(scene).values(),
     ]
 
 
+STRANGERS = "192.0.2.1", "example.com", "1.1.1.1", "[2606:4700::1111]", "255.255.255.255"
+"""Servers that are not of the process's own network, and what is no address."""
+
+UNUSUAL = (
+    *("", "GET / HTTP/1.0\r\n\r\n", "SET x y\r\n", tcp.page("/admin"), f"{tcp.RAS}SET x y\n"),
+    *(tcp.page("/metrics").replace("GET", "DELETE"), tcp.page("/metrics?x=/../../admin")),
+)
+"""What nobody has to ask a server."""
+
+
+def promised(scene: Scene) -> dict[str, list[str]]:
+    """What a helper does for whoever has taken the daemon over, as docs/security.md says."""
+    serves = str(scene.pids["serves"])
+    return {
+        "files": ["files", "environment", str(scene.pids["root"])],
+        "network": ["network", "ask", serves, "127.0.0.1:8000", tcp.page("/metrics")],
+        "stacks": ["stacks", "python", str(scene.pids["tenant"])],
+    }
+
+
+Taken = Callable[..., str]
+"""Runs code in place of the daemon; what it prints."""
+
+
+@contextmanager
+def of_chart(profile: str, folder: Path) -> Iterator[tuple[set[str], Taken]]:
+    """The pod of a profile, as it is rendered."""
+    programs = own_programs()
+    with running(profile, folder, programs) as pod:
+        works = {name[7:] for name in pod.containers if name.startswith("helper-")}
+        sockets = f"{HELPERS}/sockets"
+        yield works, lambda *words: pod.execute(programs, "-c", TAKEN, sockets, *words)
+
+
+@contextmanager
+def of_systemd(*_: object) -> Iterator[tuple[set[str], Taken]]:
+    """The helpers as their units start them: of the daemon's user, with what they name."""
+    own = re.search(r"^(?:0:|\d+:name=systemd):(/.*)$", content("/proc/self/cgroup"), re.M)
+    assert own
+    with opened_folder() as sockets, ExitStack() as units:
+        for unit in (ROOT / "exporter/systemd").glob("gpunode-*.service"):
+            text = unit.read_text()
+            started = re.search(r"^ExecStart=\S+ helper (\w+) --folder=\S+ --unit=\S+$", text, re.M)
+            if not started:
+                continue
+            kept = re.findall(r"CAP_(\w+)", text.partition("\nAmbientCapabilities=")[2])
+            caps = ",".join(("-all", *(f"+{name.lower()}" for name in kept)))
+            user = (f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups")
+            before = (need("setpriv"), *user, f"--inh-caps={caps}", f"--ambient-caps={caps}")
+            (sockets / started[1]).mkdir(0o700)
+            os.chown(sockets / started[1], NOBODY, NOBODY)
+            units.enter_context(
+                helper(started[1], sockets / started[1], f"--unit={own[1]}", before=before)
+            )
+        works = {one.name for one in sockets.iterdir()}
+        yield works, lambda *words: as_user(NOBODY, TAKEN, str(sockets), *words)
+
+
+PLACES = {**dict.fromkeys(PROFILES, of_chart), "systemd": of_systemd}
+
+
+@pytest.mark.usefixtures(namespaces.__name__)
+@pytest.mark.parametrize("place", PLACES)
 def test_whoever_takes_the_daemon_over_gets_what_the_table_has_and_nothing_else(
-    scene: Scene,
+    place: str, scene: Scene, tmp_path: Path
 ) -> None:
     asks = tries(scene)
-    assert len(asks) >= 40
-    with tempfile.TemporaryDirectory(prefix="gpunode-") as name, ExitStack() as running:
-        folder = Path(name)
-        folder.chmod(0o755)
-        for work in ("files", "network", "stacks"):
-            running.enter_context(helper(work, folder, f"--user={NOBODY}"))
-        said = as_user(NOBODY, TAKEN, name, json.dumps(asks)).splitlines()
-        told = [(ask, one) for ask, one in zip(asks, said, strict=True) if one.startswith("(")]
-        assert SECRET not in "".join(said)
-        # The listed variables of any process are all that is told of these.
-        assert [ask[1] for ask, _ in told] == ["environment"], told
-        # Whether a file is there does not change what is said of it.
-        space = ["files", "space", f"/proc/1/root{scene.secret}"]
-        gone = ["files", "space", f"/proc/1/root{scene.secret}.gone"]
-        assert len(set(as_user(NOBODY, TAKEN, name, json.dumps([space, gone])).splitlines())) == 1
+    assert len(asks) >= 100
+    with PLACES[place](place, tmp_path) as (works, taken):
+
+        def said(*asks: list[str]) -> list[str]:
+            return taken(json.dumps(asks)).splitlines()
+
+        until(lambda: all(one.startswith("(") for one in said(*([one, "cost"] for one in works))))
+        answers = said(*asks)
+        told = [ask for ask, one in zip(asks, answers, strict=True) if one.startswith("(")]
+        assert told == [ask for work, ask in promised(scene).items() if work in works]
+        assert SECRET not in "".join(answers)
+        assert not [one for one in answers if "what no helper does" in one], "a descriptor"
+        if "files" in works:  # whether a file is there does not change what is said of it
+            gone = (f"/proc/1/root{scene.secret}{more}" for more in ("", ".gone"))
+            assert len(set(said(*(["files", "space", path] for path in gone)))) == 1
 
 
 STRANGER = """
@@ -288,7 +403,7 @@ def test_an_honest_process_of_very_many_frames_costs_its_look_and_no_helper() ->
     """With the memory of the unit; beyond what a look may take, it says so."""
     unit = (ROOT / "exporter/systemd/gpunode-stacks.service").read_text()
     most = re.search(r"^MemoryMax=(\d+)M$", unit, re.MULTILINE)
-    own = re.search(r"^(?:0:|\d+:name=systemd):(/.*)$", serve.content("/proc/self/cgroup"), re.M)
+    own = re.search(r"^(?:0:|\d+:name=systemd):(/.*)$", content("/proc/self/cgroup"), re.M)
     assert most
     assert own
     with (

@@ -34,6 +34,7 @@ from gpunode.export.exposition import requested
 from gpunode.export.web.access import WebFile, look
 from gpunode.faults.register import Register
 from gpunode.faults.source import START
+from gpunode.helper import tcp
 from gpunode.helper.environment import LONGEST_VALUE
 from gpunode.helper.files import LARGEST
 from gpunode.holders import slurm, slurmstepd
@@ -72,7 +73,7 @@ from gpunode.mistake import UsageError
 from gpunode.nccl import bench, fabric, inspector, ras
 from gpunode.nccl.log import HOSTNAME, MOST_COMMUNICATORS, DebugLog
 from gpunode.nccl.ras_answer import HERE, NAMED, Asked
-from gpunode.node import containers, gdb, http, kernel, kubelet, sockets, tape, tcp
+from gpunode.node import containers, gdb, http, kernel, kubelet, sockets, tape
 from gpunode.node.cgroup import whose
 from gpunode.node.datagram_socket import Datagram
 from gpunode.node.kubelet import Allocation, unary
@@ -534,7 +535,7 @@ class Kernel:
     def __init__(self, answer: bytes) -> None:
         self.answer = answer
 
-    def send(self, _: bytes) -> int:
+    def sendmsg(self, _: list[bytes]) -> int:
         return 0
 
     def recv(self, size: int) -> bytes:
@@ -543,7 +544,7 @@ class Kernel:
 
 def sock_diag(data: bytes) -> None:
     near = tcp.Address(AF_INET, "127.0.0.1", 40000)
-    tcp._server(cast(socket, Kernel(data)), near, near)
+    tcp.server_of(cast(socket, Kernel(data)), near, near)
 
 
 def of_round_trips(data: bytes) -> None:

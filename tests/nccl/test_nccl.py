@@ -15,8 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import gpunode.node.tcp
+import gpunode.helper.tcp
 from gpunode.config.daemon import Settings
+from gpunode.helper.tcp import RAS
 from gpunode.holders.census import Census
 from gpunode.nccl import ras
 from gpunode.nccl.log import DebugLog, NcclLogs, child_hash, transport
@@ -253,7 +254,7 @@ def test_garbage_is_a_failed_read(answer: str) -> None:
 
 @pytest.mark.parametrize("how", ["hang", "drip"])
 def test_a_server_that_takes_too_long_is_left(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpunode.node.tcp, "DEADLINE", 0.2)
+    monkeypatch.setattr(gpunode.helper.tcp, "DEADLINE", 0.2)
     with ras_server() as server:
         setattr(server, how, True)
         with pytest.raises(TimeoutError):
@@ -285,7 +286,7 @@ def test_a_service_that_has_answered_is_asked_again_at_once() -> None:
 
 
 def test_an_answer_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpunode.node.tcp, "LARGEST_ANSWER", 1000)
+    monkeypatch.setattr(gpunode.helper.tcp, "LARGEST_ANSWER", 1000)
     with ras_server() as server:
         server.answer = "x" * 100_000
         with pytest.raises(OSError, match="Message too long"):
@@ -679,7 +680,7 @@ def test_a_server_in_the_network_namespace_of_another_process_is_reached() -> No
         if child.stdout.readline() != "ready\n":
             pytest.skip("this machine does not allow network namespaces")
         try:
-            answer = LocalNode(Path("/")).ask(child.pid, "localhost:28028", "STATUS\n")
+            answer = LocalNode(Path("/")).ask(child.pid, "localhost:28028", RAS)
         except OSError as error:
             pytest.skip(f"this machine does not allow it: {error}")
         assert answer == "from inside"

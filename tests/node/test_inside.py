@@ -17,8 +17,9 @@ from pathlib import Path
 
 import pytest
 
+from gpunode.helper import tcp
 from gpunode.nccl.log import line_of
-from gpunode.node import patience, tcp
+from gpunode.node import patience
 from gpunode.node.local import LocalNode
 from gpunode.node.privileged import Privileged
 from tests.daemon import PATIENCE

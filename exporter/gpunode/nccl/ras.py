@@ -31,6 +31,7 @@ from typing import Any
 from gpunode.config.daemon import Settings
 from gpunode.driver.driver import Identity
 from gpunode.gpu import GPU
+from gpunode.helper.tcp import RAS
 from gpunode.holders.census import Census
 from gpunode.holders.holder import Holder
 from gpunode.holders.owner import Tenant, tenant
@@ -83,7 +84,6 @@ UNANSWERED = Metric(
 MORE_SERVICES = limit("nccl_services")
 
 ADDRESS = "localhost:28028"
-REQUEST = "CLIENT PROTOCOL 2\nTIMEOUT 3\nSET FORMAT json\nVERBOSE STATUS\n"
 RESERVE_INTERVAL = 300.0
 """Seconds between requests to a job whose rank 0 is on another node, and the longest pause."""
 
@@ -328,7 +328,7 @@ class NcclRas:
                 service.turn += 1
                 holder = holders[service.turn % len(holders)]
                 try:
-                    said = holder.ask(partial(self.node.ask, holder.pid, key.address, REQUEST))
+                    said = holder.ask(partial(self.node.ask, holder.pid, key.address, RAS))
                     break
                 except ENDED:
                     continue
