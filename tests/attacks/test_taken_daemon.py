@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -304,7 +304,8 @@ def of_systemd(*_: object) -> Iterator[tuple[set[str], Taken]]:
         yield works, lambda *words: as_user(NOBODY, TAKEN, str(sockets), *words)
 
 
-PLACES = {**dict.fromkeys(PROFILES, of_chart), "systemd": of_systemd}
+Place = Callable[[str, Path], AbstractContextManager[tuple[set[str], Taken]]]
+PLACES: dict[str, Place] = {**dict.fromkeys(PROFILES, of_chart), "systemd": of_systemd}
 
 
 @pytest.mark.usefixtures(namespaces.__name__)
