@@ -25,7 +25,7 @@ import psutil
 import pytest
 
 from gpunode.config.daemon import KubernetesSettings, Settings
-from gpunode.helper import capability, confine, files, serve, stacks
+from gpunode.helper import capability, confine, files, serve, stacks, tcp
 from gpunode.helper.environment import LONGEST_VALUE
 from gpunode.holders.pods import Pods
 from gpunode.node import containers, privileged
@@ -123,8 +123,13 @@ def test_a_program_that_does_not_answer_as_it_should_costs_one_look(
 ) -> None:
     monkeypatch.setattr(stacks, "FOLDERS", (with_py_spy(tmp_path, does),))
     monkeypatch.setattr(stacks, "LONGEST", 0.5)
-    with pytest.raises(OSError, match=says):
-        stacks.python("", str(os.getpid()))
+    tracemalloc.start()
+    try:
+        with pytest.raises(OSError, match=says):
+            stacks.python("", str(os.getpid()))
+        assert tracemalloc.get_traced_memory()[1] < 3 * stacks.LARGEST
+    finally:
+        tracemalloc.stop()
     assert not stacks.one_at_a_time.locked()
     monkeypatch.setattr(stacks, "FOLDERS", (with_py_spy(tmp_path, "echo '[]'"),))
     monkeypatch.setattr(stacks, "LONGEST", 60.0)
@@ -601,7 +606,9 @@ def test_what_is_read_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert len(part) == files.MOST + len("0 ")
     pairs = [socket.socketpair() for _ in range(8)]
     monkeypatch.setattr(files, "DESCRIPTORS", 8)
+    monkeypatch.setattr(tcp, "MOST_HELD", 8)
     assert len(files.sockets("", str(os.getpid())).split()) <= 8
+    assert len(tcp.held("/proc/self") or ()) <= 8
     for pair in pairs:
         for one in pair:
             one.close()
