@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -24,7 +25,7 @@ from hypothesis import strategies as st
 import gpunode.helper.tcp
 from gpunode.config.daemon import Settings
 from gpunode.driver.driver import Gpu
-from gpunode.helper.tcp import ServerSocket, TcpProcess
+from gpunode.helper.tcp import ServerSocket, TcpProcess, held
 from gpunode.holders.census import Census
 from gpunode.nccl import ras
 from gpunode.nccl.ras import NcclRas
@@ -237,6 +238,23 @@ def test_a_connection_that_another_process_takes_is_sent_nothing() -> None:
                 LocalNode(Path("/")).ask(waits.pid, f"127.0.0.1:{port}", "STATUS\n")
         finally:
             waits.kill()
+
+
+def test_nobody_connects_to_another_machine_where_a_process_listens_at_that_port() -> None:
+    with socket.create_server(("0.0.0.0", 0)) as listener:
+        address = f"192.0.2.1:{listener.getsockname()[1]}"
+        with pytest.raises(OSError, match=r".") as refused:
+            LocalNode(Path("/")).ask(os.getpid(), address, "STATUS\n")
+        assert refused.value.errno == errno.EADDRNOTAVAIL
+
+
+def test_a_file_with_the_number_of_a_socket_is_none(tmp_path: Path) -> None:
+    (tmp_path / "fdinfo").mkdir()
+    with socket.socket() as one:
+        told = Path(f"/proc/self/fdinfo/{one.fileno()}").read_text()
+        (tmp_path / "fdinfo/3").write_text(told)
+        (tmp_path / "fdinfo/4").write_text("pos:\t0\nflags:\t0\nmnt_id:\t0\nino:\t7\n")
+        assert held(str(tmp_path)) == {str(os.fstat(one.fileno()).st_ino)}
 
 
 @pytest.mark.parametrize("user", [0, 1001])
