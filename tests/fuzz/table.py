@@ -830,7 +830,6 @@ TABLE: tuple[Parser, ...] = (
     ),
     Parser("nccl_bench", of_the_bench, seeds.BENCH),
 )
-"""In the order of the list in docs/security.md."""
 
 
 def named(names: Iterable[str]) -> list[Parser]:
