@@ -107,7 +107,10 @@ def started(program: Path | str, *arguments: str, **environment: str) -> Iterato
             child.kill()
 
 
-BECOMES_ROOT = "import os, sys; os.setresgid(0, 0, 0); os.setresuid(0, 0, 0); sys.stdin.read()"
+BECOMES = "import os, sys; os.setresuid(*[os.geteuid()] * 3); sys.stdin.read()"
+
+LOGGED_IN = f"echo {USER} > /proc/self/loginuid && exec setpriv --reuid={VICTIM} sleep 1000"
+"""What a tenant began who may become the victim, with an environment of his own."""
 
 
 @pytest.fixture(scope="module")
@@ -141,9 +144,11 @@ def scene() -> Iterator[Scene]:
         setuid = folder / "sleep"
         shutil.copy(need("sleep"), setuid)
         setuid.chmod(0o4755)
-        python = folder / "python"
-        shutil.copy(os.path.realpath("/usr/bin/python3"), python)
-        python.chmod(0o4755)
+        for name, user in (("python", 0), ("python-of-victim", VICTIM)):
+            shutil.copy(os.path.realpath("/usr/bin/python3"), folder / name)
+            os.chown(folder / name, user, -1)
+            (folder / name).chmod(0o4755)
+        becomes = ("-I", "-S", "-c", BECOMES)
         names = {"NCCL_DEBUG_FILE": str(secret)}
         serves = running.enter_context(
             subprocess.Popen(
@@ -160,13 +165,18 @@ def scene() -> Iterator[Scene]:
             subprocess.Popen(root, stdin=subprocess.PIPE, env={**names, "TOKEN": SECRET})
         )
         running.callback(of_root.kill)
+        theirs = {"NCCL_DEBUG_FILE": str(of_victim)}
+        logged_in = running.enter_context(subprocess.Popen(["sh", "-c", LOGGED_IN], env=theirs))
+        running.callback(logged_in.kill)
         begin = running.enter_context
         pids = {
             "init": 1,
             "root": of_root.pid,
             "su": begin(started(need("su"), **names)),
             "setuid": begin(started(setuid, "1000", **names)),
-            "became": begin(started(python, "-I", "-S", "-c", BECOMES_ROOT, **names)),
+            "became": begin(started(folder / "python", *becomes, **names)),
+            "of_victim": begin(started(folder / "python-of-victim", *becomes, **theirs)),
+            "logged_in": logged_in.pid,
             "tenant": begin(tenant(None, NCCL_DEBUG_FILE=str(secret), TOKEN=SECRET)),
             "link": begin(tenant(None, NCCL_DEBUG_FILE=f"{mine}/log")),
             "folder": begin(tenant(None, NCCL_INSPECTOR_DUMP_DIR=f"{mine}/folder")),
@@ -191,7 +201,10 @@ def tries(scene: Scene) -> list[list[str]]:
         ("part", f"/proc/{pids['folder']}/root{mine}/folder/x-pid1.log", "0"),
         ("part", f"/proc/{pids['pipe']}/root{mine}/pipe", "0"),
         ("part", f"/proc/{pids['victim']}/root{mine}/log.99", "0"),
-        ("part", f"/proc/{pids['victim']}/root{scene.of_victim}", "0"),
+        *(
+            ("part", f"/proc/{pids[one]}/root{scene.of_victim}", "0")
+            for one in ("victim", "of_victim", "logged_in")
+        ),
         ("part", f"/proc/{pids['victim']}/root/proc/1/environ", "0"),
         ("part", "/proc/1/root/../etc/shadow", "0"),
         ("part", "/proc/self/root/etc/shadow", "0"),
