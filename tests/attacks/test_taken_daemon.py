@@ -43,9 +43,9 @@ TAKEN = """
 import json, sys
 from gpunode.node.privileged import Privileged
 doors, missing = Privileged("", sys.argv[-2]), OSError(2, "there is no such helper")
-for work, verb, *arguments in json.loads(sys.argv[-1]):
+for work, *request in json.loads(sys.argv[-1]):
     try:
-        print(doors._helper(work, missing).ask(verb, *arguments))
+        print(doors._helper(work, missing).ask(*(request or [""])))
     except OSError as error:
         print(error.strerror)
 """
@@ -125,6 +125,12 @@ def scene() -> Iterator[Scene]:
         of_victim.write_text(SECRET)
         of_victim.chmod(0o600)
         os.chown(of_victim, VICTIM, VICTIM)
+        for place in ("proc/1/io", f"var/log/pods/{SECRET}", DOCKER):  # what only looks allowed
+            looks = of_victim.parent / place
+            looks.parent.mkdir(parents=True)
+            looks.write_text(f'"Image": "{SECRET}"')
+            looks.chmod(0o600)
+        (of_victim.parent / "proc/1/root").symlink_to(SECRET)
         mine = folder / "mine"
         (mine / "torch/lib").mkdir(parents=True)
         (mine / "include").mkdir()
@@ -190,71 +196,99 @@ def scene() -> Iterator[Scene]:
         yield Scene(folder, secret, of_victim, pids)
 
 
+DOCKER = f"var/lib/docker/containers/{'a' * 64}/config.v2.json"
+
+TRIES = """
+files text {victims}/proc/1/io
+files link {victims}/proc/1/root
+files names {victims}/var/log/pods
+files image {victims}/{docker}
+files part /proc/{link}/root{mine}/log 0
+files part /proc/{folder}/root{mine}/folder/x-pid1.log 0
+files part /proc/{pipe}/root{mine}/pipe 0
+files part /proc/{victim}/root{mine}/log.99 0
+files part /proc/{victim}/root{theirs} 0
+files part /proc/{of_victim}/root{theirs} 0
+files part /proc/{logged_in}/root{theirs} 0
+files part /proc/{victim}/root/proc/1/environ 0
+files part /proc/{root}/root/etc/shadow 0
+files part /proc/1/root/../etc/shadow 0
+files part /proc/self/root/etc/shadow 0
+files part /proc/thread-self/root/etc/shadow 0
+files part /etc/shadow 0
+files part /proc/{root}/cwd/etc/hostname 0
+files part /proc/{root}/root/etc/hostname x
+files part /proc/{root}/root/etc/hostname
+files part /proc/{root}/root/etc/hostname -1000000000000000000000000000000
+files text /proc/{root}/environ
+files text /proc/{root}/maps
+files text /proc/{root}/mem
+files text /proc/{root}/cmdline
+files text /proc/1/root{secret}
+files text /proc/1/io/../environ
+files text /proc/1/root/proc/1/io
+files text /proc/1/task/1/stack
+files text /proc/1/task/../wchan
+files text /etc/shadow
+files text /sys/kernel/debug/lustre/../../../..{secret}
+files text /var/lib/kubelet/plugins/kubernetes.io/csi/a/../../vol_data.json/x
+files names {mine}/pod-resources
+files names /root
+files names /root/../pod-resources
+files names /var/log/pods/..
+files link /proc/{root}/cwd
+files link /proc/{root}/exe
+files link /proc/{root}/fd/0
+files link /proc/1/ns/../fd/0
+files environment self
+files environment {root}/../1
+files environment
+files space /root
+files space /proc/1/root{secret}
+files space /proc/1/root{mine}/dev/shm
+files space /proc/{root}/root/etc/shadow
+files space /proc/{root}/cwd/dev/shm
+files image {secret}
+files image /{docker}/../../../../..{secret}
+files image /run/containerd/io.containerd.runtime.v2.task/k8s.io/../config.json
+files maps {root}/../1
+files maps 1/task/1
+files sockets {root}/../1
+files count ../1
+files python 1
+files __class__
+files
+stacks python {root}--locals
+stacks python self
+sockets kubelet {secret}
+sockets client {secret}
+network in_network {serves} 2
+"""
+
+
 def tries(scene: Scene) -> list[list[str]]:
     """What a taken daemon asks for: the helper, the request and its arguments."""
     mine, secret, pids = scene.folder / "mine", scene.secret, scene.pids
-    parts = [
-        *(("part", f"/proc/{pid}/root{secret}", "0") for pid in pids.values()),
-        *(("part", f"/proc/{pid}/root{mine}/torch/version.py", "0") for pid in pids.values()),
-        *(("part", f"/proc/{pid}/root{mine}/include/nccl.h", "0") for pid in pids.values()),
-        ("part", f"/proc/{pids['link']}/root{mine}/log", "0"),
-        ("part", f"/proc/{pids['folder']}/root{mine}/folder/x-pid1.log", "0"),
-        ("part", f"/proc/{pids['pipe']}/root{mine}/pipe", "0"),
-        ("part", f"/proc/{pids['victim']}/root{mine}/log.99", "0"),
-        *(
-            ("part", f"/proc/{pids[one]}/root{scene.of_victim}", "0")
-            for one in ("victim", "of_victim", "logged_in")
-        ),
-        ("part", f"/proc/{pids['victim']}/root/proc/1/environ", "0"),
-        ("part", "/proc/1/root/../etc/shadow", "0"),
-        ("part", "/proc/self/root/etc/shadow", "0"),
-        ("part", "/proc/thread-self/root/etc/shadow", "0"),
-    ]
-    others = [
-        *(
-            ("text", f"/proc/{pids['root']}/{name}")
-            for name in ("environ", "maps", "mem", "cmdline")
-        ),
-        ("text", f"/proc/1/root{secret}"),
-        ("text", "/etc/shadow"),
-        ("text", f"/sys/kernel/debug/lustre/../../../..{secret}"),
-        ("names", str(mine / "pod-resources")),
-        ("names", str(scene.folder)),
-        ("names", "/root"),
-        ("link", f"/proc/{pids['root']}/cwd"),
-        ("link", f"/proc/{pids['root']}/exe"),
-        ("link", f"/proc/{pids['root']}/fd/0"),
-        ("environment", f"{pids['root']}/../1"),
-        ("space", f"/proc/1/root{secret}"),
-        ("space", f"/proc/1/root{mine}/dev/shm"),
-        ("space", f"/proc/{pids['root']}/root/etc/shadow"),
-        ("space", f"/proc/{pids['root']}/cwd/dev/shm"),
-        ("image", str(secret)),
-        ("image", f"/var/lib/docker/containers/{'a' * 64}/../../../../..{secret}"),
-        ("maps", f"{pids['root']}/../1"),
-    ]
+    names = {"mine": mine, "secret": secret, "docker": DOCKER, "theirs": scene.of_victim}
+    names["victims"] = scene.of_victim.parent
+    own = (str(secret), f"{mine}/torch/version.py", f"{mine}/include/nccl.h")
     serves, beside = str(pids["serves"]), str(pids["beside"])
-    networks = [
-        ("in_network", serves, "2"),
-        *(("ask", serves, f"{host}:8000", tcp.page("/metrics")) for host in STRANGERS),
-        *(("ask", one, "127.0.0.1:8000", tcp.page("/metrics")) for one in ("self", beside, "1")),
-        *(("ask", serves, "127.0.0.1:8001", asked) for asked in tcp.REQUESTS),
-        *(("ask", serves, "127.0.0.1:8000", asked) for asked in UNUSUAL),
-        ("ask", f"{beside}/../{serves}", "127.0.0.1:8000", tcp.page("/metrics")),
-        ("ask", serves, "127.0.0.1:8000", tcp.page("/metrics"), "again"),
+    page, at = tcp.page("/metrics"), "127.0.0.1:8000"
+    asks = [
+        *((serves, f"{host}:8000", page) for host in STRANGERS),
+        *((one, at, page) for one in ("self", beside, "1", f"{beside}/../{serves}")),
+        *((serves, "127.0.0.1:8001", asked) for asked in tcp.REQUESTS),
+        *((serves, at, asked) for asked in UNUSUAL),
+        (serves, at, page, "again"),
     ]
     return [
-        *(["files", *one] for one in (*parts, *others)),
-        ["stacks", "python", f"{pids['root']} --locals"],
-        ["stacks", "python", "self"],
-        *(["network", *one] for one in networks),
-        ["sockets", "kubelet", str(secret)],
-        ["sockets", "client", str(secret)],
+        *(line.format(**pids, **names).split(" ") for line in TRIES.strip().splitlines()),
+        *(["files", "part", f"/proc/{pid}/root{one}", "0"] for pid in pids.values() for one in own),
+        *(["network", "ask", *one] for one in asks),
         # What one helper does, another does not.
         *([one, "part", f"/proc/1/root{secret}", "0"] for one in serve.WORKS[1:]),
-        *([one, "ask", serves, "127.0.0.1:8001", tcp.RAS] for one in ("files", "stacks")),
+        *([one, "ask", serves, at, page] for one in ("files", "sockets", "stacks")),
         *([one, "environment", "1"] for one in serve.WORKS[1:]),
-        ["files", "python", "1"],
         *promised(scene).values(),
     ]
 

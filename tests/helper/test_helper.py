@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import errno
 import io
 import os
 import re
@@ -196,55 +195,6 @@ def test_the_kubelet_and_clients_are_reached_through_a_helper(tmp_path: Path) ->
             assert said == "llama-0\nhello True\n"
             again = as_user(NOBODY, SOCKETS, name, str(socket_of_root))  # after a restart
             assert again == said
-
-
-NO_USE = [
-    ("text", ["/etc/shadow"]),
-    ("text", ["/proc/1/environ"]),
-    ("text", ["/proc/1/io/../environ"]),
-    ("text", ["/proc/1/root/proc/1/io"]),
-    ("text", ["/sys/kernel/debug/lustre/../../../../etc/shadow"]),
-    ("text", ["/var/lib/kubelet/plugins/kubernetes.io/csi/a/../../vol_data.json/x"]),
-    ("text", ["/proc/1/task/1/stack"]),
-    ("text", ["/proc/1/task/../wchan"]),
-    ("names", ["/root"]),
-    ("names", ["/root/../pod-resources"]),
-    ("names", ["/var/log/pods/.."]),
-    ("link", ["/proc/1/cwd"]),
-    ("link", ["/proc/1/exe"]),
-    ("link", ["/proc/1/ns/../fd/0"]),
-    ("space", ["/root"]),
-    ("environment", ["self"]),
-    ("environment", ["1/../2"]),
-    ("maps", ["1/task/1"]),
-    ("sockets", [""]),
-    ("count", ["../1"]),
-    ("image", ["/etc/shadow"]),
-    ("image", ["/run/containerd/io.containerd.runtime.v2.task/k8s.io/../config.json"]),
-    ("part", ["/etc/shadow", "0"]),
-    ("part", ["/proc/{pid}/root/etc/shadow", "0"]),
-    ("part", ["/proc/{pid}/cwd/etc/hostname", "0"]),
-    ("part", ["/proc/{pid}/root/etc/hostname", "x"]),
-    ("part", ["/proc/1/root/etc/hostname"]),
-    ("part", ["/proc/{pid}/root/etc/hostname", f"-{10**30}"]),
-    ("environment", []),
-    ("__class__", []),
-    ("kubelet", []),
-    ("ask", ["1", "127.0.0.1:80", "GET /metrics HTTP/1.0"]),
-    ("", [""]),
-]
-
-
-def test_what_the_daemon_has_no_use_for_is_refused(folder: Path) -> None:
-    for verb, arguments in NO_USE:
-        with pytest.raises(OSError, match=r".") as refused:
-            asked(folder, "files", verb, *(one.format(pid=os.getpid()) for one in arguments))
-        assert refused.value.errno in (errno.EPERM, errno.EINVAL), (verb, arguments)
-
-
-def test_only_variables_without_secrets_leave_the_helper(folder: Path) -> None:
-    with tenant(None, RANK="3", TOKEN=SECRET, RANKS="4") as pid:
-        assert asked(folder, "files", "environment", str(pid)) == b"RANK=3"
 
 
 @as_root
