@@ -72,7 +72,7 @@ from gpunode.loop.door import Door
 from gpunode.mistake import UsageError
 from gpunode.nccl import bench, fabric, inspector, ras
 from gpunode.nccl.log import HOSTNAME, MOST_COMMUNICATORS, DebugLog
-from gpunode.nccl.ras_answer import HERE, NAMED, Asked
+from gpunode.nccl.ras_answer import BEHIND, COLLECTIVES, FAILED, HERE, NAMED, Asked
 from gpunode.node import containers, gdb, http, kernel, kubelet, sockets, tape
 from gpunode.node.cgroup import whose
 from gpunode.node.datagram_socket import Datagram
@@ -252,9 +252,15 @@ def text(*parsers: Callable[[str], object]) -> Callable[[bytes], None]:
 def ras_answer(data: bytes) -> None:
     asked = Asked({692, 100}, {693}, {"192.0.2.2", "10.0.0.1"})
     answer = ras.parse(data.decode("ascii", "ignore"), asked)
+    assert len(answer.behind) <= BEHIND
+    assert all(len(found.ranks) <= NAMED and len(found.name) <= 16 for found in answer.behind)
     assert len(answer.missing) <= NAMED
+    assert len(answer.failed) <= FAILED
     assert len(answer.launched) <= HERE
     assert all(len(rank.host) <= 64 for _, rank, _ in answer.missing)
+    for found, launches in answer.launched.values():
+        assert launches.keys() <= COLLECTIVES | {"other"}
+        assert len(found.host.encode()) <= 64
 
 
 def engine_page(data: bytes) -> None:
@@ -709,9 +715,15 @@ TABLE: tuple[Parser, ...] = (
         largest=tcp.LARGEST_ANSWER,
         long=seeds.LONG_ENGINE_PAGE,
     ),
-    Parser("nccl_log", nccl_log, seeds.NCCL_LOGS),
+    Parser("nccl_log", nccl_log, seeds.NCCL_LOGS, long=seeds.LONG_NCCL_LOG),
     Parser("nccl_inspector", nccl_inspector, seeds.INSPECTOR_LOGS, long=seeds.LONG_INSPECTOR_LOG),
-    Parser("kernel_log", of_the_kernel, (seeds.KMSG, seeds.SYSLOG), largest=MOST_READ),
+    Parser(
+        "kernel_log",
+        of_the_kernel,
+        (seeds.KMSG, seeds.SYSLOG),
+        largest=MOST_READ,
+        long=seeds.LONG_KERNEL_LOG,
+    ),
     Parser("mountstats", of_nfs, (*files("proc/*/mountstats"), seeds.MOUNTSTATS)),
     Parser(
         "lustre",
@@ -727,13 +739,20 @@ TABLE: tuple[Parser, ...] = (
         "cgroup",
         of_a_cgroup,
         (*files("proc/*/cgroup", "sys/fs/cgroup/**/*"), *seeds.CGROUPS, *seeds.CGROUP_FILES),
+        long=tuple((b"0::", part, b"") for part in (b"/..", b"/kubepods", b"/docker", b"/slurm")),
     ),
     Parser("slurm", of_slurm, seeds.SLURM, largest=1 << 16, runs=512),
     Parser("gdb", of_gdb, (seeds.GDB,), largest=LARGEST),
     Parser("py_spy", of_py_spy, (seeds.PY_SPY,), largest=LARGEST),
     Parser("incident", of_incident, (seeds.INCIDENT,), largest=1 << 18),
     Parser("faults", of_faults, seeds.FAULTS, largest=1 << 18),
-    Parser("datagram", datagrams, (seeds.DATAGRAM, seeds.OLD_DATAGRAM), largest=1 << 18),
+    Parser(
+        "datagram",
+        datagrams,
+        (seeds.DATAGRAM, seeds.OLD_DATAGRAM),
+        largest=1 << 18,
+        long=seeds.LONG_DATAGRAM,
+    ),
     Parser("tape", tape_lines, seeds.tape(), (TapeError,), long=seeds.LONG_TAPE),
     Parser("tape_gzip", compressed_tape, tuple(map(gzip.compress, seeds.tape())), (TapeError,)),
     Parser(

@@ -12,8 +12,6 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import gpunode.helper.tcp
 from gpunode.config.daemon import Settings
@@ -291,12 +289,6 @@ def test_an_answer_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
         server.answer = "x" * 100_000
         with pytest.raises(OSError, match="Message too long"):
             NcclRas(Census(RasNode(server.port)), Settings()).read()
-
-
-@given(st.lists(st.sampled_from(TEXT.splitlines()) | st.text()))
-def test_lines_of_an_answer_may_come_in_any_order(lines: list[str]) -> None:
-    with contextlib.suppress(ValueError):
-        ras.parse("\n".join(lines))
 
 
 OWN_PID = 77
@@ -653,13 +645,6 @@ def test_the_name_of_a_split_communicator_stays_short() -> None:
 )
 def test_a_transport_is_a_label_of_few_values(via: str, label: str) -> None:
     assert transport(via) == label
-
-
-@given(st.lists(st.sampled_from(recorded("h200x2").splitlines()) | st.text()))
-def test_a_log_may_hold_anything(lines: list[str]) -> None:
-    log = DebugLog("/nccl.log", OWN_PID)
-    log.add(lines_of("\n".join([*lines, ""]).encode(), 0, log.line).kept)
-    assert len(log.communicators) <= 8
 
 
 @as_root
