@@ -10,7 +10,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -30,12 +29,11 @@ from tests.helm.test_chart import PROFILES
 from tests.helm.test_chart_profiles import HELPERS, namespaces, opened_folder, own_programs, running
 from tests.helper.helper import as_user, asked, helper
 from tests.needs import ROOT, as_root, need
-from tests.tenant import SECRET, USER, tenant
+from tests.tenant import SECRET, USER, VICTIM, servers, tenant
 
 pytestmark = as_root
 
 NOBODY = 65534
-VICTIM = 1234
 
 VERBS = re.compile(r"^\| ((?:`\w+`(?:, )?)+) \|", re.MULTILINE)
 
@@ -49,24 +47,6 @@ for work, *request in json.loads(sys.argv[-1]):
     except OSError as error:
         print(error.strerror)
 """
-
-SERVES = f"""
-import os, socket, subprocess
-subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
-os.setresgid(*[{VICTIM}] * 3)
-os.setresuid(*[{VICTIM}] * 3)
-one, other = (socket.create_server(("127.0.0.1", port)) for port in (8000, 8001))
-child = os.fork()
-listener = one if child else other
-(other if child else one).close()
-print(child, flush=True) if child else None
-while True:
-    connection, _ = listener.accept()
-    asked = connection.recv(999)
-    connection.sendall(b"its figures" if child and b"GET /metrics " in asked else b"{SECRET}")
-    connection.close()
-"""
-"""A process in a network of its own, and another of its user beside it, which keeps a secret."""
 
 
 def test_the_table_has_every_request_that_a_helper_answers() -> None:
@@ -156,16 +136,7 @@ def scene() -> Iterator[Scene]:
             (folder / name).chmod(0o4755)
         becomes = ("-I", "-S", "-c", BECOMES)
         names = {"NCCL_DEBUG_FILE": str(secret)}
-        serves = running.enter_context(
-            subprocess.Popen(
-                [need("unshare"), "--net", sys.executable, "-c", SERVES],
-                stdout=subprocess.PIPE,
-                process_group=0,
-            )
-        )
-        running.callback(os.killpg, serves.pid, signal.SIGKILL)
-        assert serves.stdout
-        beside = int(serves.stdout.readline())
+        serves, beside = running.enter_context(servers())
         root = [sys.executable, "-c", "import sys; sys.stdin.read()"]
         of_root = running.enter_context(
             subprocess.Popen(root, stdin=subprocess.PIPE, env={**names, "TOKEN": SECRET})
@@ -188,7 +159,7 @@ def scene() -> Iterator[Scene]:
             "folder": begin(tenant(None, NCCL_INSPECTOR_DUMP_DIR=f"{mine}/folder")),
             "pipe": begin(tenant(None, NCCL_DEBUG_FILE=f"{mine}/pipe")),
             "victim": begin(tenant(None, VICTIM, NCCL_DEBUG_FILE=f"{mine}/log.%p")),
-            "serves": serves.pid,
+            "serves": serves,
             "beside": beside,
         }
         (folder / "x-pid1.log").write_text(SECRET)

@@ -37,7 +37,7 @@ from tests.daemon import PATIENCE
 from tests.fakes.kubelet import kubelet
 from tests.helper.helper import as_user, asked, close, helper, helpers, one_at
 from tests.needs import ROOT, as_root
-from tests.tenant import SECRET, root_with_home, says_who, tenant
+from tests.tenant import SECRET, root_with_home, says_who, servers, tenant
 
 PACKAGE = ROOT / "exporter/gpunode/helper"
 NOBODY = 65534
@@ -52,6 +52,7 @@ asks = {
     "listens": lambda: node.listens(pid),
     "shares": lambda: node.shares_memory(pid),
     "space": lambda: node.filesystem(f"/proc/{pid}/root/home").size > 0,
+    "asks": lambda: node.ask(int(sys.argv[4]), "localhost:8000", page("/metrics")),
 }
 for what, ask in asks.items():
     try:
@@ -72,12 +73,16 @@ def test_who_has_no_right_reads_through_helpers_what_root_reads(tmp_path: Path) 
     with (
         helpers(f"--user={NOBODY}") as sockets,
         tenant(root_with_home(tmp_path), RANK="3", TOKEN=SECRET) as pid,
+        servers() as (server, _),
     ):
-        by_root = as_user(0, READS, "", str(pid))
-        assert as_user(NOBODY, READS, str(sockets), str(pid)) == by_root
-        alone = as_user(NOBODY, READS, "", str(pid))
+        pids = str(pid), str(server)
+        by_root = as_user(0, READS, "", *pids)
+        assert as_user(NOBODY, READS, str(sockets), *pids) == by_root
+        alone = as_user(NOBODY, READS, "", *pids)
     assert "environment {'RANK': '3'}" in by_root
+    assert "asks its figures" in by_root
     assert "environment Permission denied" in alone
+    assert "figures" not in alone
     assert "denied" not in by_root
 
 

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
+from itertools import islice
 
 from gpunode.helper import sock_diag
 from gpunode.helper.capability import libc, raised
@@ -159,9 +160,8 @@ def held(folder: str) -> set[str] | None:
     if not sockets:
         return None
     try:
-        with raised():
-            names = os.listdir(f"{folder}/fdinfo")[:MOST_HELD]
-            found = [_described(f"{folder}/fdinfo/{name}") for name in names]
+        with raised(), os.scandir(f"{folder}/fdinfo") as entries:
+            found = [_described(entry.path) for entry in islice(entries, MOST_HELD)]
     except PermissionError:
         return None
     return {inode for filesystem, inode in found if filesystem == sockets}
