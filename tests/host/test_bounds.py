@@ -214,6 +214,8 @@ def crowd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Crowd:
     for pid in noisy:
         chosen = {name: str(pid) for name in ("NCCL_ALGO", "NCCL_BUFFSIZE", "NCCL_IB_HCA")}
         a_process(tmp_path, pid, "/", "python", 1000, NCCL_RAS_ADDR=f"127.0.0.1:{pid}", **chosen)
+        (tmp_path / f"proc/{pid}/ns").mkdir()
+        (tmp_path / f"proc/{pid}/ns/pid").symlink_to(f"pid:[{pid}]")  # he has unshared them
     a_process(tmp_path, QUIET, "/", "python", 1001, NCCL_SOCKET_IFNAME="quiet", RANK="7")
     stat = tmp_path / f"proc/{QUIET}/stat"
     stat.write_text(stat.read_text().replace(" S ", " T "))
