@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -68,12 +69,12 @@ class Scene:
 
 
 @contextmanager
-def started(program: Path | str, *arguments: str, **environment: str) -> Iterator[int]:
-    """A program that the tenant starts with an environment of his own, and that waits."""
+def started(user: int, program: Path | str, *arguments: str, **environment: str) -> Iterator[int]:
+    """A program that a user starts with an environment of his own, and that waits."""
     with subprocess.Popen(
         [str(program), *arguments],
-        user=USER,
-        group=USER,
+        user=user,
+        group=user,
         extra_groups=[],
         env=environment,
         stdin=subprocess.PIPE,
@@ -87,7 +88,13 @@ def started(program: Path | str, *arguments: str, **environment: str) -> Iterato
             child.kill()
 
 
-BECOMES = "import os, sys; os.setresuid(*[os.geteuid()] * 3); sys.stdin.read()"
+def is_in(text: str, file: Path) -> bool:
+    return text in file.read_text()
+
+
+WAIT = "import os, sys; sys.stdin.read()"
+BECOMES = f"import os; os.setresuid(*[os.geteuid()] * 3); {WAIT}"
+OF_BOTH = f"import os; os.setresuid({VICTIM}, {USER}, {USER}); {WAIT}"
 
 LOGGED_IN = f"echo {USER} > /proc/self/loginuid && exec setpriv --reuid={VICTIM} sleep 1000"
 """What a tenant began who may become the victim, with an environment of his own."""
@@ -137,23 +144,18 @@ def scene() -> Iterator[Scene]:
         becomes = ("-I", "-S", "-c", BECOMES)
         names = {"NCCL_DEBUG_FILE": str(secret)}
         serves, beside = running.enter_context(servers())
-        root = [sys.executable, "-c", "import sys; sys.stdin.read()"]
-        of_root = running.enter_context(
-            subprocess.Popen(root, stdin=subprocess.PIPE, env={**names, "TOKEN": SECRET})
-        )
-        running.callback(of_root.kill)
         theirs = {"NCCL_DEBUG_FILE": str(of_victim)}
-        logged_in = running.enter_context(subprocess.Popen(["sh", "-c", LOGGED_IN], env=theirs))
-        running.callback(logged_in.kill)
+        python = (sys.executable, "-c")
         begin = running.enter_context
         pids = {
             "init": 1,
-            "root": of_root.pid,
-            "su": begin(started(need("su"), **names)),
-            "setuid": begin(started(setuid, "1000", **names)),
-            "became": begin(started(folder / "python", *becomes, **names)),
-            "of_victim": begin(started(folder / "python-of-victim", *becomes, **theirs)),
-            "logged_in": logged_in.pid,
+            "root": begin(started(0, *python, WAIT, TOKEN=SECRET, **names)),
+            "su": begin(started(USER, need("su"), **names)),
+            "setuid": begin(started(USER, setuid, "1000", **names)),
+            "became": begin(started(USER, folder / "python", *becomes, **names)),
+            "of_victim": begin(started(USER, folder / "python-of-victim", *becomes, **theirs)),
+            "logged_in": begin(started(0, "/bin/sh", "-c", LOGGED_IN, **theirs)),
+            "of_both": begin(started(0, *python, OF_BOTH, **theirs)),
             "tenant": begin(tenant(None, NCCL_DEBUG_FILE=str(secret), TOKEN=SECRET)),
             "link": begin(tenant(None, NCCL_DEBUG_FILE=f"{mine}/log")),
             "folder": begin(tenant(None, NCCL_INSPECTOR_DUMP_DIR=f"{mine}/folder")),
@@ -162,6 +164,10 @@ def scene() -> Iterator[Scene]:
             "serves": serves,
             "beside": beside,
         }
+        users = {"became": (0, 0), "of_victim": (VICTIM, VICTIM), "of_both": (VICTIM, USER)}
+        for which, (real, effective) in {**users, "logged_in": (VICTIM, VICTIM)}.items():
+            who = f"Uid:\t{real}\t{effective}\t"
+            until(partial(is_in, who, Path(f"/proc/{pids[which]}/status")))
         (folder / "x-pid1.log").write_text(SECRET)
         (folder / "x-pid1.log").chmod(0o600)
         yield Scene(folder, secret, of_victim, pids)
@@ -181,6 +187,7 @@ files part /proc/{victim}/root{mine}/log.99 0
 files part /proc/{victim}/root{theirs} 0
 files part /proc/{of_victim}/root{theirs} 0
 files part /proc/{logged_in}/root{theirs} 0
+files part /proc/{of_both}/root{theirs} 0
 files part /proc/{victim}/root/proc/1/environ 0
 files part /proc/{root}/root/etc/shadow 0
 files part /proc/1/root/../etc/shadow 0
