@@ -21,7 +21,6 @@ from gpunode.cli.incidents import LATEST, IncidentStore
 from gpunode.cli.report import secrets
 from gpunode.cli.settings.incidents import IncidentsCommandSettings
 from gpunode.cli.settings.mcp import McpSettings
-from gpunode.config.kinds import Credentials
 from gpunode.export.web.node import NodeNow
 from gpunode.gpu.activity import SECONDS
 from gpunode.gpu.ledger import STATES
@@ -143,8 +142,14 @@ def server(settings: McpSettings) -> MCPServer:
 
 def _of_node(tools: MCPServer, settings: McpSettings) -> None:
     """Add the tools that ask a daemon."""
-    known = {name: getattr(settings, name) for name in Credentials.model_fields}
-    asked = IncidentsCommandSettings(url=settings.node, **known)
+    asked = IncidentsCommandSettings(
+        url=settings.node,
+        username=settings.username,
+        password_file=settings.password_file,
+        ca_file=settings.ca_file,
+        cert_file=settings.cert_file,
+        key_file=settings.key_file,
+    )
     address, store = DaemonAddress.of(asked), IncidentStore(asked)
     of = f"--node {address.url}: "
 
