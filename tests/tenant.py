@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from gpunode.holders.census import Census
 from gpunode.nccl.log import NcclLogs
 from tests.machine import MachineGpu, OneGpu, exported, told
 
-USER = 1000
+USER, VICTIM = 1000, 1234
 SECRET = "correct-horse-battery-staple"
 LOG = f"""\
 {SECRET}:1:1 [0] NCCL INFO NCCL version 2.28.9 {SECRET}
@@ -78,3 +79,34 @@ def says_who(process: Path) -> None:
     with (process / "status").open("a") as file:
         file.write(f"Uid:{user}\nGid:{user}\n")
     (process / "auxv").write_bytes(PAIR.pack(AT_SECURE, 0))
+
+
+SERVES = f"""
+import os, socket, subprocess
+subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+os.setresgid(*[{VICTIM}] * 3)
+os.setresuid(*[{VICTIM}] * 3)
+one, other = (socket.create_server(("127.0.0.1", port)) for port in (8000, 8001))
+child = os.fork()
+listener = one if child else other
+(other if child else one).close()
+print(child, flush=True) if child else None
+while True:
+    connection, _ = listener.accept()
+    asked = connection.recv(999)
+    connection.sendall(b"its figures" if child and b"GET /metrics " in asked else b"{SECRET}")
+    connection.close()
+"""
+
+
+@contextmanager
+def servers() -> Iterator[tuple[int, int]]:
+    """A process with figures at port 8000 of a network of its own, and another of its user beside
+    it, which keeps a secret at 8001."""
+    command = ["unshare", "--net", sys.executable, "-c", SERVES]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, process_group=0) as child:
+        try:
+            assert child.stdout is not None
+            yield child.pid, int(child.stdout.readline())
+        finally:
+            os.killpg(child.pid, signal.SIGKILL)

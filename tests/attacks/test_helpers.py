@@ -12,14 +12,15 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import psutil
 import pytest
 
 from gpunode.helper.files import MOST
-from gpunode.helper.serve import content
+from gpunode.helper.inside import content
+from gpunode.helper.serve import WORKS
 from gpunode.node.patience import OF_ALL as OVERDUE
 from helm.generate import CHART
 from tests.attacks.conftest import MOST_MEMORY
@@ -93,64 +94,42 @@ def read(series: Series) -> list[float]:
     return values(series, "gpunode_job_io_bytes_total", direction="read")
 
 
-def test_helpers_that_end_hang_or_are_flooded_cost_what_they_read_and_nothing_else() -> None:
+@pytest.mark.parametrize("work", WORKS)
+def test_a_helper_that_ends_hangs_or_is_flooded_costs_what_it_reads_and_nothing_else(
+    work: str,
+) -> None:
     with (
         opened_folder() as node,
         opened_folder() as folder,
         machine(node, True),
         nobody(node, folder) as running,
-    ):
-        until(lambda: values(running.scrape(), "gpunode_gpu_info"))
-        assert not read(running.scrape())
-        with helper("files", folder, f"--user={NOBODY}") as child:
-            until(lambda: read(running.scrape()) and running.up() == 1.0)
-            child.send_signal(signal.SIGSTOP)
-            until(lambda: running.up() == 0.0)
-            assert values(running.scrape(), "gpunode_gpu_info")
-            child.send_signal(signal.SIGCONT)
-            until(lambda: running.up() == 1.0)
-        until(lambda: running.up() == 0.0)
-        assert values(running.scrape(), "gpunode_gpu_info")
-        with helper("files", folder, f"--user={NOBODY}"):
-            until(lambda: read(running.scrape()) and running.up() == 1.0)
-            strangers = [connected(folder / "files.sock") for _ in range(500)]
-            until(lambda: read(running.scrape()) and running.up() == 1.0)
-            for one in strangers:
-                one.close()
-
-
-@pytest.mark.parametrize("work", ["sockets", "network", "stacks"])
-def test_a_helper_that_ends_hangs_or_is_flooded_costs_no_other_helper(work: str) -> None:
-    with (
-        opened_folder() as node,
-        opened_folder() as folder,
-        machine(node, True),
-        nobody(node, folder) as running,
-        helper("files", folder, f"--user={NOBODY}"),
+        ExitStack() as others,
     ):
         options = [f"--user={NOBODY}"]
         if work == "sockets":
             options += [f"--kubelet={node}/kubelet/kubelet.sock", f"--client={folder}/client.sock"]
+        if work != "files":
+            others.enter_context(helper("files", folder, options[0]))
+            until(lambda: read(running.scrape()))
 
-        def goes_on(up: float) -> bool:
-            """Whether this helper answers or not, while the other one reads a job's files."""
-            until(lambda: running.up() == up)
+        def goes_on(up: float, *helpers: str) -> bool:
+            """Whether this helper answers or not, while all else is read."""
             series = running.scrape()
-            return bool(values(series, "gpunode_gpu_info") and read(series))
+            reads = read(series) or (work == "files" and not up)
+            there = values(series, "gpunode_gpu_info") and answering(series) >= set(helpers)
+            return bool(running.up() == up and reads and there)
 
-        until(lambda: read(running.scrape()))
         with helper(work, folder, *options) as child:
-            until(lambda: work in answering(running.scrape()))
+            until(lambda: goes_on(1.0, work))
             child.send_signal(signal.SIGSTOP)
-            assert goes_on(up=0.0)
+            until(lambda: goes_on(0.0))
             child.send_signal(signal.SIGCONT)
-            assert goes_on(up=1.0)
-        assert goes_on(up=0.0)
+            until(lambda: goes_on(1.0))
+        until(lambda: goes_on(0.0))
         with helper(work, folder, *options):
-            assert goes_on(up=1.0)
+            until(lambda: goes_on(1.0))
             strangers = [connected(folder / f"{work}.sock") for _ in range(500)]
-            assert goes_on(up=1.0)
-            assert {work, "files"} <= answering(running.scrape())
+            until(lambda: goes_on(1.0, work, "files"))
             for one in strangers:
                 one.close()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -21,20 +22,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import gpunode.node.tcp
+import gpunode.helper.tcp
 from gpunode.config.daemon import Settings
 from gpunode.driver.driver import Gpu
+from gpunode.helper.tcp import ServerSocket, TcpProcess, held
 from gpunode.holders.census import Census
 from gpunode.nccl import ras
 from gpunode.nccl.ras import NcclRas
-from gpunode.nccl.ras_answer import BEHIND, COLLECTIVES, FAILED, HERE, LINES, NAMED, Answer, Asked
-from gpunode.node.inside import Inside
+from gpunode.nccl.ras_answer import COLLECTIVES, FAILED, LINES, NAMED
 from gpunode.node.local import LocalNode, SystemClock
-from gpunode.node.privileged import Privileged
-from gpunode.node.tcp import ServerSocket, TcpProcess, _has
 from tests.conftest import scrape, until, values, watching
 from tests.daemon import free_ports
 from tests.fakes.nvml import FakeDriver
+from tests.fuzz.table import ras_answer
 from tests.machine import MachineGpu, OneGpu
 from tests.nccl.ras import HOSTS, RasNode, rank, ras_server, status, told
 from tests.needs import as_root
@@ -241,6 +241,23 @@ def test_a_connection_that_another_process_takes_is_sent_nothing() -> None:
             waits.kill()
 
 
+def test_nobody_connects_to_another_machine_where_a_process_listens_at_that_port() -> None:
+    with socket.create_server(("0.0.0.0", 0)) as listener:
+        address = f"192.0.2.1:{listener.getsockname()[1]}"
+        with pytest.raises(OSError, match=r".") as refused:
+            LocalNode(Path("/")).ask(os.getpid(), address, "STATUS\n")
+        assert refused.value.errno == errno.EADDRNOTAVAIL
+
+
+def test_a_file_with_the_number_of_a_socket_is_none(tmp_path: Path) -> None:
+    (tmp_path / "fdinfo").mkdir()
+    with socket.socket() as one:
+        told = Path(f"/proc/self/fdinfo/{one.fileno()}").read_text()
+        (tmp_path / "fdinfo/3").write_text(told)
+        (tmp_path / "fdinfo/4").write_text("pos:\t0\nflags:\t0\nmnt_id:\t0\nino:\t7\n")
+        assert held(str(tmp_path)) == {str(os.fstat(one.fileno()).st_ino)}
+
+
 @pytest.mark.parametrize("user", [0, 1001])
 def test_the_name_of_a_process_does_not_make_the_server_of_another_user_its_own(
     user: int, tmp_path: Path
@@ -248,9 +265,8 @@ def test_the_name_of_a_process_does_not_make_the_server_of_another_user_its_own(
     status = "Name:\tx\rUid:\t0\t0\nUid:\t1001\t1001\t1001\t1001\n"
     (tmp_path / "proc/7").mkdir(parents=True)
     (tmp_path / "proc/7/status").write_text(status, newline="")
-    without_rights = None
-    process = TcpProcess(7, Inside(Privileged(str(tmp_path))))
-    assert _has(process, without_rights, ServerSocket(True, user, 0)) == (user == 1001)
+    process = TcpProcess(f"{tmp_path}/proc/7", lambda: None)
+    assert process.has(ServerSocket(True, user, 0)) == (user == 1001)
 
 
 def communicators(count: int) -> str:
@@ -300,7 +316,7 @@ SAID = {
 def test_what_one_tenant_says_harms_no_other(
     form: str, hire: Hire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gpunode.node.tcp, "DEADLINE", 2.0)
+    monkeypatch.setattr(gpunode.helper.tcp, "DEADLINE", 2.0)
     monkeypatch.setattr(ras, "ANSWERS_TIMEOUT", 0.5)
     liar, victim = hire(1001), hire(1002)
     node = Shared(liar, victim)
@@ -319,7 +335,7 @@ def test_what_one_tenant_says_harms_no_other(
 def test_what_a_service_said_ends_when_it_does_not_answer(
     answer: str, hire: Hire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gpunode.node.tcp, "DEADLINE", 0.4)
+    monkeypatch.setattr(gpunode.helper.tcp, "DEADLINE", 0.4)
     monkeypatch.setattr(ras, "ANSWERS_TIMEOUT", 0.2)
     tenant = hire(0)
     node = Shared(tenant)
@@ -402,7 +418,7 @@ class Crowd(OneGpu):
 def test_any_number_of_silent_services_on_a_gpu_delay_none_on_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(gpunode.node.tcp, "DEADLINE", 0.1)
+    monkeypatch.setattr(gpunode.helper.tcp, "DEADLINE", 0.1)
     monkeypatch.setattr(ras, "ANSWERS_TIMEOUT", 1.5)
     monkeypatch.setattr(ras, "START", 0.05)
     done = threading.Event()
@@ -466,49 +482,6 @@ def test_a_host_is_made_printable_and_short(host: str) -> None:
     assert re.fullmatch(r"[?\w.:%\[\]-]{1,64}", label, re.ASCII)
 
 
-ANSWERS = [
-    path.read_text() for path in sorted(Path(__file__).parents[1].glob("nccl/recorded/*ras*.txt"))
-]
-MINE = Asked({692, 693}, {7}, frozenset(HOSTS))
-
-
-def small(answer: Answer) -> None:
-    """See that an answer keeps within its budgets."""
-    assert len(answer.behind) <= BEHIND
-    assert all(len(found.ranks) <= NAMED and len(found.name) <= 16 for found in answer.behind)
-    assert len(answer.missing) <= NAMED
-    assert len(answer.failed) <= FAILED
-    assert len(answer.launched) <= HERE
-    for found, launches in answer.launched.values():
-        assert launches.keys() <= COLLECTIVES | {"other"}
-        assert len(found.host.encode()) <= 64
-
-
-def read(text: str) -> None:
-    with contextlib.suppress(ValueError):
-        small(ras.parse(text, MINE))
-
-
-@given(st.sampled_from(ANSWERS), st.data())
-@settings(max_examples=100)
-def test_an_answer_with_other_words_is_read_or_refused(text: str, data: st.DataObject) -> None:
-    words = re.split(r"([\s,:{}\[\]]+)", text)
-    odd = st.sampled_from(["{", "}", "[", "]", '"\\ud800"', "1e999", "-1", "9" * 5000, "null", '"'])
-    for _ in range(data.draw(st.integers(1, 8))):
-        words[data.draw(st.integers(0, len(words) - 1))] = data.draw(odd | st.text(max_size=20))
-    read("".join(words))
-
-
-@given(st.sampled_from(ANSWERS), st.data())
-@settings(max_examples=100)
-def test_an_answer_cut_and_joined_anywhere_is_read_or_refused(
-    text: str, data: st.DataObject
-) -> None:
-    cut = st.integers(0, len(text))
-    first, second, third = sorted(data.draw(st.tuples(cut, cut, cut)))
-    read(text[:first] + text[second:third] * data.draw(st.integers(0, 50)) + text[first:])
-
-
 JSON: st.SearchStrategy[object] = st.sampled_from(
     [
         None,
@@ -560,7 +533,8 @@ RANKS = st.lists(FIELDS, max_size=5) | JSON
 def test_an_answer_of_the_right_form_with_anything_in_it_is_read_or_refused(
     found: object, indent: int | None
 ) -> None:
-    read(json.dumps({"communicators": found}, indent=indent))
+    with contextlib.suppress(ValueError):
+        ras_answer(json.dumps({"communicators": found}, indent=indent).encode())
 
 
 def true_answer(ranks: int) -> str:
@@ -572,7 +546,7 @@ def true_answer(ranks: int) -> str:
 
 def test_a_true_answer_of_16384_ranks_fits_and_names_the_late_one() -> None:
     text = true_answer(16_384)
-    assert len(re.sub(" +", " ", text)) < gpunode.node.tcp.LARGEST_ANSWER
+    assert len(re.sub(" +", " ", text)) < gpunode.helper.tcp.LARGEST_ANSWER
     begin = time.process_time()
     (behind,) = ras.parse(text).behind
     assert time.process_time() - begin < 3

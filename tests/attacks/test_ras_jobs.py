@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-import gpunode.node.tcp
 from gpunode.config.daemon import Settings
 from gpunode.driver.driver import Identity
 from gpunode.holders import owner as owners
 from gpunode.holders.census import Census
 from gpunode.nccl.ras import NcclRas, ServiceProcesses, _gpu_of
 from gpunode.nccl.ras_answer import Rank
+from gpunode.node.inside import Inside
 from tests.attacks.test_ras import Hire, Shared, Tenant, at, awaited, counted, gone, hire
 from tests.nccl.ras import status, told
 
@@ -112,7 +112,7 @@ def test_jobs_that_join_become_one_and_their_parts_two_again(hire: Hire) -> None
 def test_without_the_right_to_see_who_serves_the_answer_says_whose_it_is(
     hire: Hire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gpunode.node.tcp.TcpProcess, "held", lambda _: None)
+    monkeypatch.setattr(Inside, "_held", lambda *_: None)
     one, two = jobs(hire, 2, 2)
     node = Jobs(one, two)
     for launched in (100, 150):

@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+import gpunode.helper.tcp
 import gpunode.node.sockets
-import gpunode.node.tcp
 from gpunode.config.daemon import Settings
+from gpunode.helper.tcp import LARGEST_ANSWER
 from gpunode.holders.census import Census
 from gpunode.jobs.owners import ProcessRoles, RolesDetail
-from gpunode.node.tcp import LARGEST_ANSWER
 from gpunode.serving.page import LONGEST_LINE, parse
 from gpunode.serving.requests import ServingEngines
 from tests.daemon import free_port
@@ -140,7 +140,7 @@ def says(text: bytes) -> Answer:
 def test_what_a_server_answers_costs_no_other_its_reading(
     answer: Answer, reason: str, honest: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gpunode.node.tcp, "DEADLINE", 1.0)
+    monkeypatch.setattr(gpunode.helper.tcp, "DEADLINE", 1.0)
     node = OneGpu(os.getpid(), honest)
     source = ServingEngines(Census(node), Settings())
     tracemalloc.start()

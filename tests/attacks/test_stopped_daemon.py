@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import signal
+import socket
 import subprocess
 import time
+from contextlib import ExitStack
 
 import pytest
 
+from gpunode.export.web.server import CONNECTIONS
 from tests.conftest import by_label, scrape, until, values, watching
 from tests.daemon import Daemon
 from tests.fakes.nvml import FakeDriver
@@ -34,8 +37,14 @@ def test_what_was_not_seen_is_unknown_and_nothing_is_concluded_from_it(
             until(lambda: seconds(running).get("idle", 0.0) > 2.0)
             before, began = seconds(running), time.monotonic()
             running.process.send_signal(signal.SIGSTOP)
-            time.sleep(stands)
-            running.process.send_signal(signal.SIGCONT)
+            with ExitStack() as clients:
+                for _ in range(3 * CONNECTIONS):
+                    client = clients.enter_context(socket.socket())
+                    client.setblocking(False)
+                    client.connect_ex(("127.0.0.1", running.port))
+                time.sleep(stands)
+                running.process.send_signal(signal.SIGCONT)
+                assert running.get("/healthz") == b"ok\n"
             until(lambda: seconds(running).get("idle", 0.0) > before["idle"] + 2.0)
             after, took = seconds(running), time.monotonic() - began
             verdict = until(lambda: by_label(scrape(running), "gpunode_gpu_bottleneck", "cause"))

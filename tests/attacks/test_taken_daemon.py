@@ -14,32 +14,37 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from gpunode.helper import serve
+from gpunode.helper import serve, tcp
+from gpunode.helper.inside import content
 from tests.attacks.test_helpers import ENTER, limited
 from tests.conftest import until
+from tests.helm.test_chart import PROFILES
+from tests.helm.test_chart_profiles import HELPERS, namespaces, opened_folder, own_programs, running
 from tests.helper.helper import as_user, asked, helper
 from tests.needs import ROOT, as_root, need
-from tests.tenant import SECRET, USER, tenant
+from tests.tenant import SECRET, USER, VICTIM, servers, tenant
 
 pytestmark = as_root
 
 NOBODY = 65534
-VICTIM = 1234
 
 VERBS = re.compile(r"^\| ((?:`\w+`(?:, )?)+) \|", re.MULTILINE)
 
 TAKEN = """
-import json
-for work, verb, *arguments in json.loads(sys.argv[3]):
+import json, sys
+from gpunode.node.privileged import Privileged
+doors, missing = Privileged("", sys.argv[-2]), OSError(2, "there is no such helper")
+for work, *request in json.loads(sys.argv[-1]):
     try:
-        print(Helper(f"{sys.argv[2]}/{work}.sock").ask(verb, *arguments))
+        print(doors._helper(work, missing).ask(*(request or [""])))
     except OSError as error:
         print(error.strerror)
 """
@@ -64,12 +69,12 @@ class Scene:
 
 
 @contextmanager
-def started(program: Path | str, *arguments: str, **environment: str) -> Iterator[int]:
-    """A program that the tenant starts with an environment of his own, and that waits."""
+def started(user: int, program: Path | str, *arguments: str, **environment: str) -> Iterator[int]:
+    """A program that a user starts with an environment of his own, and that waits."""
     with subprocess.Popen(
         [str(program), *arguments],
-        user=USER,
-        group=USER,
+        user=user,
+        group=user,
         extra_groups=[],
         env=environment,
         stdin=subprocess.PIPE,
@@ -83,7 +88,16 @@ def started(program: Path | str, *arguments: str, **environment: str) -> Iterato
             child.kill()
 
 
-BECOMES_ROOT = "import os, sys; os.setresgid(0, 0, 0); os.setresuid(0, 0, 0); sys.stdin.read()"
+def is_in(text: str, file: Path) -> bool:
+    return text in file.read_text()
+
+
+WAIT = "import os, sys; sys.stdin.read()"
+BECOMES = f"import os; os.setresuid(*[os.geteuid()] * 3); {WAIT}"
+OF_BOTH = f"import os; os.setresuid({VICTIM}, {USER}, {USER}); {WAIT}"
+
+LOGGED_IN = f"echo {USER} > /proc/self/loginuid && exec setpriv --reuid={VICTIM} sleep 1000"
+"""What a tenant began who may become the victim, with an environment of his own."""
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +112,12 @@ def scene() -> Iterator[Scene]:
         of_victim.write_text(SECRET)
         of_victim.chmod(0o600)
         os.chown(of_victim, VICTIM, VICTIM)
+        for place in ("proc/1/io", f"var/log/pods/{SECRET}", DOCKER):  # what only looks allowed
+            looks = of_victim.parent / place
+            looks.parent.mkdir(parents=True)
+            looks.write_text(f'"Image": "{SECRET}"')
+            looks.chmod(0o600)
+        (of_victim.parent / "proc/1/root").symlink_to(SECRET)
         mine = folder / "mine"
         (mine / "torch/lib").mkdir(parents=True)
         (mine / "include").mkdir()
@@ -117,102 +137,223 @@ def scene() -> Iterator[Scene]:
         setuid = folder / "sleep"
         shutil.copy(need("sleep"), setuid)
         setuid.chmod(0o4755)
-        python = folder / "python"
-        shutil.copy(os.path.realpath("/usr/bin/python3"), python)
-        python.chmod(0o4755)
+        for name, user in (("python", 0), ("python-of-victim", VICTIM)):
+            shutil.copy(os.path.realpath("/usr/bin/python3"), folder / name)
+            os.chown(folder / name, user, -1)
+            (folder / name).chmod(0o4755)
+        becomes = ("-I", "-S", "-c", BECOMES)
         names = {"NCCL_DEBUG_FILE": str(secret)}
-        root = [sys.executable, "-c", "import sys; sys.stdin.read()"]
-        of_root = running.enter_context(
-            subprocess.Popen(root, stdin=subprocess.PIPE, env={**names, "TOKEN": SECRET})
-        )
-        running.callback(of_root.kill)
+        serves, beside = running.enter_context(servers())
+        theirs = {"NCCL_DEBUG_FILE": str(of_victim)}
+        python = (sys.executable, "-c")
         begin = running.enter_context
         pids = {
             "init": 1,
-            "root": of_root.pid,
-            "su": begin(started(need("su"), **names)),
-            "setuid": begin(started(setuid, "1000", **names)),
-            "became": begin(started(python, "-I", "-S", "-c", BECOMES_ROOT, **names)),
+            "root": begin(started(0, *python, WAIT, TOKEN=SECRET, **names)),
+            "su": begin(started(USER, need("su"), **names)),
+            "setuid": begin(started(USER, setuid, "1000", **names)),
+            "became": begin(started(USER, folder / "python", *becomes, **names)),
+            "of_victim": begin(started(USER, folder / "python-of-victim", *becomes, **theirs)),
+            "logged_in": begin(started(0, "/bin/sh", "-c", LOGGED_IN, **theirs)),
+            "of_both": begin(started(0, *python, OF_BOTH, **theirs)),
             "tenant": begin(tenant(None, NCCL_DEBUG_FILE=str(secret), TOKEN=SECRET)),
             "link": begin(tenant(None, NCCL_DEBUG_FILE=f"{mine}/log")),
             "folder": begin(tenant(None, NCCL_INSPECTOR_DUMP_DIR=f"{mine}/folder")),
             "pipe": begin(tenant(None, NCCL_DEBUG_FILE=f"{mine}/pipe")),
             "victim": begin(tenant(None, VICTIM, NCCL_DEBUG_FILE=f"{mine}/log.%p")),
+            "serves": serves,
+            "beside": beside,
         }
+        users = {"became": (0, 0), "of_victim": (VICTIM, VICTIM), "of_both": (VICTIM, USER)}
+        for which, (real, effective) in {**users, "logged_in": (VICTIM, VICTIM)}.items():
+            who = f"Uid:\t{real}\t{effective}\t"
+            until(partial(is_in, who, Path(f"/proc/{pids[which]}/status")))
         (folder / "x-pid1.log").write_text(SECRET)
         (folder / "x-pid1.log").chmod(0o600)
         yield Scene(folder, secret, of_victim, pids)
 
 
+DOCKER = f"var/lib/docker/containers/{'a' * 64}/config.v2.json"
+
+TRIES = """
+files text {victims}/proc/1/io
+files link {victims}/proc/1/root
+files names {victims}/var/log/pods
+files image {victims}/{docker}
+files part /proc/{link}/root{mine}/log 0
+files part /proc/{folder}/root{mine}/folder/x-pid1.log 0
+files part /proc/{pipe}/root{mine}/pipe 0
+files part /proc/{victim}/root{mine}/log.99 0
+files part /proc/{victim}/root{theirs} 0
+files part /proc/{of_victim}/root{theirs} 0
+files part /proc/{logged_in}/root{theirs} 0
+files part /proc/{of_both}/root{theirs} 0
+files part /proc/{victim}/root/proc/1/environ 0
+files part /proc/{root}/root/etc/shadow 0
+files part /proc/1/root/../etc/shadow 0
+files part /proc/self/root/etc/shadow 0
+files part /proc/thread-self/root/etc/shadow 0
+files part /etc/shadow 0
+files part /proc/{root}/cwd/etc/hostname 0
+files part /proc/{root}/root/etc/hostname x
+files part /proc/{root}/root/etc/hostname
+files part /proc/{root}/root/etc/hostname -1000000000000000000000000000000
+files text /proc/{root}/environ
+files text /proc/{root}/maps
+files text /proc/{root}/mem
+files text /proc/{root}/cmdline
+files text /proc/1/root{secret}
+files text /proc/1/io/../environ
+files text /proc/1/root/proc/1/io
+files text /proc/1/task/1/stack
+files text /proc/1/task/../wchan
+files text /etc/shadow
+files text /sys/kernel/debug/lustre/../../../..{secret}
+files text /var/lib/kubelet/plugins/kubernetes.io/csi/a/../../vol_data.json/x
+files names {mine}/pod-resources
+files names /root
+files names /root/../pod-resources
+files names /var/log/pods/..
+files link /proc/{root}/cwd
+files link /proc/{root}/exe
+files link /proc/{root}/fd/0
+files link /proc/1/ns/../fd/0
+files environment self
+files environment {root}/../1
+files environment
+files space /root
+files space /proc/1/root{secret}
+files space /proc/1/root{mine}/dev/shm
+files space /proc/{root}/root/etc/shadow
+files space /proc/{root}/cwd/dev/shm
+files image {secret}
+files image /{docker}/../../../../..{secret}
+files image /run/containerd/io.containerd.runtime.v2.task/k8s.io/../config.json
+files maps {root}/../1
+files maps 1/task/1
+files sockets {root}/../1
+files count ../1
+files python 1
+files __class__
+files
+stacks python {root}--locals
+stacks python self
+sockets kubelet {secret}
+sockets client {secret}
+network in_network {serves} 2
+"""
+
+
 def tries(scene: Scene) -> list[list[str]]:
     """What a taken daemon asks for: the helper, the request and its arguments."""
     mine, secret, pids = scene.folder / "mine", scene.secret, scene.pids
-    parts = [
-        *(("part", f"/proc/{pid}/root{secret}", "0") for pid in pids.values()),
-        *(("part", f"/proc/{pid}/root{mine}/torch/version.py", "0") for pid in pids.values()),
-        *(("part", f"/proc/{pid}/root{mine}/include/nccl.h", "0") for pid in pids.values()),
-        ("part", f"/proc/{pids['link']}/root{mine}/log", "0"),
-        ("part", f"/proc/{pids['folder']}/root{mine}/folder/x-pid1.log", "0"),
-        ("part", f"/proc/{pids['pipe']}/root{mine}/pipe", "0"),
-        ("part", f"/proc/{pids['victim']}/root{mine}/log.99", "0"),
-        ("part", f"/proc/{pids['victim']}/root{scene.of_victim}", "0"),
-        ("part", f"/proc/{pids['victim']}/root/proc/1/environ", "0"),
-        ("part", "/proc/1/root/../etc/shadow", "0"),
-        ("part", "/proc/self/root/etc/shadow", "0"),
-        ("part", "/proc/thread-self/root/etc/shadow", "0"),
+    names = {"mine": mine, "secret": secret, "docker": DOCKER, "theirs": scene.of_victim}
+    names["victims"] = scene.of_victim.parent
+    own = (str(secret), f"{mine}/torch/version.py", f"{mine}/include/nccl.h")
+    serves, beside = str(pids["serves"]), str(pids["beside"])
+    page, at = tcp.page("/metrics"), "127.0.0.1:8000"
+    asks = [
+        *((serves, f"{host}:8000", page) for host in STRANGERS),
+        *((one, at, page) for one in ("self", beside, "1", f"{beside}/../{serves}")),
+        *((serves, "127.0.0.1:8001", asked) for asked in tcp.REQUESTS),
+        *((serves, at, asked) for asked in UNUSUAL),
+        (serves, at, page, "again"),
     ]
-    others = [
-        *(
-            ("text", f"/proc/{pids['root']}/{name}")
-            for name in ("environ", "maps", "mem", "cmdline")
-        ),
-        ("text", f"/proc/1/root{secret}"),
-        ("text", "/etc/shadow"),
-        ("text", f"/sys/kernel/debug/lustre/../../../..{secret}"),
-        ("names", str(mine / "pod-resources")),
-        ("names", str(scene.folder)),
-        ("names", "/root"),
-        ("link", f"/proc/{pids['root']}/cwd"),
-        ("link", f"/proc/{pids['root']}/exe"),
-        ("link", f"/proc/{pids['root']}/fd/0"),
-        ("environment", str(pids["root"])),
-        ("environment", f"{pids['root']}/../1"),
-        ("space", f"/proc/1/root{secret}"),
-        ("space", f"/proc/1/root{mine}/dev/shm"),
-        ("space", f"/proc/{pids['root']}/root/etc/shadow"),
-        ("space", f"/proc/{pids['root']}/cwd/dev/shm"),
-        ("image", str(secret)),
-        ("image", f"/var/lib/docker/containers/{'a' * 64}/../../../../..{secret}"),
-        ("maps", f"{pids['root']}/../1"),
-    ]
-    return [["files", *one] for one in (*parts, *others)] + [
-        ["stacks", "python", f"{pids['root']} --locals"],
-        ["stacks", "python", "self"],
-        ["stacks", "part", f"/proc/1/root{secret}", "0"],
-        ["network", "in_network", "self", "2"],
-        ["network", "in_network", f"{pids['root']}/../1", "2"],
+    return [
+        *(line.format(**pids, **names).split(" ") for line in TRIES.strip().splitlines()),
+        *(["files", "part", f"/proc/{pid}/root{one}", "0"] for pid in pids.values() for one in own),
+        *(["network", "ask", *one] for one in asks),
+        # What one helper does, another does not.
+        *([one, "part", f"/proc/1/root{secret}", "0"] for one in serve.WORKS[1:]),
+        *([one, "ask", serves, at, page] for one in ("files", "sockets", "stacks")),
+        *([one, "environment", "1"] for one in serve.WORKS[1:]),
+        *promised(scene).values(),
     ]
 
 
+STRANGERS = "192.0.2.1", "example.com", "1.1.1.1", "[2606:4700::1111]", "255.255.255.255"
+"""Servers that are not of the process's own network, and what is no address."""
+
+UNUSUAL = (
+    *("", "GET / HTTP/1.0\r\n\r\n", "SET x y\r\n", tcp.page("/admin"), f"{tcp.RAS}SET x y\n"),
+    *(tcp.page("/metrics").replace("GET", "DELETE"), tcp.page("/metrics?x=/../../admin")),
+)
+"""What nobody has to ask a server."""
+
+
+def promised(scene: Scene) -> dict[str, list[str]]:
+    """What a helper does for whoever has taken the daemon over, as docs/security.md says."""
+    serves = str(scene.pids["serves"])
+    return {
+        "files": ["files", "environment", str(scene.pids["root"])],
+        "network": ["network", "ask", serves, "127.0.0.1:8000", tcp.page("/metrics")],
+        "stacks": ["stacks", "python", str(scene.pids["tenant"])],
+    }
+
+
+Taken = Callable[..., str]
+"""Runs code in place of the daemon; what it prints."""
+
+
+@contextmanager
+def of_chart(profile: str, folder: Path) -> Iterator[tuple[set[str], Taken]]:
+    """The pod of a profile, as it is rendered."""
+    programs = own_programs()
+    with running(profile, folder, programs) as pod:
+        works = {name[7:] for name in pod.containers if name.startswith("helper-")}
+        sockets = f"{HELPERS}/sockets"
+        yield works, lambda *words: pod.execute(programs, "-c", TAKEN, sockets, *words)
+
+
+@contextmanager
+def of_systemd(*_: object) -> Iterator[tuple[set[str], Taken]]:
+    """The helpers as their units start them: of the daemon's user, with what they name."""
+    own = re.search(r"^(?:0:|\d+:name=systemd):(/.*)$", content("/proc/self/cgroup"), re.M)
+    assert own
+    with opened_folder() as sockets, ExitStack() as units:
+        for unit in (ROOT / "exporter/systemd").glob("gpunode-*.service"):
+            text = unit.read_text()
+            started = re.search(r"^ExecStart=\S+ helper (\w+) --folder=\S+ --unit=\S+$", text, re.M)
+            if not started:
+                continue
+            kept = re.findall(r"CAP_(\w+)", text.partition("\nAmbientCapabilities=")[2])
+            caps = ",".join(("-all", *(f"+{name.lower()}" for name in kept)))
+            user = (f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups")
+            before = (need("setpriv"), *user, f"--inh-caps={caps}", f"--ambient-caps={caps}")
+            (sockets / started[1]).mkdir(0o700)
+            os.chown(sockets / started[1], NOBODY, NOBODY)
+            units.enter_context(
+                helper(started[1], sockets / started[1], f"--unit={own[1]}", before=before)
+            )
+        works = {one.name for one in sockets.iterdir()}
+        yield works, lambda *words: as_user(NOBODY, TAKEN, str(sockets), *words)
+
+
+Place = Callable[[str, Path], AbstractContextManager[tuple[set[str], Taken]]]
+PLACES: dict[str, Place] = {**dict.fromkeys(PROFILES, of_chart), "systemd": of_systemd}
+
+
+@pytest.mark.usefixtures(namespaces.__name__)
+@pytest.mark.parametrize("place", PLACES)
 def test_whoever_takes_the_daemon_over_gets_what_the_table_has_and_nothing_else(
-    scene: Scene,
+    place: str, scene: Scene, tmp_path: Path
 ) -> None:
     asks = tries(scene)
-    assert len(asks) >= 40
-    with tempfile.TemporaryDirectory(prefix="gpunode-") as name, ExitStack() as running:
-        folder = Path(name)
-        folder.chmod(0o755)
-        for work in ("files", "network", "stacks"):
-            running.enter_context(helper(work, folder, f"--user={NOBODY}"))
-        said = as_user(NOBODY, TAKEN, name, json.dumps(asks)).splitlines()
-        told = [(ask, one) for ask, one in zip(asks, said, strict=True) if one.startswith("(")]
-        assert SECRET not in "".join(said)
-        # The listed variables of any process are all that is told of these.
-        assert [ask[1] for ask, _ in told] == ["environment"], told
-        # Whether a file is there does not change what is said of it.
-        space = ["files", "space", f"/proc/1/root{scene.secret}"]
-        gone = ["files", "space", f"/proc/1/root{scene.secret}.gone"]
-        assert len(set(as_user(NOBODY, TAKEN, name, json.dumps([space, gone])).splitlines())) == 1
+    assert len(asks) >= 100
+    with PLACES[place](place, tmp_path) as (works, taken):
+
+        def said(*asks: list[str]) -> list[str]:
+            return taken(json.dumps(asks)).splitlines()
+
+        until(lambda: all(one.startswith("(") for one in said(*([one, "cost"] for one in works))))
+        answers = said(*asks)
+        told = [ask for ask, one in zip(asks, answers, strict=True) if one.startswith("(")]
+        assert told == [ask for work, ask in promised(scene).items() if work in works]
+        assert SECRET not in "".join(answers)
+        assert not [one for one in answers if "what no helper does" in one], "a descriptor"
+        if "files" in works:  # whether a file is there does not change what is said of it
+            gone = (f"/proc/1/root{scene.secret}{more}" for more in ("", ".gone"))
+            assert len(set(said(*(["files", "space", path] for path in gone)))) == 1
 
 
 STRANGER = """
@@ -288,7 +429,7 @@ def test_an_honest_process_of_very_many_frames_costs_its_look_and_no_helper() ->
     """With the memory of the unit; beyond what a look may take, it says so."""
     unit = (ROOT / "exporter/systemd/gpunode-stacks.service").read_text()
     most = re.search(r"^MemoryMax=(\d+)M$", unit, re.MULTILINE)
-    own = re.search(r"^(?:0:|\d+:name=systemd):(/.*)$", serve.content("/proc/self/cgroup"), re.M)
+    own = re.search(r"^(?:0:|\d+:name=systemd):(/.*)$", content("/proc/self/cgroup"), re.M)
     assert most
     assert own
     with (

@@ -26,7 +26,6 @@ from gpunode.cli.settings.run import RunSettings
 from gpunode.config.daemon import Settings
 from gpunode.config.fields import leaves
 from gpunode.config.yaml_file import LARGEST_FILE
-from gpunode.export import exposition
 from gpunode.export.exposition import Exposition
 from gpunode.export.web.server import BACKLOG, CONNECTIONS, REQUEST_TIMEOUT
 from gpunode.metric import Metric, Sample
@@ -206,12 +205,6 @@ def test_formats_that_nobody_serves_take_no_memory(victim: Daemon) -> None:
         for media_type in ("application/openmetrics-text", "text/plain"):
             victim.get("/metrics", accept=f"{media_type};version=1.{number}.0;escaping={number}")
     assert victim.process.memory_info().rss - before < 8 * MIB
-
-
-@given(st.lists(st.text(max_size=40), max_size=4), st.sampled_from([",", ";", "=", ""]))
-def test_an_accept_header_is_understood_or_ignored(parts: list[str], separator: str) -> None:
-    accept = separator.join(["application/openmetrics-text", *parts])
-    assert exposition.requested(accept) in (exposition.TEXT, exposition.OPENMETRICS)
 
 
 @given(st.text(st.characters(), max_size=20))
@@ -507,13 +500,6 @@ def test_a_hostile_tape_is_told_by_line(tmp_path: Path, name: str) -> None:
     assert psutil.Process().memory_full_info().uss - before < 100 * MIB
 
 
-def test_a_full_disk_ends_a_recording(fake: FakeDriver) -> None:
-    code, _, said = run(
-        "record", "/dev/full", "--duration=2", "--client.socket=", **fake.environment()
-    )
-    assert (code, said) == (2, "gpunode: /dev/full: No space left on device\n")
-
-
 FLOOD = """
 import os, random, socket, sys, time
 port, user = map(int, sys.argv[1:])
@@ -561,30 +547,6 @@ def test_a_flood_from_random_addresses_of_this_machine_keeps_no_scraper_out(
 def counted(running: Daemon, series: str) -> float:
     lines = running.get("/metrics").decode().splitlines()
     return next(float(line.split()[1]) for line in lines if line.startswith(series))
-
-
-def test_a_daemon_that_was_stopped_goes_on_as_before(fake: FakeDriver) -> None:
-    """No second is counted twice, no scrape waits for those that came meanwhile."""
-    fake.write("gpus 1\n")
-    begin = time.monotonic()
-    with watching(fake) as running:
-        until(lambda: counted(running, "gpunode_gpu_seconds_total") >= 0)
-        before = ledger(running)
-        running.process.suspend()
-        with ExitStack() as clients:
-            for _ in range(3 * CONNECTIONS):
-                client = clients.enter_context(socket.socket())
-                client.setblocking(False)
-                client.connect_ex(("127.0.0.1", running.port))
-                with suppress(OSError):
-                    client.send(GET)
-            time.sleep(20)
-            running.process.resume()
-            assert running.get("/healthz") == b"ok\n"
-        until(lambda: ledger(running) > before)
-        assert ledger(running) <= time.monotonic() - begin
-        sources = values(scrape(running), "gpunode_source_up", source="gpu_activity")
-        assert sources == [1]
 
 
 def ledger(running: Daemon) -> float:

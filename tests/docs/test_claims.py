@@ -83,7 +83,7 @@ def fields(
             declares = (
                 each
                 for each in reversed(kind.__mro__)
-                if name in vars(each).get("__annotations__", {})
+                if issubclass(each, CommandSettings | Section) and name in each.model_fields
             )
             yield section, name, next(declares).__name__
 

@@ -15,7 +15,6 @@ from gpunode.gpu.ledger import STATES
 from gpunode.verdict.causes import CAUSES
 from gpunode.verdict.source import JUDGED
 from tests.docs.figures import FIGURES as PICTURES
-from tests.fuzz.table import TABLE
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "exporter/gpunode"
@@ -66,13 +65,6 @@ def test_the_causes_are_documented() -> None:
 @pytest.mark.parametrize("page", ["README.md", "docs/verdict.md"])
 def test_a_verdict_covers_as_long_as_is_said(page: str) -> None:
     assert f"last {JUDGED:g} seconds" in " ".join((ROOT / page).read_text().split())
-
-
-def test_every_parser_that_is_fuzzed_is_in_the_list_of_what_was_found() -> None:
-    _, _, rest = (ROOT / "docs/security.md").read_text().partition("\n## Fuzzing\n")
-    fuzzing, _, _ = rest.partition("\n## ")
-    listed = re.findall(r"^\| `(\w+)` \|.*\| [\d,]+ \|", fuzzing, re.M)
-    assert listed == [parser.name for parser in TABLE]
 
 
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("alerts/**/*.md")]

@@ -389,6 +389,22 @@ LONG_TEXT = (
     (b"Group", b" ", b"Comms"),
     (b"", b"Group ", b""),
 )
+LONG_NCCL_LOG = (
+    (b"x:1:1 [0] NCCL INFO Trees [", b"1", b"\n"),
+    (b"x:1:1 [0] NCCL INFO Channel 0 : 1[1] -> 1[1] via A", b" ", b"\n"),
+    (b"x:1:1 [0] NCCL INFO NCCL version ", b"1.", b"\n"),
+)
+LONG_KERNEL_LOG = tuple(
+    (b"3,1,2,-;NVRM: Xid (PCI:0000:1b:00): ", part, b"\n")
+    for part in (b";", b"NVRM: ", b"0000:1b:00.0 ", b"nvme0: (1) [", b"9,")
+)
+LONG_DATAGRAM = (
+    (b'{"v":1,"tokens":', b"9", b"}"),
+    (b'{"v":1,"tokens":0.', b"1", b"}"),
+    (b'{"v":1,"kernels":{"a":[]', b',"b":[]', b"}}"),
+    (b'{"v":1,"steps":{"counts":[', b"1,", b"1]}}"),
+    (b"{", b'"v":1,', b'"v":1}'),
+)
 LONG_YAML = (
     (b"a: [", b"&a x, *a, ", b"]"),
     (b"a: &a {b: c}\nd:\n  <<: [", b"*a, ", b"]\n"),

@@ -36,6 +36,7 @@ from gpunode.export.exposition import requested
 from gpunode.export.web.access import WebFile, look
 from gpunode.faults.register import Register
 from gpunode.faults.source import START
+from gpunode.helper import tcp
 from gpunode.helper.environment import LONGEST_VALUE
 from gpunode.helper.files import LARGEST
 from gpunode.holders import slurm, slurmstepd
@@ -73,8 +74,8 @@ from gpunode.loop.door import Door
 from gpunode.mistake import UsageError
 from gpunode.nccl import bench, fabric, inspector, ras
 from gpunode.nccl.log import HOSTNAME, MOST_COMMUNICATORS, DebugLog
-from gpunode.nccl.ras_answer import HERE, NAMED, Asked
-from gpunode.node import containers, gdb, http, kernel, kubelet, sockets, tape, tcp
+from gpunode.nccl.ras_answer import BEHIND, COLLECTIVES, FAILED, HERE, NAMED, Asked
+from gpunode.node import containers, gdb, http, kernel, kubelet, sockets, tape
 from gpunode.node.cgroup import whose
 from gpunode.node.datagram_socket import Datagram
 from gpunode.node.kubelet import Allocation, unary
@@ -250,9 +251,15 @@ def text(*parsers: Callable[[str], object]) -> Callable[[bytes], None]:
 def ras_answer(data: bytes) -> None:
     asked = Asked({692, 100}, {693}, {"192.0.2.2", "10.0.0.1"})
     answer = ras.parse(data.decode("ascii", "ignore"), asked)
+    assert len(answer.behind) <= BEHIND
+    assert all(len(found.ranks) <= NAMED and len(found.name) <= 16 for found in answer.behind)
     assert len(answer.missing) <= NAMED
+    assert len(answer.failed) <= FAILED
     assert len(answer.launched) <= HERE
     assert all(len(rank.host) <= 64 for _, rank, _ in answer.missing)
+    for found, launches in answer.launched.values():
+        assert launches.keys() <= COLLECTIVES | {"other"}
+        assert len(found.host.encode()) <= 64
 
 
 def engine_page(data: bytes) -> None:
@@ -533,7 +540,7 @@ class Kernel:
     def __init__(self, answer: bytes) -> None:
         self.answer = answer
 
-    def send(self, _: bytes) -> int:
+    def sendmsg(self, _: list[bytes]) -> int:
         return 0
 
     def recv(self, size: int) -> bytes:
@@ -542,7 +549,7 @@ class Kernel:
 
 def sock_diag(data: bytes) -> None:
     near = tcp.Address(AF_INET, "127.0.0.1", 40000)
-    tcp._server(cast(socket, Kernel(data)), near, near)
+    tcp.server_of(cast(socket, Kernel(data)), near, near)
 
 
 def of_round_trips(data: bytes) -> None:
@@ -709,9 +716,15 @@ TABLE: tuple[Parser, ...] = (
         largest=tcp.LARGEST_ANSWER,
         long=seeds.LONG_ENGINE_PAGE,
     ),
-    Parser("nccl_log", nccl_log, seeds.NCCL_LOGS),
+    Parser("nccl_log", nccl_log, seeds.NCCL_LOGS, long=seeds.LONG_NCCL_LOG),
     Parser("nccl_inspector", nccl_inspector, seeds.INSPECTOR_LOGS, long=seeds.LONG_INSPECTOR_LOG),
-    Parser("kernel_log", of_the_kernel, (seeds.KMSG, seeds.SYSLOG), largest=MOST_READ),
+    Parser(
+        "kernel_log",
+        of_the_kernel,
+        (seeds.KMSG, seeds.SYSLOG),
+        largest=MOST_READ,
+        long=seeds.LONG_KERNEL_LOG,
+    ),
     Parser("mountstats", of_nfs, (*files("proc/*/mountstats"), seeds.MOUNTSTATS)),
     Parser(
         "lustre",
@@ -727,13 +740,20 @@ TABLE: tuple[Parser, ...] = (
         "cgroup",
         of_a_cgroup,
         (*files("proc/*/cgroup", "sys/fs/cgroup/**/*"), *seeds.CGROUPS, *seeds.CGROUP_FILES),
+        long=tuple((b"0::", part, b"") for part in (b"/..", b"/kubepods", b"/docker", b"/slurm")),
     ),
     Parser("slurm", of_slurm, seeds.SLURM, largest=1 << 16, runs=512),
     Parser("gdb", of_gdb, (seeds.GDB,), largest=LARGEST),
     Parser("py_spy", of_py_spy, (seeds.PY_SPY,), largest=LARGEST),
     Parser("incident", of_incident, (seeds.INCIDENT,), largest=1 << 18),
     Parser("faults", of_faults, seeds.FAULTS, largest=1 << 18),
-    Parser("datagram", datagrams, (seeds.DATAGRAM, seeds.OLD_DATAGRAM), largest=1 << 18),
+    Parser(
+        "datagram",
+        datagrams,
+        (seeds.DATAGRAM, seeds.OLD_DATAGRAM),
+        largest=1 << 18,
+        long=seeds.LONG_DATAGRAM,
+    ),
     Parser("tape", tape_lines, seeds.tape(), (TapeError,), long=seeds.LONG_TAPE),
     Parser("tape_gzip", compressed_tape, tuple(map(gzip.compress, seeds.tape())), (TapeError,)),
     Parser(
@@ -830,7 +850,6 @@ TABLE: tuple[Parser, ...] = (
     ),
     Parser("nccl_bench", of_the_bench, seeds.BENCH),
 )
-"""In the order of the list in docs/security.md."""
 
 
 def named(names: Iterable[str]) -> list[Parser]:

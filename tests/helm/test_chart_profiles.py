@@ -204,11 +204,11 @@ class Pod:
         return {name: status_of(inside(one)) for name, one in self.containers.items()}
 
     def execute(self, programs: Programs, *command: str) -> str:
-        """What a command of gpunode says in the daemon's container and as its user."""
+        """What a program of Python says in the daemon's container and as its user."""
         enter = [need("nsenter"), f"--target={inside(self.containers['gpunode'])}", "--mount"]
         enter += ["--pid", "--net", "--setuid=65534", "--setgid=65534"]
         ran = subprocess.run(
-            [*enter, programs.python, "-m", "gpunode", *command],
+            [*enter, programs.python, *command],
             env=dict(programs.environment),
             capture_output=True,
             text=True,
@@ -365,7 +365,7 @@ def looks_where_a_process_stands(folder: Path, programs: Programs) -> None:
             assert hangs.stdout
             assert hangs.stdout.readline() == b"waits\n"
             places = ("--path.rootfs=/host", f"--path.helpers={HELPERS}/sockets")
-            command = ["stacks", f"--pid={hangs.pid}", *places]
+            command = ["-m", "gpunode", "stacks", f"--pid={hangs.pid}", *places]
             until(lambda: "waits_for_a_lock" in pod.execute(programs, *command))
         finally:
             hangs.kill()

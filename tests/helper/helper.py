@@ -84,6 +84,7 @@ def close(one: Helper) -> None:
 BECOME = """
 import os, sys
 from pathlib import Path
+from gpunode.helper.tcp import page
 from gpunode.node.local import LocalNode
 from gpunode.node.kubelet import podresources_pb2, unary
 from gpunode.node.privileged import Helper

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from gpunode.audit.source import Audit
+from gpunode import catalogue
+from gpunode.audit.check import Subject
 from gpunode.config.daemon import Settings
-from gpunode.driver.driver import Gpu, Xid
+from gpunode.driver.driver import Gpu, Xid, listed
 from gpunode.gpu.sensors import Sensors
 from gpunode.gpu.xids import XIDS, Xids
 from gpunode.holders.census import Census
@@ -22,16 +25,37 @@ from gpunode.host.lustre import Lustre
 from gpunode.host.network import Network
 from gpunode.host.nfs import Nfs
 from gpunode.host.pcie import Pcie
-from gpunode.jobs.owners import GpuOwners, OwnersDetail, ProcessRoles, RolesDetail
+from gpunode.jobs import processes
+from gpunode.jobs.owners import ALLOCATIONS, GpuOwners, ProcessRoles, RolesDetail
+from gpunode.jobs.processes import STOPPED, JobProcesses
 from gpunode.jobs.versions import MOST
-from gpunode.nccl.log import NcclLogs
-from gpunode.nccl.ras import SERVICES, NcclRas
+from gpunode.nccl.followed import Followed
+from gpunode.nccl.ras import NcclRas
+from gpunode.node.kubelet import Allocation
 from gpunode.node.local import LocalNode
 from gpunode.node.node import Node, SteppedClock
-from gpunode.source import MANY, MORE_PROCESSES, MORE_XIDS, Meets, Source, bounded
+from gpunode.source import MANY, MORE_PROCESSES, MORE_XIDS, Meets, Reading, Source, bounded
+from gpunode.unread import Unread
+from tests.attacks import test_client_socket, test_web
 from tests.attacks.test_forged import a_process
-from tests.holders.proc import Proc
-from tests.machine import MachineGpu
+from tests.host import test_mounts_of_users
+from tests.incidents import test_black_box
+from tests.machine import MachineGpu, exported
+from tests.nccl.ras import rank, status
+from tests.node import test_patience
+from tests.serving import test_servers
+
+
+@dataclass(frozen=True, slots=True)
+class OneDriver:
+    """A driver with some GPUs."""
+
+    listed: list[Gpu]
+    vendor: str = "nvidia"
+
+    def gpus(self) -> list[Gpu]:
+        return self.listed
+
 
 TOO_MANY = range(MANY + 1)
 SAID = f"{MANY + 1} {{}}, {MANY} are read"
@@ -146,22 +170,6 @@ def test_a_source_of_the_node_says_what_it_leaves_out(
         assert left_out.kind in reader.unknowns
 
 
-def test_what_reads_the_processes_on_a_gpu_says_what_it_leaves_out(tmp_path: Path) -> None:
-    pids = range(100, 101 + MANY)
-    for pid in pids:
-        a_process(tmp_path, pid, "/", "python", 1000)
-    node, gpu = LocalNode(tmp_path), MachineGpu(0, "GPU-aa", "0", tuple(pids))
-    census, settings = Census(node), Settings()
-    for source in (
-        GpuOwners(census, gpu, settings, Pods(node, settings)),
-        ProcessRoles(census, gpu, settings),
-        NcclLogs(census, gpu, settings),
-    ):
-        said = f"{SAID.format('processes on a GPU')}; 1 of user 1000 are left out"
-        assert [one.example for one in source.read().unread] == [said]
-        assert source.read().unread[0].kind in source.unknowns
-
-
 def test_a_gpu_with_more_versions_than_are_told_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,16 +186,6 @@ def test_a_gpu_with_more_versions_than_are_told_says_so(
     assert [(one.example, one.times) for one in reading.unread] == [(said, 2)]
 
 
-def test_more_services_of_nccl_than_are_asked_are_counted(tmp_path: Path) -> None:
-    proc = Proc(tmp_path)
-    pids = range(100, 101 + SERVICES)
-    for pid in pids:
-        proc.run(pid, start=pid)
-    proc.cards[0].hold(*pids)
-    reading = NcclRas(proc.census, Settings()).read()
-    assert [(one.kind.what, one.times) for one in reading.unread] == [("nccl_services", 1)]
-
-
 def test_adapters_left_out_are_counted_whatever_else_is_met(tmp_path: Path) -> None:
     for n in TOO_MANY:
         folder = tmp_path / f"sys/class/infiniband/odd_{n}/ports/1/counters"
@@ -199,40 +197,179 @@ def test_adapters_left_out_are_counted_whatever_else_is_met(tmp_path: Path) -> N
     assert cut == [SAID.format("RDMA ports"), SAID.format("Slingshot adapters")]
 
 
-def test_the_audit_says_of_how_many_processes_it_looks_at_the_first(tmp_path: Path) -> None:
-    pids = range(100, 101 + MANY)
-    for pid in pids:
-        a_process(tmp_path, pid, "/", "python", 1000)
+@dataclass(frozen=True, slots=True)
+class Crowd:
+    """A GPU on which a tenant has very many processes, and another has one that is stopped."""
 
-    class Driver:
-        vendor = "nvidia"
-
-        def gpus(self) -> list[Gpu]:
-            return [MachineGpu(0, "GPU-aa", "0", tuple(pids))]
-
-    reading = Audit(LocalNode(tmp_path, [Driver()]), Settings()).read()
-    said = f"{SAID.format('processes on GPUs')}; 1 of user 1000 are left out"
-    assert [one.example for one in reading.unread] == [said]
+    node: LocalNode
+    gpu: MachineGpu
+    census: Census
+    settings: Settings
 
 
-def test_a_noisy_tenant_is_left_out_and_counted_and_nobody_else(tmp_path: Path) -> None:
-    """Of each source that looks at the processes on GPUs."""
+@pytest.fixture
+def crowd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Crowd:
+    monkeypatch.setattr(processes, "LOOKED_AT", MANY)
     noisy = range(100, 100 + 2 * MANY)
     for pid in noisy:
-        a_process(tmp_path, pid, "/", "python", 1000)
-    a_process(tmp_path, 7, "/", "python", 1001)
-    node, gpu = LocalNode(tmp_path), MachineGpu(0, "GPU-aa", "0", (*noisy, 7))
-    census, settings = Census(node), Settings()
-    owners = GpuOwners(census, gpu, settings, Pods(node, settings)).read()
-    roles = ProcessRoles(census, gpu, settings).read()
-    read = NcclLogs(census, gpu, settings).read()
-    assert isinstance(owners.detail, OwnersDetail)
-    assert isinstance(roles.detail, RolesDetail)
-    assert 7 in {one.pid for one in owners.detail.processes}
-    assert 7 in {one.pid for one in roles.detail.roles}
-    for reading in (owners, roles, read):
-        assert reading.unread[0].times == MANY + 1
-        assert reading.unread[0].example.endswith(f"; {MANY + 1} of user 1000 are left out")
+        chosen = {name: str(pid) for name in ("NCCL_ALGO", "NCCL_BUFFSIZE", "NCCL_IB_HCA")}
+        a_process(tmp_path, pid, "/", "python", 1000, NCCL_RAS_ADDR=f"127.0.0.1:{pid}", **chosen)
+        (tmp_path / f"proc/{pid}/ns").mkdir()
+        (tmp_path / f"proc/{pid}/ns/pid").symlink_to(f"pid:[{pid}]")  # he has unshared them
+    a_process(tmp_path, QUIET, "/", "python", 1001, NCCL_SOCKET_IFNAME="quiet", RANK="7")
+    stat = tmp_path / f"proc/{QUIET}/stat"
+    stat.write_text(stat.read_text().replace(" S ", " T "))
+    for file in tmp_path.glob("proc/*/status"):
+        file.write_text(f"{file.read_text()}NSpid:\t{file.parent.name}\n")
+    gpu = MachineGpu(0, "GPU-aa", "0", (*noisy, QUIET))
+    node = LocalNode(tmp_path, [OneDriver([gpu])])
+    return Crowd(node, gpu, Census(node), Settings())
+
+
+QUIET = 7
+
+Played = tuple[Sequence[Unread], object]
+"""What a source left out, and what says that it has read the quiet process."""
+
+
+def owners(crowd: Crowd) -> tuple[Reading, str]:
+    pods = Pods(crowd.node, crowd.settings)
+    given = [Allocation("noisy", f"pod-{n}", "x", "x", "x") for n in range(ALLOCATIONS + 9)]
+    pods.holders = lambda _: [*given, Allocation("quiet", "x", "x", "x", "x")]  # type: ignore[method-assign, assignment]
+    reading = GpuOwners(crowd.census, crowd.gpu, crowd.settings, pods).read()
+    return reading, exported(reading.samples)
+
+
+def roles(crowd: Crowd) -> tuple[Reading, str]:
+    crowd.node.libraries = lambda pid: [f"/libcudart.so.{9 if pid == QUIET else 1}.{pid}"]  # type: ignore[method-assign]
+    reading = ProcessRoles(crowd.census, crowd.gpu, crowd.settings).read()
+    return reading, exported(reading.samples)
+
+
+def play_allocations(crowd: Crowd) -> Played:
+    reading, text = owners(crowd)
+    return reading.unread, 'owner_namespace="quiet"' in text
+
+
+def play_settings(crowd: Crowd) -> Played:
+    reading, text = owners(crowd)
+    return reading.unread, 'value="quiet"' in text
+
+
+def play_owners(crowd: Crowd) -> Played:
+    reading, text = owners(crowd)
+    return reading.unread, f'pid="{QUIET}",rank="7"' in text
+
+
+def play_roles(crowd: Crowd) -> Played:
+    reading, _ = roles(crowd)
+    assert isinstance(reading.detail, RolesDetail)
+    return reading.unread, QUIET in {one.pid for one in reading.detail.roles}
+
+
+def play_versions(crowd: Crowd) -> Played:
+    reading, text = roles(crowd)
+    return reading.unread, f"9.{QUIET}" in text
+
+
+def play_job(crowd: Crowd) -> Played:
+    reading = JobProcesses(crowd.census, crowd.gpu, crowd.settings).read()
+    assert reading is not None
+    return reading.unread, [one.value for one in reading.samples if one.metric is STOPPED] == [1.0]
+
+
+def play_files(crowd: Crowd) -> Played:
+    followed = Followed(crowd.census, crowd.gpu, lambda holder: holder.pid, lambda *_: None)
+    read, unread = followed.read()
+    return unread, QUIET in read.values()
+
+
+def play_services(crowd: Crowd) -> Played:
+    def ask(pid: int, *_: object) -> str:
+        if pid != QUIET:
+            raise ConnectionRefusedError
+        return status([rank(0, 5, QUIET)])
+
+    crowd.node.ask = ask  # type: ignore[method-assign, assignment]
+    reading = NcclRas(Census(crowd.node), crowd.settings).read()
+    return reading.unread, "gpunode_nccl_communicators 1" in exported(reading.samples)
+
+
+def play_audit(crowd: Crowd) -> Played:
+    subject = Subject(crowd.node, listed(crowd.node.drivers))
+    looked_at = {one.pid for one in subject.holders}
+    return subject.unread, QUIET in looked_at
+
+
+NOISY: dict[tuple[str, str], Callable[[Crowd], Played]] = {
+    ("audit", "processes"): play_audit,
+    ("gpu_owners", "allocations"): play_allocations,
+    ("gpu_owners", "nccl_settings"): play_settings,
+    ("gpu_owners", "processes"): play_owners,
+    ("job_processes", "processes"): play_job,
+    ("nccl_inspector", "processes"): play_files,
+    ("nccl_log", "processes"): play_files,
+    ("nccl_ras", "nccl_services"): play_services,
+    ("process_roles", "processes"): play_roles,
+    ("process_roles", "versions"): play_versions,
+}
+"""What tenants make, and how one has too much of it."""
+
+PATIENCE = test_patience.test_each_tenant_has_a_few_threads_and_leaves_some_to_others
+ELSEWHERE: dict[tuple[str, str], object] = {
+    ("filesystem", "mounts"): (
+        test_mounts_of_users.test_no_number_of_mounts_of_users_hides_what_is_mounted_later
+    ),
+    ("incidents", "incidents"): (
+        test_black_box.test_no_crash_loops_of_one_user_keep_the_hang_of_another_out
+    ),
+    ("incidents", "processes"): (
+        test_black_box.test_a_crowd_of_processes_makes_none_of_another_gone
+    ),
+    ("nccl_inspector", "files"): PATIENCE,
+    ("nccl_log", "files"): PATIENCE,
+    ("serving_engines", "servers"): (
+        test_servers.test_a_noisy_user_leaves_no_engine_of_another_out
+    ),
+    ("training_steps", "messages"): (
+        test_client_socket.test_ever_new_processes_leave_room_for_a_known_one
+    ),
+    ("web", "connections"): (
+        test_web.test_a_crowd_from_one_address_makes_way_before_a_slow_client_of_another
+    ),
+}
+"""The tests that play it by other means."""
+
+OF_NOBODY = """
+asked asked_stacks: who has the password asks
+incidents moments: an answer too long for a tape is left out by itself
+process_roles sockets, serving_engines sockets: the kernel mixes those of all who share a network
+training_steps training_seconds, nccl_inspector nccl_collectives: of a process alone
+gpu_activity xids, gpu_board xids, kernel_log xids: the driver's
+slurm slurm_jobs, lustre mounts, lustre lustre_targets, nfs mounts: root's
+cpu_energy energy_zones, disk disks, disk nvme_controllers, hwmon sensors: hardware
+infiniband ports, infiniband slingshot_adapters, network network_interfaces: hardware
+pcie pcie_devices: hardware
+"""
+"""What no tenant can make more of, or only for himself."""
+
+
+def test_every_bound_of_a_source_is_shared_or_none_that_a_tenant_reaches() -> None:
+    """A source with a new bound fails here until somebody plays a noisy tenant against it."""
+    nobody_s = re.findall(r"(\w+) (\w+)[,:]", OF_NOBODY)
+    declared = [(name, kind.what) for name, kind in catalogue._unknowns() if kind.bound]
+    assert sorted(declared) == sorted([*NOISY, *ELSEWHERE, *nobody_s])
+
+
+@pytest.mark.parametrize("bound", NOISY, ids="-".join)
+def test_a_noisy_tenant_is_left_out_and_counted_and_nobody_else(
+    bound: tuple[str, str], crowd: Crowd
+) -> None:
+    unread, is_there = NOISY[bound](crowd)
+    assert is_there
+    (left_out,) = (one for one in unread if one.kind.what == bound[1])
+    whose = f"; {left_out.times} of (user 1000|mallory|noisy) are left out"
+    assert re.search(f"{whose}$", left_out.example)
 
 
 def test_owners_and_then_the_gpus_of_each_have_a_share() -> None:

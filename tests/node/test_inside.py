@@ -17,8 +17,9 @@ from pathlib import Path
 
 import pytest
 
+from gpunode.helper import tcp
 from gpunode.nccl.log import line_of
-from gpunode.node import patience, tcp
+from gpunode.node import patience
 from gpunode.node.local import LocalNode
 from gpunode.node.privileged import Privileged
 from tests.daemon import PATIENCE
@@ -222,7 +223,8 @@ def test_who_looks_where_a_process_stands_waits_for_who_looked_before(
     assert most == [1] * 8
 
 
-def test_an_answer_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("of", [b"\0", b" "])
+def test_an_answer_without_end_is_given_up(of: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tcp, "LARGEST_ANSWER", 1 << 16)
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
@@ -230,7 +232,7 @@ def test_an_answer_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> N
             connection, _ = listener.accept()
             with connection, contextlib.suppress(OSError):
                 while True:
-                    connection.sendall(bytes(1 << 16))
+                    connection.sendall(of * (1 << 16))
 
         thread = threading.Thread(target=answer)
         thread.start()

@@ -147,6 +147,8 @@ def _of_node(tools: MCPServer, settings: McpSettings) -> None:
         username=settings.username,
         password_file=settings.password_file,
         ca_file=settings.ca_file,
+        cert_file=settings.cert_file,
+        key_file=settings.key_file,
     )
     address, store = DaemonAddress.of(asked), IncidentStore(asked)
     of = f"--node {address.url}: "

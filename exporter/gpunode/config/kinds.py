@@ -14,6 +14,22 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
+OptionalPath = Annotated[Path | None, BeforeValidator(lambda given: given or None)]
+"""A file or folder; empty for none."""
+
+
+class Credentials(BaseModel):
+    """What it takes to be let in by a server."""
+
+    username: str = Field("", description="user name, if the server asks for one")
+    password_file: OptionalPath = Field(None, description="file with the user's password")
+    ca_file: OptionalPath = Field(
+        None, description="PEM file of the authorities that may sign the server's certificate"
+    )
+    cert_file: OptionalPath = Field(None, description="PEM file of the certificate to show it")
+    key_file: OptionalPath = Field(None, description="PEM file of that certificate's key")
+
+
 DAY = 86_400
 """The longest interval in seconds: nobody means to read anything less often than once a day."""
 
@@ -29,9 +45,6 @@ def _named(given: object) -> object:
 
 NamedPath = Annotated[Path, BeforeValidator(_named)]
 """A file or folder that must be named: an empty name would be that of the folder one is in."""
-
-OptionalPath = Annotated[Path | None, BeforeValidator(lambda given: given or None)]
-"""A file or folder; empty for none."""
 
 
 def _without_password(url: str) -> str:

@@ -6,7 +6,7 @@ import re
 
 from pydantic import Field, field_validator
 
-from gpunode.config.kinds import Address, OptionalPath, Section
+from gpunode.config.kinds import Address, Credentials, OptionalPath, Section
 
 TOKEN_VARIABLE = "GPUNODE_PROMETHEUS_TOKEN"  # noqa: S105 a name
 
@@ -15,7 +15,7 @@ PASSWORD_VARIABLE = "GPUNODE_PROMETHEUS_PASSWORD"  # noqa: S105 a name
 """Environment variables with what may be no option: other users see the options of a process."""
 
 
-class PrometheusSettings(Section):
+class PrometheusSettings(Credentials, Section):
     """A Prometheus, Thanos, Mimir or VictoriaMetrics with the series of the recording rules."""
 
     url: Address = Field(
@@ -25,16 +25,10 @@ class PrometheusSettings(Section):
     token_file: OptionalPath = Field(
         None, description=f"file with a bearer token, which {TOKEN_VARIABLE} can hold instead"
     )
-    username: str = Field("", description="user name for basic authentication")
     password_file: OptionalPath = Field(
         None, description=f"file with the password, which {PASSWORD_VARIABLE} can hold instead"
     )
     tenant: str = Field("", description="tenant of Mimir or Thanos, sent as X-Scope-OrgID")
-    ca_file: OptionalPath = Field(
-        None, description="PEM file of the authorities that may sign the server's certificate"
-    )
-    cert_file: OptionalPath = Field(None, description="PEM file of the certificate to show it")
-    key_file: OptionalPath = Field(None, description="PEM file of that certificate's key")
 
     @field_validator("url")
     @classmethod

@@ -289,10 +289,10 @@ def _read(path: str, most: int) -> bytes:
     # Without O_NONBLOCK, a pipe in place of a file would block.
     with opened(path, os.O_RDONLY | os.O_NONBLOCK) as file:
         content = bytearray()  # which grows in place: a file in /proc comes a page at a time
-        while len(content) <= most and (block := os.read(file, 1 << 16)):
+        while block := os.read(file, 1 << 16):
             content += block
-    if len(content) > most:
-        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), path)
+            if len(content) > most:
+                raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), path)
     return bytes(content)
 
 

@@ -131,3 +131,9 @@ def process(rootfs: str, pid: str) -> str:
     if not PID.fullmatch(pid):
         raise OSError(errno.EINVAL, "not the number of a process", pid)
     return f"{rootfs}/proc/{pid}"
+
+
+def content(path: str) -> str:
+    """A short text of the kernel. Raises ``OSError``."""
+    with open(path, encoding="utf-8", errors="replace", newline="\n") as file:
+        return file.read(1 << 16)

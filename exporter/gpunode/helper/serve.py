@@ -1,11 +1,11 @@
 """``gpunode helper``: answers the daemon of this node, and nobody else, at a socket of its own.
 
 There are four, each with the privilege of its work alone: ``files`` reads, ``sockets`` reaches the
-kubelet and listens for clients, ``network`` enters the network of a pod, and ``stacks`` has py-spy
-look where a process stands. The daemon connects once; for each packet that it sends there, it is
-passed one end of a pair of sockets, to which nobody else has a way. On that, a request is one
-packet: a verb and its arguments, with zeros between them. An answer begins with ``HEAD``. Each pair
-has a thread, so that a file that never answers keeps no other request waiting.
+kubelet and listens for clients, ``network`` asks servers in the network of a pod, and ``stacks``
+has py-spy look where a process stands. The daemon connects once; for each packet that it sends
+there, it is passed one end of a pair of sockets, to which nobody else has a way. On that, a request
+is one packet: a verb and its arguments, with zeros between them. An answer begins with ``HEAD``.
+Each pair has a thread, so that a file that never answers keeps no other request waiting.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from pathlib import Path
 
 from gpunode.helper import capability
 from gpunode.helper.confine import Verb, Work, confine
+from gpunode.helper.inside import content
 
 HEAD = struct.Struct("=iI")
 """An error number, or 0, and the bytes that follow: an answer, or what went wrong."""
@@ -59,7 +60,7 @@ SUBGROUP = re.compile(r"^/\.\./\.\.(/[^/]+)/container$")
 SECONDS = struct.Struct("@ll")
 """``struct timeval``."""
 
-ENDS = frozenset({"space", "part", "in_network"})
+ENDS = frozenset({"space", "part", "ask"})
 """Verbs after which a thread has the rights of another user, or is elsewhere, and so ends."""
 
 WORKS = ("files", "sockets", "network", "stacks")
@@ -75,11 +76,13 @@ def work_of(name: str, rootfs: str, kubelet: str, client: str) -> Work:
         from gpunode.helper import stacks
 
         return stacks.work(rootfs)
+    if name == "network":
+        from gpunode.helper import tcp
+
+        return tcp.work(rootfs)
     from gpunode.helper import sockets
 
-    if name == "network":
-        return sockets.of_networks(rootfs)
-    return sockets.of_root(rootfs, kubelet, client)
+    return sockets.work(rootfs, kubelet, client)
 
 
 def answer(verbs: dict[str, Verb], request: bytes) -> tuple[int, bytes, list[int]]:
@@ -155,12 +158,6 @@ def cgroup_of(connection: socket.socket) -> str:
     finally:
         os.close(pidfd)
     return found
-
-
-def content(path: str) -> str:
-    """A short text of the kernel. Raises ``OSError``."""
-    with open(path, encoding="utf-8", errors="replace", newline="\n") as file:
-        return file.read(1 << 16)
 
 
 def is_beside(own: str, other: str) -> bool:

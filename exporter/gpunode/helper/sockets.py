@@ -1,24 +1,18 @@
-"""Sockets that the daemon may not make itself: to the kubelet, for clients, and in another network.
+"""Sockets that the daemon may not make itself: to the kubelet, and for clients.
 
 All of these raise ``OSError``.
 """
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import socket
 import stat
 from pathlib import Path
 
-from gpunode.helper.capability import libc, raised
-from gpunode.helper.confine import Checks, Verb, Work
-from gpunode.helper.inside import opened, process
-
-NEW_NETWORK = 0x40000000
-SOCK_DIAG = 4
-"""CLONE_NEWNET of sched.h, and NETLINK_SOCK_DIAG of linux/netlink.h."""
+from gpunode.helper.confine import Verb, Work
+from gpunode.helper.inside import opened
 
 
 def kubelet(path: str, wait: float | None = None) -> socket.socket:
@@ -92,30 +86,7 @@ def _open_to_all(path: Path) -> None:
             os.chmod(f"/proc/self/fd/{name}", 0o666)  # noqa: S103 jobs run as any user
 
 
-def in_network(namespace: str, family: int) -> tuple[socket.socket, socket.socket]:
-    """Sockets in a network namespace, for TCP and to ask the kernel about it.
-
-    The calling thread stays in that namespace, which the kernel gives to what a thread creates.
-    """
-    with raised(), opened(namespace, os.O_RDONLY) as file:
-        if libc.setns(file, NEW_NETWORK):
-            number = ctypes.get_errno()
-            why = f"{os.strerror(number)}: entering requires CAP_SYS_ADMIN"
-            raise OSError(number, why, namespace)
-    return in_this_network(family)
-
-
-def in_this_network(family: int) -> tuple[socket.socket, socket.socket]:
-    """Sockets for TCP and to ask the kernel about it."""
-    connection = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        return connection, socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, SOCK_DIAG)
-    except OSError:
-        connection.close()
-        raise
-
-
-def of_root(rootfs: str, kubelet_at: str, client_at: str) -> Work:
+def work(rootfs: str, kubelet_at: str, client_at: str) -> Work:
     """What the helper ``sockets`` does, as far as it is told where."""
     made: dict[str, Verb] = {}
     if kubelet_at:
@@ -123,23 +94,3 @@ def of_root(rootfs: str, kubelet_at: str, client_at: str) -> Work:
     if client_at:
         made["client"] = lambda: [bound(Path(client_at)).detach()]
     return Work(made, (), ("bind", "connect", "setsockopt", "socket", "unlink", "unlinkat"))
-
-
-OF_NETWORKS: Checks = (
-    *(
-        ((0, 0xFFFFFFFF, family), (1, 0xF, socket.SOCK_STREAM), (2, 0xFFFFFFFF, 0))
-        for family in (socket.AF_INET, socket.AF_INET6)
-    ),
-    ((0, 0xFFFFFFFF, socket.AF_NETLINK), (2, 0xFFFFFFFF, 4)),  # NETLINK_SOCK_DIAG
-)
-"""TCP without the call that would connect, and questions to the kernel about sockets."""
-
-
-def of_networks(rootfs: str) -> Work:
-    """What the helper ``network`` does, on the node whose root is at ``rootfs``."""
-
-    def made(pid: str, family: str) -> list[int]:
-        return [one.detach() for one in in_network(f"{process(rootfs, pid)}/ns/net", int(family))]
-
-    kept = ("SYS_ADMIN", "SYS_PTRACE")
-    return Work({"in_network": made}, kept, ("setns", "socket"), {"socket": OF_NETWORKS})

@@ -20,7 +20,7 @@ from pathlib import Path
 from gpunode.helper import capability
 from gpunode.helper.capability import raised
 from gpunode.helper.confine import CHECKS, EXECUTE, NAMESPACES, THREAD, WRITE, Checks, Verb, Work
-from gpunode.helper.inside import opened, process
+from gpunode.helper.inside import content, opened, process
 
 LARGEST = 4 << 20
 """Bytes that py-spy may print."""
@@ -153,8 +153,7 @@ def _ended(child: int, until: float) -> int | None:
 
 def _start(folder: str) -> str:
     """When a process started, which tells it from another of its number."""
-    with open(f"{folder}/stat", encoding="utf-8", errors="replace") as file:
-        return file.read().rpartition(")")[2].split()[19]
+    return content(f"{folder}/stat").rpartition(")")[2].split()[19]
 
 
 def prepare() -> None:

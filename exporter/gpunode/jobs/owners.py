@@ -194,7 +194,9 @@ class GpuOwners:
         pods = self.pods.holders(self.gpu.identity)
         more: tuple[Unread, ...] = ()
         if pods is not None:
-            pods, more = bounded(pods, MORE_ALLOCATIONS, ALLOCATIONS)
+            pods, more = bounded(
+                pods, MORE_ALLOCATIONS, ALLOCATIONS, whose=lambda one: (one.namespace,)
+            )
         clients = {p.pid for p in listed if p.kind == "mps"}
         samples = (
             *MPS_CLIENTS.at(float(len(clients)) if clients else None, *self.labels),

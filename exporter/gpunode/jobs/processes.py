@@ -7,6 +7,7 @@ other GPU, because the children of a training process prepare its data. https://
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from gpunode.config.daemon import Settings
 from gpunode.driver.driver import Gpu
 from gpunode.gpu import GPU
 from gpunode.holders.census import Census
-from gpunode.holders.holder import stat_of
+from gpunode.holders.holder import of_tenant, stat_of
 from gpunode.holders.source import HoldersSource
 from gpunode.host.shm import Filling
 from gpunode.jobs import cgroup
@@ -28,7 +29,7 @@ from gpunode.jobs.shm import SharedMemory
 from gpunode.metric import Metric, Sample
 from gpunode.node.kernel import HERTZ, ProcessStat, counter, parse_stat
 from gpunode.node.node import Filesystem
-from gpunode.source import MORE_PROCESSES, Divided, Reading
+from gpunode.source import MORE_PROCESSES, Divided, Reading, bounded
 
 PROCESSES = Metric(
     "gpunode_job_processes",
@@ -315,7 +316,8 @@ SETTLED = 1.0
 are often new ones with each epoch, and busy from then on."""
 
 LOOKED_AT = 512
-"""The most processes to read per job; with new ones only, they take 0.1 s of CPU."""
+"""The most processes to read per job, shared among the owners of those on the GPU; with new ones
+only, they take 0.1 s of CPU."""
 
 THREADS = 4096
 """The most threads to read per job, in 0.1 s of CPU. A training process has 300; of one with more,
@@ -481,8 +483,10 @@ class JobProcesses:
             return Reading((), JobDetail((), ""))
         now = self.node.clock.monotonic()  # the driver may have taken a second to answer
         elapsed = now - self._time
-        roots = sorted(str(holder.pid) for holder in found.holders)
-        job = self._look(roots, elapsed)
+        kept, crowd = bounded(
+            found.holders, MORE_PROCESSES, LOOKED_AT, "processes on a GPU", whose=of_tenant
+        )
+        job = self._look({str(one.pid): one.budget() for one in kept}, not crowd, elapsed)
         self._time = now
         used = Used.of(self._before, job, elapsed)
         self._busy = used.busiest()
@@ -498,8 +502,8 @@ class JobProcesses:
             Listed(int(pid), stat.name, used.processes.get(pid), stat.state, self._wait(pid, stat))
             for pid, stat in islice(job.processes.items(), SHOWN)
         )
-        left_out = []
-        if not job.whole:
+        left_out = [*crowd]
+        if not job.whole and not crowd:
             left_out.append(MORE_PROCESSES.seen(f"more than {LOOKED_AT} processes of a job"))
         if job.unasked:
             said = f"threads on a GPU beyond {THREADS}, not asked for their children"
@@ -551,8 +555,11 @@ class JobProcesses:
         if job.whole and len(found) == len(job.processes):
             job.compilers = compilers
 
-    def _look(self, roots: list[str], elapsed: float) -> JobRead:
-        job = JobRead(roots=tuple(roots[:LOOKED_AT]), whole=len(roots) <= LOOKED_AT)
+    def _look(self, owners: dict[str, str], whole: bool, elapsed: float) -> JobRead:
+        """``owners`` has the roots, and of each whose it is, as do the children of each."""
+        job = JobRead(roots=tuple(sorted(owners)), whole=whole)
+        looked_at = Counter(owners.values())
+        share = LOOKED_AT // max(1, len(looked_at))
         for pid in job.roots:
             if not self._add(job, pid, elapsed):
                 job.unreadable["stat"] += 1
@@ -568,11 +575,13 @@ class JobProcesses:
                 # What is on another GPU is a rank, and no loader of the one that started it.
                 if child in job.processes or int(child) in elsewhere:
                     continue
-                if len(queue) >= LOOKED_AT:
+                if looked_at[owners[pid]] >= share:
                     job.whole = False
                     break
                 if self._add(job, child, elapsed):
                     queue.append(child)
+                    owners[child] = owners[pid]
+                    looked_at[owners[pid]] += 1
         self._look_at_births(job)
         self._look_at_programs(job)
         self._look_at_memory(job)

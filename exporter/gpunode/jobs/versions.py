@@ -22,8 +22,9 @@ INFO = Metric(
     "gpunode_job_version_info",
     "gauge",
     "Always 1; what the processes on the GPU run, each label empty if unknown: `torch`, `nccl` and "
-    "`cuda` (the libraries in /proc/PID/maps and the versions beside them), and the `image` of "
-    "their container with its `digest` (containerd, CRI-O, Docker).",
+    "`cuda` (the names of the libraries in /proc/PID/maps, which do not tell NCCL of a wheel; see "
+    "`gpunode_nccl_communicator_info`), and the `image` of their container with its `digest` "
+    "(containerd, CRI-O, Docker).",
     (*GPU, "torch", "nccl", "cuda", "image", "digest"),
 )
 

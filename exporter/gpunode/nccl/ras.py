@@ -31,6 +31,7 @@ from typing import Any
 from gpunode.config.daemon import Settings
 from gpunode.driver.driver import Identity
 from gpunode.gpu import GPU
+from gpunode.helper.tcp import RAS
 from gpunode.holders.census import Census
 from gpunode.holders.holder import Holder
 from gpunode.holders.owner import Tenant, tenant
@@ -83,7 +84,6 @@ UNANSWERED = Metric(
 MORE_SERVICES = limit("nccl_services")
 
 ADDRESS = "localhost:28028"
-REQUEST = "CLIENT PROTOCOL 2\nTIMEOUT 3\nSET FORMAT json\nVERBOSE STATUS\n"
 RESERVE_INTERVAL = 300.0
 """Seconds between requests to a job whose rank 0 is on another node, and the longest pause."""
 
@@ -239,7 +239,7 @@ class NcclRas:
             sorted(places, key=lambda key: services[key].since),
             MORE_SERVICES,
             SERVICES,
-            whose=lambda key: _whose(key, places[key]),
+            whose=lambda key: _whose(places[key]),
         )
         self._services = {key: services[key] for key in known}
         for service in self._services.values():
@@ -328,7 +328,7 @@ class NcclRas:
                 service.turn += 1
                 holder = holders[service.turn % len(holders)]
                 try:
-                    said = holder.ask(partial(self.node.ask, holder.pid, key.address, REQUEST))
+                    said = holder.ask(partial(self.node.ask, holder.pid, key.address, RAS))
                     break
                 except ENDED:
                     continue
@@ -490,13 +490,14 @@ class NcclRas:
 
 def _in_turns(places: dict[Key, ServiceProcesses], when: Callable[[Key], Any]) -> list[Key]:
     """Services by when something was; the owners, and then the GPUs of each, take turns."""
-    owned = ((_whose(key, places[key]), key) for key in sorted(places, key=when))
+    owned = ((_whose(places[key]), key) for key in sorted(places, key=when))
     return [key for _, key in in_turns(owned)]
 
 
-def _whose(key: Key, found: ServiceProcesses) -> tuple[str, str]:
+def _whose(found: ServiceProcesses) -> tuple[str, str]:
     """Whose a service is, and a GPU of his, for ``bounded``."""
-    return str(key.owner), min((i.uuid for gpus in found.gpus.values() for i in gpus), default="")
+    gpus = (gpu.uuid for gpus in found.gpus.values() for gpu in gpus)
+    return next(iter(found.holders.values())).budget(), min(gpus, default="")
 
 
 def _addresses(holder: Holder) -> set[str] | None:

@@ -1,7 +1,6 @@
 """The metrics that a server answers to a GET, of which only the lines are kept that are known.
 
-The server is a tenant's and may answer anything. The request is of HTTP/1.0, to which no server
-answers in pieces (RFC 9112, section 6.1), and nothing is followed: neither a redirection nor a
+The server is a tenant's and may answer anything. Nothing is followed: neither a redirection nor a
 name. https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format
 """
 
@@ -29,12 +28,6 @@ MOST_LINES = 100_000
 
 MOST_KEPT = 1 << 14
 """The most lines to keep of a page."""
-
-
-def request(path: str) -> str:
-    """The request for a page of metrics."""
-    accept = "Accept: text/plain;version=0.0.4"
-    return f"GET {path} HTTP/1.0\r\nHost: localhost\r\nUser-Agent: gpunode\r\n{accept}\r\n\r\n"
 
 
 def scraped_of(answer: str, names: Collection[str]) -> Scraped:

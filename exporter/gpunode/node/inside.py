@@ -19,13 +19,12 @@ import contextlib
 import errno
 import os
 import re
-import socket
 import threading
 from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-from gpunode.helper import stacks
+from gpunode.helper import stacks, tcp
 from gpunode.helper.inside import PLACE, opened, place
 from gpunode.node.cgroup import budget
 from gpunode.node.datagram_socket import start_of
@@ -58,7 +57,10 @@ class Inside:
         self.rootfs = privileged.rootfs
         self._privileged = privileged
         self._roots = Patience()
-        """Whose threads take on the rights of others, or enter their network, and so end."""
+        """Whose threads take on the rights of others, and so end."""
+
+        self._servers = Patience(tcp.DEADLINE + 1)
+        """Whose threads enter the network of others, and so end."""
 
         self._memory = Patience(kept=KEPT)
         self._stats = Patience(kept=KEPT)
@@ -107,10 +109,30 @@ class Inside:
         read = partial(self._privileged.read, "count", str(pid))
         return int(self._others.ask(*self._of(pid), read))
 
-    def in_network(self, pid: int, family: int) -> tuple[socket.socket, socket.socket]:
-        """Sockets in the network of a process, as ``Privileged`` has them. Raises ``OSError``."""
-        enter = partial(self._privileged.in_network, str(pid), family)
-        return self._roots.ask(self._of(pid)[0], f"/proc/{pid}/ns/net", enter)
+    def ask(self, pid: int, address: str, request: str) -> str:
+        """What the server of a process answers, of which what is not ASCII is left out.
+
+        Raises ``OSError``, as ``gpunode.helper.tcp.ask`` does.
+        """
+        tenant, process = self._of(pid)
+        try:
+            other = self.link(f"/proc/{pid}/ns/net") != os.readlink("/proc/self/ns/net")
+        except TimeoutError:
+            raise
+        except OSError:
+            other = False  # a namespace that cannot be read cannot be entered either
+        if other:
+            read = partial(self._privileged.ask, str(pid), address, request)
+            answer = self._servers.ask(tenant, f"{process} {address}", read)
+        else:
+            answer = tcp.ask(address, request, tcp.TcpProcess(process, partial(self._held, pid)))
+        return answer.decode("ascii", "ignore")
+
+    def _held(self, pid: int) -> set[str] | None:
+        """The inodes of a process's sockets; None without the right to see them."""
+        with contextlib.suppress(PermissionError):
+            return self.sockets(pid)
+        return None
 
     def read(self, path: str, read: Callable[[], T]) -> T:
         """What ``read`` gives of a file or link, with patience if it is a process's.

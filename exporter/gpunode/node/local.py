@@ -11,9 +11,9 @@ from functools import partial
 from pathlib import Path
 
 from gpunode.driver.driver import Driver
-from gpunode.helper import files
+from gpunode.helper import files, tcp
 from gpunode.helper.stacks import native
-from gpunode.node import containers, ethtool, gdb, http, sockets, tcp
+from gpunode.node import containers, ethtool, gdb, http, sockets
 from gpunode.node.datagram_socket import Datagram, DatagramSocket
 from gpunode.node.endings import Endings
 from gpunode.node.inside import Inside, is_inside
@@ -166,13 +166,13 @@ class LocalNode:
         return self._privileged.cost()
 
     def ask(self, pid: int, address: str, request: str) -> str:
-        return tcp.ask(address, request, pid, self._inside)
+        return self._inside.ask(pid, address, request)
 
     def listening_at(self, pid: int) -> list[str]:
         return sockets.listening_at(f"{self.rootfs}/proc/{pid}", lambda: self._inside.sockets(pid))
 
     def scrape(self, pid: int, address: str, path: str, names: Collection[str]) -> Scraped:
-        return http.scraped_of(self.ask(pid, address, http.request(path)), names)
+        return http.scraped_of(self.ask(pid, address, tcp.page(path)), names)
 
     def datagrams(self, socket: str, known: Collection[int]) -> list[Datagram]:
         if socket not in self._sockets:

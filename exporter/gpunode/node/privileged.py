@@ -19,7 +19,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpunode.helper import sockets, stacks
+from gpunode.helper import sockets, stacks, tcp
 from gpunode.helper.files import LARGEST, READS
 from gpunode.helper.serve import ENDS, HEAD, PACKET, WORKS, is_of
 from gpunode.node.log import opened_log
@@ -35,7 +35,7 @@ LONGEST_ANSWER = 2 * LARGEST
 
 DESCRIPTOR = struct.Struct("@i")
 
-MOST_PASSED = 2
+MOST_PASSED = 1
 """Descriptors in an answer; the kernel closes others."""
 
 MOST_IDLE = 8
@@ -44,9 +44,7 @@ MOST_IDLE = 8
 KUBELET_WAIT = 5.0
 """Seconds for a kubelet to accept a connection."""
 
-OF_TENANTS = frozenset(
-    {"environment", "in_network", "link", "maps", "part", "python", "sockets", "space"}
-)
+OF_TENANTS = frozenset({"ask", "environment", "link", "maps", "part", "python", "sockets", "space"})
 """What a tenant can keep from being answered, beside the text of a process's file: whoever asks
 gives up by itself."""
 
@@ -276,18 +274,15 @@ class Privileged:
             passed = self._helpers["sockets"].ask("client", passes=1)[1]
             return socket.socket(fileno=passed[0])
 
-    def in_network(self, pid: str, family: int) -> tuple[socket.socket, socket.socket]:
-        """Sockets in the network of a process, for TCP and to ask the kernel about it.
+    def ask(self, pid: str, address: str, request: str) -> bytes:
+        """What the server of a process answers in the network of that.
 
         Changes the network namespace of the calling thread.
         """
         try:
-            return sockets.in_network(f"{self.rootfs}/proc/{pid}/ns/net", family)
+            return tcp.ask_in(self.rootfs, pid, address, request)
         except PermissionError as error:
-            network = self._helper("network", error)
-            _, made = network.ask("in_network", pid, str(int(family)), passes=2)
-            connection, kernel = (socket.socket(fileno=one) for one in made)
-            return connection, kernel
+            return self._helper("network", error).ask("ask", pid, address, request)[0]
 
     def cost(self) -> dict[str, float]:
         """The CPU seconds of each helper that there has been. Raises where one does not answer."""

@@ -12,7 +12,7 @@ import socket
 import struct
 from collections.abc import Iterator
 
-from gpunode.node.sock_diag import (
+from gpunode.helper.sock_diag import (
     HEAD,
     NLM_F_DUMP,
     NLMSG_DONE,

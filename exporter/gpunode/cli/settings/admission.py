@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, field_validator
 
 from gpunode.config.command import CommandSettings
-from gpunode.config.kinds import Address, OptionalPath
+from gpunode.config.kinds import Address, Credentials
 from gpunode.config.web import ListenSettings, socket_here
 
 
@@ -22,17 +22,10 @@ def is_here(url: str) -> bool:
         return False
 
 
-class AdmissionSettings(CommandSettings):
+class AdmissionSettings(Credentials, CommandSettings):
     """What it takes to be let in by a daemon at an address."""
 
     url: Address = ""
-    username: str = Field("", description="user name, if the daemon asks for one")
-    password_file: OptionalPath = Field(None, description="file with the user's password")
-    ca_file: OptionalPath = Field(
-        None, description="PEM file of the authorities that may sign the daemon's certificate"
-    )
-    cert_file: OptionalPath = Field(None, description="PEM file of the certificate to show it")
-    key_file: OptionalPath = Field(None, description="PEM file of that certificate's key")
 
     @field_validator("url")
     @classmethod

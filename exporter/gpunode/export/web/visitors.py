@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import NamedTuple, Protocol, TypeVar
 
-from gpunode.node.tcp import Address, user_of
+from gpunode.helper import sock_diag
+from gpunode.helper.tcp import Address, server_of
 
 LATELY = 600.0
 """Seconds for which it counts that somebody has read a page: ten of the longest usual intervals
@@ -126,3 +127,16 @@ def plain(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
 
 def _end(address: ipaddress.IPv4Address | ipaddress.IPv6Address, port: int) -> Address:
     return Address.parse(f"{address}:{port}")
+
+
+def user_of(near: Address, far: Address) -> int | None:
+    """The user whose socket is the near end of a connection in our network namespace.
+
+    None if the kernel does not tell, as of a socket that its process has closed.
+    """
+    try:
+        with sock_diag.opened() as kernel:
+            found = server_of(kernel, near, far)
+    except OSError:
+        return None
+    return found.user if found is not None and found.inode else None
