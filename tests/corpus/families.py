@@ -212,6 +212,7 @@ def dcgm_names() -> Iterator[Outcome]:
     facts = load("dcgm")
     exporter, newest = facts["exporter"], facts["exporter_4_8_4"]
     listed = [
+        *({"name": one["new"]} for one in facts["base_units_4_7"]["fields"]),
         *facts["renamed"],
         *facts["renamed_more"],
         *exporter["default"],
