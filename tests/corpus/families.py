@@ -30,12 +30,15 @@ from gpunode.holders.slurmstepd import parse_title
 from gpunode.host import rdma_counters as rdma
 from gpunode.host.filesystem import LOCAL, holds_data, may_hold_data
 from gpunode.host.hwmon import place_of
-from gpunode.host.kernel_log import XID, kind_of
+from gpunode.host.kernel_log import KMSG, XID, KernelLog, kind_of
 from gpunode.host.kernel_trouble import troubled
 from gpunode.host.mounts import parse
 from gpunode.host.nvlink_xids import NvlinkXids
+from gpunode.node import http
 from gpunode.node.cgroup import strange_container, whose
 from gpunode.node.local import LocalNode
+from gpunode.serving.engines import SERIES
+from gpunode.serving.page import parse as parse_page
 from tests.export.dcgm_clients import reason_for_none
 from tests.holders.slurm import SlurmNode
 from tests.machine import MachineGpu
@@ -88,6 +91,55 @@ def kernel_lines() -> Iterator[Outcome]:
             yield Outcome(entry["line"], "unread" if unread else fate)
         else:
             yield Outcome(entry["line"], "wrong" if found or unread else "right")
+
+
+class Written(LocalNode):
+    """A node with a GPU, whose kernel has just written some lines."""
+
+    def __init__(self, root: Path, path: str, lines: list[str]) -> None:
+        super().__init__(root)
+        self.path, self.written = path, lines
+        gpu = root / "sys/bus/pci/devices/0000:01:00.0"
+        gpu.mkdir(parents=True)
+        (gpu / "vendor").write_text("0x10de\n")
+        (gpu / "class").write_text("0x030200\n")
+
+    def log_lines(self, path: str) -> list[str]:
+        if path != self.path:
+            raise FileNotFoundError(path)
+        return self.written
+
+
+def kernel_events() -> Iterator[Outcome]:
+    """Of an event of several lines, how it counts."""
+    for entry in load("kernel_events")["events"]:
+        with TemporaryDirectory() as folder:
+            path = entry.get("path", KMSG)
+            log = KernelLog(Written(Path(folder), path, entry["lines"].splitlines()), Settings())
+            unread = log.read().unread
+        found = {kind: count for kind, count in log.events.items() if count}
+        same = found == entry["counts"] and len(unread) == entry["unread"]
+        told: Fate = "unread" if entry["unread"] else "right"
+        yield Outcome(entry["event"], told if same else "wrong")
+
+
+def engines() -> Iterator[Outcome]:
+    """What a page says of the requests of an engine, under whatever names its version has."""
+    for entry in load("engines")["pages"]:
+        text = (FOLDER / f"engines/{entry['page']}.txt").read_text()
+        scraped = http.scraped_of(f"HTTP/1.0 200 OK\r\n\r\n{text}", SERIES)
+        page = parse_page(scraped.kept)
+        if page is None:
+            yield Outcome(entry["page"], "unread" if scraped.exposes else "silent")
+            continue
+        figures = page.models[entry["model"]].figures if entry["model"] in page.models else {}
+        found = {figure.name: value for figure, value in figures.items()}
+        names = ("running", "waiting", "kv_cache", *entry.get("absent", ()))
+        same = {name: found.get(name) for name in names} == {
+            name: entry.get(name) for name in names
+        }
+        known = page.engine.name == entry["engine"] and entry["model"] in page.models
+        yield Outcome(entry["page"], "right" if same and known and not page.partial else "wrong")
 
 
 def cgroups() -> Iterator[Outcome]:
@@ -326,7 +378,9 @@ def recovery_actions() -> Iterator[Outcome]:
 
 
 FAMILIES: dict[str, Callable[[], Iterator[Outcome]]] = {
+    "pages of engines": engines,
     "kernel lines": kernel_lines,
+    "kernel events of several lines": kernel_events,
     "cgroups of containers": cgroups,
     "cgroups of Slurm's jobs": slurm,
     "mounts of the network": mounts,
