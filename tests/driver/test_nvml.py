@@ -83,6 +83,9 @@ gpu 0 gpm 20 10
 gpu 0 gpm 61 nan
 gpu 0 process 4242 1000000 compute
 gpu 0 process 4243 unknown graphics
+at 1 gpu 0 operational GPU-NVLINK 5 3 40 32 0 2 7 149 1
+at 1 gpu 0 operational GPU-PSHC 3 6 30 4 0 2 7 0 2
+at 1 gpu 0 operational GPU-RAS 23 2 20 32 0 1 8 0 3
 at 1 gpu 0 xid 79 1
 """
 
@@ -201,6 +204,26 @@ EXPECTED: dict[str, Any] = {
     "peers": {},
     "unnamed": [],
     "xids": [{"number": 79}],
+    "operational_events": [
+        {
+            "module": "gpu-nvlink",
+            "code": 5,
+            "category": "interconnect",
+            "severity": "fatal",
+            "origin": "primary",
+            "trace": 7,
+            "xid": 149,
+        },
+        {
+            "module": "gpu-pshc",
+            "code": 3,
+            "category": "power",
+            "severity": "recoverable",
+            "origin": "propagated",
+            "trace": 7,
+            "xid": None,
+        },
+    ],
 }
 MEASURED = {"activity", "power_samples", "utilization_samples"}
 
@@ -247,7 +270,7 @@ def assert_sampled(buffered: Any, value: float, every: float) -> None:
 def test_an_old_driver_answers_what_it_can(old_fake: FakeDriver) -> None:
     old_fake.write(ONE_OF_EACH)
     (gpu,) = ask(old_fake)
-    missing = {"activity", "temperature_margin", "fabric"}
+    missing = {"activity", "temperature_margin", "fabric", "operational_events"}
     assert {name for name, answer in gpu.items() if is_unsupported(answer)} == missing
     # The first version of the call counts what the driver reserves as used.
     memory = {"total": 150e9, "used": 50e9 + 600e6, "reserved": None}

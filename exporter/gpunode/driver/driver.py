@@ -277,6 +277,25 @@ class Xid:
     number: int
 
 
+@dataclass(frozen=True, slots=True)
+class OperationalEvent:
+    """What a driver says in fields, and not in a line of text, of an error of a GPU.
+
+    ``module`` and ``code`` tell what it is, ``category`` and ``severity`` in words. ``origin`` is
+    ``primary``, ``secondary`` or ``propagated`` within what has the same ``trace``, or says why it
+    is no error now: ``recovered``, ``before`` this start, ``simulated``. ``xid`` is the number of
+    the error that says the same, if there is one.
+    """
+
+    module: str
+    code: int
+    category: str
+    severity: str
+    origin: str
+    trace: int
+    xid: int | None
+
+
 class Gpu(Protocol):
     """One GPU or MIG instance.
 
@@ -413,6 +432,10 @@ class Gpu(Protocol):
 
     def xids(self) -> list[Xid]:
         """Events since the previous call; never blocks."""
+        ...
+
+    def operational_events(self) -> list[OperationalEvent]:
+        """Events since the previous call; never blocks. Of a whole GPU only."""
         ...
 
 
