@@ -55,6 +55,9 @@ gpu 0 set VirtualizationMode 1
 gpu 0 set ConfComputeState.feature 1
 gpu 0 set ConfComputeState.devtools 1
 gpu 0 field 251 - 1
+gpu 0 field 274 - 80
+gpu 0 set AdaptiveTgpModeInfo 1
+gpu 0 set WorkloadPowerProfileGetCurrentProfiles 2
 gpu 0 field 258 - 97
 gpu 0 field 185 1 1850000
 gpu 0 field 190 1 2500000
@@ -197,6 +200,9 @@ EXPECTED: dict[str, Any] = {
         "confidential_compute",
         "confidential_compute_debug",
         "power_smoothing",
+        "lowered_peak_power",
+        "adaptive_power_limit",
+        "power_profile",
     ],
     "module_power": {"draw": 1850, "limit": 2500},
     "power_smoothing_left": 0.97,
@@ -274,7 +280,8 @@ def test_an_old_driver_answers_what_it_can(old_fake: FakeDriver) -> None:
     assert {name for name, answer in gpu.items() if is_unsupported(answer)} == missing
     # The first version of the call counts what the driver reserves as used.
     memory = {"total": 150e9, "used": 50e9 + 600e6, "reserved": None}
-    expected = {**EXPECTED, "memory": memory}
+    modes = EXPECTED["modes"][:-2]  # it does not tell what moves the power limit
+    expected = {**EXPECTED, "memory": memory, "modes": modes}
     assert {n: gpu[n] for n in expected.keys() - missing} == {
         n: a for n, a in expected.items() if n not in missing
     }
@@ -298,7 +305,7 @@ ODD = {
     "unknown metric": "gpm 1 80\ngpm_unknown 5\ngpm 6 fail 3",
     "fields left alone": "field 74 - left\nfield 186 - left",
     "values without a name": """\
-set CurrentClocksEventReasons 0x604
+set CurrentClocksEventReasons 6148
 set PersistenceMode 2
 set MaxPcieLinkGeneration 9
 set GpuFabricInfoV.state 9
@@ -368,7 +375,7 @@ def test_values_without_a_name_are_told(odd: dict[str, Any]) -> None:
     assert gpu["unnamed"] == [
         "NVLink state 7",
         "PCIe generation 9",
-        "clock events 0x600",
+        "clock events 0x1800",
         "fabric state 9",
         "persistence mode 2",
         "recovery action 31",

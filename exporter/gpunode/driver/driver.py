@@ -264,10 +264,14 @@ Mode = Literal[
     "confidential_compute",
     "confidential_compute_debug",
     "power_smoothing",
+    "lowered_peak_power",
+    "adaptive_power_limit",
+    "power_profile",
 ]
 """A mode that changes what a GPU can do or what is seen of it: it belongs to a virtual machine,
 whole or shared, or shares itself out to some; its memory is encrypted for the host, all of it or
-with the tools of developers allowed in; or it ramps its power slowly up and down."""
+with the tools of developers allowed in; it ramps its power slowly up and down, has a lower peak
+(EDPp), a limit that the driver moves, or a profile of power for a kind of work."""
 
 
 @dataclass(frozen=True, slots=True)

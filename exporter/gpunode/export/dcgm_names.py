@@ -190,6 +190,8 @@ EVENTS = (
     "hw_thermal",
     "hw_power_brake",
     "display_clocks",
+    "board_limit",
+    "reliability",
 )
 """Reasons why the clocks are lowered, by the bit that DCGM has for each."""
 

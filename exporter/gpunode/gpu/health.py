@@ -72,7 +72,8 @@ ROW_REMAPS = Metric(
 REMAP_PENDING = Metric(
     "gpunode_gpu_row_remap_pending",
     "gauge",
-    "Whether a row remap is pending until the GPU is reset (nvmlDeviceGetRemappedRows).",
+    "Whether a remap of rows or banks is pending until the GPU is reset "
+    "(nvmlDeviceGetRemappedRows, NVML field 307).",
     GPU,
 )
 REMAP_FAILED = Metric(
@@ -150,7 +151,9 @@ MODE = Metric(
     "gpunode_gpu_mode_active",
     "gauge",
     "Always 1; a mode that the GPU is in, of those that change what it can do or what is seen of "
-    "it: of a virtual machine, Confidential Compute, power smoothing (NVML), or unified memory. A "
+    "it: of a virtual machine, Confidential Compute, power smoothing and what lowers or moves the "
+    "power limit (`lowered_peak_power`, `adaptive_power_limit`, `power_profile`; NVML), or unified "
+    "memory. A "
     "GPU with `unified_memory` has no memory of its own, and no series of it: the node's is "
     "`gpunode_memory_available_bytes`.",
     (*GPU, "mode"),
@@ -232,6 +235,8 @@ REASONS = (
     "sw_thermal",
     "hw_thermal",
     "hw_power_brake",
+    "board_limit",
+    "reliability",
     WHOLE,
 )
 

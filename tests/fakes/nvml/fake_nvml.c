@@ -199,6 +199,14 @@ typedef struct {
 } RemapHistogram;
 
 typedef struct {
+    unsigned asked, allowed, overridden, status, limit;
+} AdaptiveTgp;
+
+typedef struct {
+    unsigned version, performance[8], requested[8], enforced[8];
+} PowerProfiles;
+
+typedef struct {
     unsigned version;
     unsigned long long counts[11];
     unsigned exceeded;
@@ -242,7 +250,8 @@ _Static_assert(offsetof(Fabric, summary) == FABRIC_V2, "pynvml: nvmlGpuFabricInf
     X(nvmlDeviceGetPerformanceState) X(nvmlDeviceGetRowRemapperHistogram) \
     X(nvmlDeviceGetSramEccErrorStatus) X(nvmlDeviceGetVirtualizationMode) \
     X(nvmlSystemGetConfComputeState) X(nvmlDeviceGetP2PStatus) \
-    X(nvmlDeviceGetUnrepairableMemoryFlag) \
+    X(nvmlDeviceGetUnrepairableMemoryFlag) X(nvmlDeviceGetAdaptiveTgpModeInfo) \
+    X(nvmlDeviceWorkloadPowerProfileGetCurrentProfiles) \
     X(nvmlDeviceGetCurrPcieLinkGeneration) X(nvmlDeviceGetCurrPcieLinkWidth) \
     X(nvmlDeviceGetMaxPcieLinkGeneration) X(nvmlDeviceGetMaxPcieLinkWidth) X(nvmlDeviceGetPcieReplayCounter) \
     X(nvmlDeviceGetGpuFabricInfoV) X(nvmlDeviceGetMigMode) X(nvmlDeviceGetMaxMigDeviceCount) \
@@ -343,6 +352,8 @@ static const struct {
     {"RowRemapperHistogram.none", 0},
     {"SramEccErrorStatus.exceeded", 0},
     {"UnrepairableMemoryFlag", 0},
+    {"AdaptiveTgpModeInfo", 0},
+    {"WorkloadPowerProfileGetCurrentProfiles", 0},
     {"VirtualizationMode", 0},
     {"ConfComputeState.feature", 0},
     {"ConfComputeState.devtools", 0},
@@ -1916,6 +1927,33 @@ Ret nvmlDeviceGetUnrepairableMemoryFlag_v1(Device *d, Unrepairable *u)
         u->flag = to_uint(reading(d, "UnrepairableMemoryFlag"));
     return leave(r);
 }
+
+#ifndef OLD_DRIVER
+
+/* nvml.h of R615: nvmlAdaptiveTgpModeInfo_v1_t, which bears no version */
+Ret nvmlDeviceGetAdaptiveTgpModeInfo_v1(Device *d, AdaptiveTgp *out)
+{
+    Ret r = enter_device(d, F_nvmlDeviceGetAdaptiveTgpModeInfo);
+    if (r == OK && !out)
+        r = INVALID_ARGUMENT;
+    if (r == OK)
+        *out = (AdaptiveTgp){.status = to_uint(reading(d, "AdaptiveTgpModeInfo"))};
+    return leave(r);
+}
+
+Ret nvmlDeviceWorkloadPowerProfileGetCurrentProfiles(Device *d, PowerProfiles *out)
+{
+    Ret r = enter_device(d, F_nvmlDeviceWorkloadPowerProfileGetCurrentProfiles);
+    if (r == OK && !out)
+        r = INVALID_ARGUMENT;
+    if (r == OK && out->version != VERSION_OF(PowerProfiles, 1))
+        r = VERSION_MISMATCH;
+    if (r == OK)
+        out->enforced[0] = to_uint(reading(d, "WorkloadPowerProfileGetCurrentProfiles"));
+    return leave(r);
+}
+
+#endif
 
 Ret nvmlDeviceGetVirtualizationMode(Device *d, unsigned *mode)
 {

@@ -68,6 +68,8 @@ CLOCK_EVENTS = {
     pynvml.nvmlClocksEventReasonHwThermalSlowdown: "hw_thermal",
     pynvml.nvmlClocksEventReasonHwPowerBrakeSlowdown: "hw_power_brake",
     pynvml.nvmlClocksEventReasonDisplayClockSetting: "display_clocks",
+    pynvml.nvmlClocksThrottleReasonBoardLimit: "board_limit",
+    pynvml.nvmlClocksThrottleReasonReliability: "reliability",
 }
 THROTTLED_NANOSECONDS = {
     pynvml.NVML_FI_DEV_PERF_POLICY_POWER: "sw_power_cap",
