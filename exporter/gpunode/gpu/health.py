@@ -20,11 +20,11 @@ INFO = Metric(
     "gpunode_gpu_info",
     "gauge",
     "Always 1; identifies the GPU and its firmware. `parent` is the UUID of the GPU that contains "
-    "a MIG instance. GPUs with the same `cluster_uuid` and `clique_id` are in one NVLink domain of "
-    "several nodes.",
+    "a MIG instance, `minor` the N of /dev/nvidiaN. GPUs with the same `cluster_uuid` and "
+    "`clique_id` are in one NVLink domain of several nodes.",
     (
         *(*GPU, "name", "bus_id", "serial", "vbios", "compute_capability", "parent"),
-        *("gsp", "inforom", "cluster_uuid", "clique_id"),
+        *("gsp", "inforom", "cluster_uuid", "clique_id", "minor"),
     ),
 )
 PEAK = Metric(
@@ -319,6 +319,7 @@ class GpuHealth:
             firmware.get("inforom"),
             None if fabric is None else fabric.cluster,
             None if fabric is None or fabric.clique is None else str(fabric.clique),
+            None if who.minor is None else str(who.minor),
         )
         yield Sample(INFO, (*at, *(field or "" for field in (*fields, *more))), 1.0)
         if who.mig:
