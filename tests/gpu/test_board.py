@@ -33,4 +33,4 @@ def test_a_board_before_hopper_tells_the_bytes_of_its_links(
         found = exported(told(board))
     lines = [line for line in found.splitlines() if "nvlink_bytes" in line]
     assert len(lines) == (2 if links else 0)
-    assert not links or any(line.endswith(" 4e+09") for line in lines), lines
+    assert not links or any(line.endswith(" 4000000000.0") for line in lines), lines
