@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal
+from typing import Any
 from uuid import UUID
 
 import pynvml
@@ -39,6 +39,7 @@ from gpunode.node.cgroup import strange_container, whose
 from gpunode.node.local import LocalNode
 from gpunode.serving.engines import SERIES
 from gpunode.serving.page import parse as parse_page
+from tests.corpus.written import Fate, Written
 from tests.export.dcgm_clients import reason_for_none
 from tests.holders.slurm import SlurmNode
 from tests.machine import MachineGpu
@@ -47,8 +48,6 @@ FOLDER = Path(__file__).parent
 
 POD = "1858680e-b044-4fd5-9dd4-f137e30e2180"
 CONTAINER = "3f2a1b4c5d6e7f80" * 4
-
-Fate = Literal["right", "wrong", "unread", "silent"]
 
 CLOSE = 0.02
 """Share by which two sources of a figure differ: 3.35 or 3.352 TB/s."""
@@ -91,23 +90,6 @@ def kernel_lines() -> Iterator[Outcome]:
             yield Outcome(entry["line"], "unread" if unread else fate)
         else:
             yield Outcome(entry["line"], "wrong" if found or unread else "right")
-
-
-class Written(LocalNode):
-    """A node with a GPU, whose kernel has just written some lines."""
-
-    def __init__(self, root: Path, path: str, lines: list[str]) -> None:
-        super().__init__(root)
-        self.path, self.written = path, lines
-        gpu = root / "sys/bus/pci/devices/0000:01:00.0"
-        gpu.mkdir(parents=True)
-        (gpu / "vendor").write_text("0x10de\n")
-        (gpu / "class").write_text("0x030200\n")
-
-    def log_lines(self, path: str) -> list[str]:
-        if path != self.path:
-            raise FileNotFoundError(path)
-        return self.written
 
 
 def kernel_events() -> Iterator[Outcome]:
