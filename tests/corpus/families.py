@@ -359,6 +359,19 @@ def recovery_actions() -> Iterator[Outcome]:
             yield Outcome(entry["line"], "unread" if unread else _fate(found, entry["action"]))
 
 
+def fresh_samples() -> Iterator[Outcome]:
+    """Of the samples that the readers were not written from, and have been mended for since."""
+    for kind, entry, fate in fresh.fates(load("fresh")):
+        yield Outcome(f"{kind}: {entry['entry']}", fate)
+
+
+def first_try() -> Iterator[Outcome]:
+    """What became of these samples before anything was mended."""
+    for kind, of in load("fresh").items():
+        for entry in of:
+            yield Outcome(f"{kind}: {entry['entry']}", entry["first"])
+
+
 FAMILIES: dict[str, Callable[[], Iterator[Outcome]]] = {
     "pages of engines": engines,
     "kernel lines": kernel_lines,
@@ -374,6 +387,7 @@ FAMILIES: dict[str, Callable[[], Iterator[Outcome]]] = {
     "names of dcgm-exporter": dcgm_names,
     "health of the NVLink fabric": fabrics,
     "temperatures": sensors,
+    "fresh samples": fresh_samples,
 }
 
 

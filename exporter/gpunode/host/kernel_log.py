@@ -97,7 +97,7 @@ KINDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
             "nvrm",
             r"NVRM: "
             r"(?!.{0,8}[0-9]{1,5} +[0-9]{1,5} +[A-Z]|GPU[0-9]{1,3} (?:GSP )?RPC |Xid )"
-            r"(?:.{0,200}(?:[Ee]rror|[Ff]ailed|fallen off|timed? ?out|GSP|API mismatch)"
+            r"(?:.{0,200}(?:[Ee]rror|[Ff]ailed|fallen off|[Tt]imed? ?out|GSP|API mismatch)"
             r"|.{0,200}(?:probably locked|is invalid:|Cannot attach gpu)|BAR[0-9] is 0M "
             r"|The NVIDIA (?:GPU|probe routine) )",
         ),
@@ -285,6 +285,22 @@ ONE_EVENT = 0.1
 and one that does not boot is tried again after 0.17.
 https://github.com/NVIDIA/open-gpu-kernel-modules/issues/1230"""
 
+UNTIL_THE_END = 5.0
+"""Seconds for which the driver may try before it says that a GPU did not start: those took 1.05.
+https://github.com/NVIDIA/nvtrust/issues/77, https://github.com/NVIDIA/NVSentinel/issues/155"""
+
+AT_THE_END = re.compile(
+    r"NVRM: (?:GPU \S{1,16}: (?:RmInitAdapter|rm_init_adapter) failed"
+    r"|The NVIDIA probe routine failed)"
+)
+"""What the driver says in the end of a GPU that did not start."""
+
+IN_SEVERAL_LINES = frozenset({"nvrm", "network_adapter"})
+"""Kinds of which a driver may write several lines of one event."""
+
+LOGGED = re.compile(r"mce: \[Hardware Error\]: Machine check events logged")
+"""Says that something was told, as a rule beside it."""
+
 LONGEST_LINE = 4096
 """Characters of a line to match; the kernel writes at most 1,024 per record."""
 
@@ -352,7 +368,8 @@ def _follows(last: Line, line: Line, *, unless_known: bool = False) -> bool:
         return False
     if line.seconds is None or last.seconds is None:
         return unless_known
-    return abs(line.seconds - last.seconds) <= ONE_EVENT
+    ends = AT_THE_END.match(line.message) and not AT_THE_END.match(last.message)
+    return abs(line.seconds - last.seconds) <= (UNTIL_THE_END if ends else ONE_EVENT)
 
 
 class KernelLog:
@@ -382,6 +399,7 @@ class KernelLog:
         self.xid_times: dict[tuple[str, str], float] = {}
         self.nvlink = NvlinkXids()
         self._told: Line | None = None
+        self._checked: Line | None = None
         self._devices: set[str] = set()
         self._failure: str | None = None
 
@@ -443,12 +461,12 @@ class KernelLog:
         kinds = [kind_of(line.message) for line in event]
         goes_on = self._told is not None and _follows(self._told, event[0])
         told = goes_on or any(kind is not None for kind in kinds)
-        of_driver = [at for at, kind in enumerate(kinds) if kind == "nvrm"][:1]
-        for at, (line, kind) in enumerate(zip(event, kinds, strict=True)):
-            if kind == "nvrm" and (goes_on or "xid" in kinds or at not in of_driver):
+        counted = set(IN_SEVERAL_LINES) if goes_on else ({"nvrm"} if "xid" in kinds else set())
+        for line, kind in zip(event, kinds, strict=True):
+            if kind is None or kind in counted or self._is_told(line, kind):
                 continue
-            if kind is not None:
-                yield from self._count(line.message, kind)
+            counted |= IN_SEVERAL_LINES & {kind}
+            yield from self._count(line.message, kind)
         strange = [
             line.message
             for line, kind in zip(event, kinds, strict=True)
@@ -456,6 +474,16 @@ class KernelLog:
         ]
         yield from (UNREAD_LINE.seen(unnumbered(message)) for message in strange[:1])
         self._told = event[-1] if told else None
+
+    def _is_told(self, line: Line, kind: str) -> bool:
+        """Whether a line of an error of the hardware is about one that was just counted."""
+        if kind != "machine_check":
+            return False
+        last, self._checked = self._checked, line
+        if last is None or last.seconds is None or line.seconds is None:
+            return False
+        either = LOGGED.match(last.message) or LOGGED.match(line.message)
+        return bool(either) and abs(line.seconds - last.seconds) <= ONE_EVENT
 
     def _count(self, message: str, kind: str) -> Iterator[Unread]:
         """Count a message of a kind, and say what of it is not understood."""

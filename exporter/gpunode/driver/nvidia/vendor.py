@@ -22,6 +22,9 @@ ANOTHER = re.compile(r"(?:GPU|MIG)-[0-9a-fA-F-]+(?:-(?:core|memory)-\d+)?|gpu-vf
 INTEGRATED = "tegra"
 INTEGRATED_NAME = re.compile(r"\b(?:Xavier|Orin|Thor|nvgpu|Tegra|Jetson)\b", re.IGNORECASE)
 # GPU-…::3 is the fourth replica of a shared GPU, as is GPU-…__3: https://github.com/grgalex/nvshare
+# 0:GPU-…:3 is a share of the GPU that is number 0 there:
+# https://github.com/coldzerofear/vgpu-manager (vnumberDevicePlugin.Devices)
+NUMBERED = re.compile(r"\d{1,3}:(GPU-[0-9a-f-]{1,64}):(?=\d{1,4}$)")
 SHARE = re.compile(r"::|__(?=\d+$)")
 
 
@@ -30,7 +33,7 @@ def is_device(gpu: Identity, device: str) -> bool | None:
 
     None if it may be: the driver does not tell, or the form is not known.
     """
-    device = SHARE.split(device, maxsplit=1)[0]
+    device = SHARE.split(NUMBERED.sub(r"\1::", device), maxsplit=1)[0]
     if device == gpu.uuid or _is_slot(gpu, device):
         return True
     if device == INTEGRATED:
@@ -84,7 +87,18 @@ NVIDIA = Vendor(
     counters=("gpm", "dcgm"),
     watched_errors=xids.OF_HARDWARE,
     device_prefixes=("GPU-", "MIG-", "nvidia", INTEGRATED),
-    device_resources=("nvidia.com/gpu", "nvidia.com/mig-"),
+    device_resources=(
+        *("nvidia.com/gpu", "nvidia.com/mig-", "nvidia.com/vgpu"),
+        # GPUs that virtual machines have, of NVIDIA's plugin for KubeVirt
+        *("nvidia.com/pgpu", "nvidia.com/PGPU"),
+        # shares of some GPU: only annotations of the pod tell of which
+        *(
+            "tencent.com/vcuda-",
+            "tensor-fusion.ai/index",
+            "elasticgpu.io/",
+            "k8s.amazonaws.com/vgpu",
+        ),
+    ),
     claim_driver="gpu.nvidia.com",
     is_device=is_device,
 )
