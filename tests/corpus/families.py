@@ -39,6 +39,7 @@ from gpunode.node.cgroup import strange_container, whose
 from gpunode.node.local import LocalNode
 from gpunode.serving.engines import SERIES
 from gpunode.serving.page import parse as parse_page
+from tests.corpus import fresh
 from tests.corpus.written import Fate, Written
 from tests.export.dcgm_clients import reason_for_none
 from tests.holders.slurm import SlurmNode

@@ -30,7 +30,7 @@ from gpunode.serving.page import parse as parse_page
 from tests.corpus.written import Fate, Written
 from tests.machine import exported
 
-READERS = {"infiniband": Infiniband, "hwmon": Hwmon}
+READERS: dict[str, type[Infiniband] | type[Hwmon]] = {"infiniband": Infiniband, "hwmon": Hwmon}
 
 
 def engine(entry: dict[str, Any]) -> Fate:
