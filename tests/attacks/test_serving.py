@@ -20,6 +20,7 @@ from gpunode.config.daemon import Settings
 from gpunode.holders.census import Census
 from gpunode.jobs.owners import ProcessRoles, RolesDetail
 from gpunode.node.tcp import LARGEST_ANSWER
+from gpunode.serving.engines import PATHS
 from gpunode.serving.page import LONGEST_LINE, parse
 from gpunode.serving.requests import ServingEngines
 from tests.daemon import free_port
@@ -160,7 +161,7 @@ def test_what_a_server_answers_costs_no_other_its_reading(
     unanswered = [series(second, "gpunode_serving_unanswered", reason=r) for r in reason.split("|")]
     assert sorted(unanswered, key=str)[-1] == 1
     asked = {request.partition(b" HTTP")[0] for request in came}
-    assert asked <= {b"GET /metrics", b"GET /metrics/"}
+    assert asked <= {f"GET {path}".encode() for path in ("/metrics/", *PATHS)}
     assert most < 4 * LARGEST_ANSWER
 
 
