@@ -14,6 +14,8 @@ UNSHOWN: Mapping[str, tuple[str, ...]] = {
         "gpunode_gpu_clock_event_active",
         "gpunode_gpu_fabric_ready",
         "gpunode_gpu_nvlink_bit_error_ratio",
+        "gpunode_gpu_operational_event_timestamp_seconds",
+        "gpunode_gpu_operational_events_total",
         "gpunode_gpu_xid_errors_total",
         "gpunode_job_busy_threads",
         "gpunode_job_compilers",

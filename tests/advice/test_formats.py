@@ -46,7 +46,8 @@ def node(
 ) -> NodeAdvice:
     """The advice for a node with an XID on GPU 3, and tenants of that name."""
     at = {"gpu": "3", "uuid": uuid}
-    info = {**at, "bus_id": "0000:1b:00.0", "parent": "", "compute_capability": "9.0"}
+    bus = {"bus_id": "0000:1b:00.0", "minor": "5"}
+    info = {**at, **bus, "parent": "", "compute_capability": "9.0"}
     series = (
         SeriesNow("gpunode_gpu_info", info, 1.0),
         SeriesNow(
@@ -144,7 +145,7 @@ def test_a_shell_runs_nothing_of_it(quoted: str) -> None:
 @example(HOSTILE)
 def test_every_format_has_only_plain_text_of_tenants(text: str) -> None:
     advised = node(node=text or "n", owner=text, uuid=text)
-    for form in ("json", "node-condition", "health-event"):
+    for form in ("json", "node-condition", "health-event", "device-taint"):
         for found in texts(formatted(form, advised)):
             assert re.fullmatch(r"[A-Za-z0-9 ._/@+,:-]*", found), found
 
@@ -186,6 +187,29 @@ def test_the_condition_is_one_of_a_node(advised: NodeAdvice, status: str, reason
     assert condition["reason"] == reason
     listed = formatted("node-condition", advised, advised)
     assert [one["kind"] for one in (listed, *listed["items"])] == ["List", "Node", "Node"]
+
+
+def test_a_device_that_nobody_should_get_has_a_rule_with_its_evidence_and_whom_it_harms() -> None:
+    (rule,) = formatted("device-taint", node())["items"]
+    assert kubernetes_validate.validate(rule, NEWEST, strict=True)
+    assert rule["spec"] == {
+        "deviceSelector": {"driver": "gpu.nvidia.com", "pool": "n-1", "device": "gpu-5"},
+        "taint": {"key": "gpunode/unhealthy", "value": "GpuNeedsReset", "effect": "NoSchedule"},
+    }
+    annotations = rule["metadata"]["annotations"]
+    assert annotations["gpunode/evidence"] == "XID 119, reset the GPU"
+    assert annotations["gpunode/harmed-if-evicted"] == "llama-0/llama-0"
+    for leaves_it in (node(xid="31"), quiet(), blind()):
+        assert formatted("device-taint", leaves_it)["items"] == []
+
+
+@pytest.mark.parametrize("name", ["n-1", HOSTILE, "N_1." + "x" * 300])
+def test_a_rule_has_a_name_that_kubernetes_takes(name: str) -> None:
+    (rule,) = formatted("device-taint", node(node=name, owner=HOSTILE))["items"]
+    called = rule["metadata"]["name"]
+    assert re.fullmatch(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?", called), called
+    assert len(called) <= 253
+    assert called.endswith("gpu-5")
 
 
 def test_kubernetes_refuses_what_is_no_condition() -> None:

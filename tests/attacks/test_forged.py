@@ -25,7 +25,15 @@ from gpunode.holders.owner import Owner, Started
 from gpunode.holders.pods import LONGEST_NAME as NAME
 from gpunode.holders.pods import Pods
 from gpunode.holders.slurm import SlurmJobs
-from gpunode.host.kernel_log import KMSG, WATCHED, KernelLog, kind_of, message_of
+from gpunode.host.kernel_log import (
+    KMSG,
+    WATCHED,
+    KernelLog,
+    Line,
+    kind_of,
+    message_of,
+)
+from gpunode.host.kernel_trouble import driver_of
 from gpunode.jobs import cgroup
 from gpunode.jobs.owners import ALLOCATIONS, OWNER, GpuOwners, OwnersDetail
 from gpunode.node.cgroup import (
@@ -605,7 +613,9 @@ def test_the_name_of_a_process_makes_no_line_one_of_a_driver(form: str, tmp_path
         for length in range(1, 16):
             message = form.format(told_of[:length])
             assert {kind_of(message)} <= {None, *own}, message
-            assert list(kernel._count(message, 3)) == [], message
+            assert list(kernel._count_event([Line(message, 3, 0.0, driver_of(message))])) == [], (
+                message
+            )
 
 
 def a_node(root: Path, *bus_ids: str) -> LocalNode:

@@ -17,7 +17,7 @@ import pytest
 import gpunode.helper.tcp
 import gpunode.node.sockets
 from gpunode.config.daemon import Settings
-from gpunode.helper.tcp import LARGEST_ANSWER
+from gpunode.helper.tcp import LARGEST_ANSWER, PATHS
 from gpunode.holders.census import Census
 from gpunode.jobs.owners import ProcessRoles, RolesDetail
 from gpunode.serving.page import LONGEST_LINE, parse
@@ -160,7 +160,7 @@ def test_what_a_server_answers_costs_no_other_its_reading(
     unanswered = [series(second, "gpunode_serving_unanswered", reason=r) for r in reason.split("|")]
     assert sorted(unanswered, key=str)[-1] == 1
     asked = {request.partition(b" HTTP")[0] for request in came}
-    assert asked <= {b"GET /metrics", b"GET /metrics/"}
+    assert asked <= {f"GET {path}{end}".encode() for path in PATHS for end in ("", "/")}
     assert most < 4 * LARGEST_ANSWER
 
 

@@ -6,9 +6,10 @@ import sys
 from collections import Counter
 from typing import get_args
 
-from tests.corpus.families import FAMILIES, Fate
+from tests.corpus.families import FAMILIES, first_try
+from tests.corpus.written import Fate
 
-for name, family in FAMILIES.items():
+for name, family in {**FAMILIES, "fresh samples, at the first try": first_try}.items():
     outcomes = list(family())
     fates = Counter(one.fate for one in outcomes)
     print(f"{name}: " + ", ".join(f"{fates[fate]} {fate}" for fate in get_args(Fate)))

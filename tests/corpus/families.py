@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal
+from typing import Any
 from uuid import UUID
 
 import pynvml
@@ -30,12 +30,17 @@ from gpunode.holders.slurmstepd import parse_title
 from gpunode.host import rdma_counters as rdma
 from gpunode.host.filesystem import LOCAL, holds_data, may_hold_data
 from gpunode.host.hwmon import place_of
-from gpunode.host.kernel_log import XID, kind_of
+from gpunode.host.kernel_log import KMSG, XID, KernelLog, kind_of
 from gpunode.host.kernel_trouble import troubled
 from gpunode.host.mounts import parse
 from gpunode.host.nvlink_xids import NvlinkXids
+from gpunode.node import http
 from gpunode.node.cgroup import strange_container, whose
 from gpunode.node.local import LocalNode
+from gpunode.serving.engines import SERIES
+from gpunode.serving.page import parse as parse_page
+from tests.corpus import fresh
+from tests.corpus.written import Fate, Written
 from tests.export.dcgm_clients import reason_for_none
 from tests.holders.slurm import SlurmNode
 from tests.machine import MachineGpu
@@ -44,8 +49,6 @@ FOLDER = Path(__file__).parent
 
 POD = "1858680e-b044-4fd5-9dd4-f137e30e2180"
 CONTAINER = "3f2a1b4c5d6e7f80" * 4
-
-Fate = Literal["right", "wrong", "unread", "silent"]
 
 CLOSE = 0.02
 """Share by which two sources of a figure differ: 3.35 or 3.352 TB/s."""
@@ -88,6 +91,38 @@ def kernel_lines() -> Iterator[Outcome]:
             yield Outcome(entry["line"], "unread" if unread else fate)
         else:
             yield Outcome(entry["line"], "wrong" if found or unread else "right")
+
+
+def kernel_events() -> Iterator[Outcome]:
+    """Of an event of several lines, how it counts."""
+    for entry in load("kernel_events")["events"]:
+        with TemporaryDirectory() as folder:
+            path = entry.get("path", KMSG)
+            log = KernelLog(Written(Path(folder), path, entry["lines"].splitlines()), Settings())
+            unread = log.read().unread
+        found = {kind: count for kind, count in log.events.items() if count}
+        same = found == entry["counts"] and len(unread) == entry["unread"]
+        told: Fate = "unread" if entry["unread"] else "right"
+        yield Outcome(entry["event"], told if same else "wrong")
+
+
+def engines() -> Iterator[Outcome]:
+    """What a page says of the requests of an engine, under whatever names its version has."""
+    for entry in load("engines")["pages"]:
+        text = (FOLDER / f"engines/{entry['page']}.txt").read_text()
+        scraped = http.scraped_of(f"HTTP/1.0 200 OK\r\n\r\n{text}", SERIES)
+        page = parse_page(scraped.kept)
+        if page is None:
+            yield Outcome(entry["page"], "unread" if scraped.exposes else "silent")
+            continue
+        figures = page.models[entry["model"]].figures if entry["model"] in page.models else {}
+        found = {figure.name: value for figure, value in figures.items()}
+        names = ("running", "waiting", "kv_cache", *entry.get("absent", ()))
+        same = {name: found.get(name) for name in names} == {
+            name: entry.get(name) for name in names
+        }
+        known = page.engine.name == entry["engine"] and entry["model"] in page.models
+        yield Outcome(entry["page"], "right" if same and known and not page.partial else "wrong")
 
 
 def cgroups() -> Iterator[Outcome]:
@@ -212,6 +247,7 @@ def dcgm_names() -> Iterator[Outcome]:
     facts = load("dcgm")
     exporter, newest = facts["exporter"], facts["exporter_4_8_4"]
     listed = [
+        *({"name": one["new"]} for one in facts["base_units_4_7"]["fields"]),
         *facts["renamed"],
         *facts["renamed_more"],
         *exporter["default"],
@@ -324,8 +360,23 @@ def recovery_actions() -> Iterator[Outcome]:
             yield Outcome(entry["line"], "unread" if unread else _fate(found, entry["action"]))
 
 
+def fresh_samples() -> Iterator[Outcome]:
+    """Of the samples that the readers were not written from, and have been mended for since."""
+    for kind, entry, fate in fresh.fates(load("fresh")):
+        yield Outcome(f"{kind}: {entry['entry']}", fate)
+
+
+def first_try() -> Iterator[Outcome]:
+    """What became of these samples before anything was mended."""
+    for kind, of in load("fresh").items():
+        for entry in of:
+            yield Outcome(f"{kind}: {entry['entry']}", entry["first"])
+
+
 FAMILIES: dict[str, Callable[[], Iterator[Outcome]]] = {
+    "pages of engines": engines,
     "kernel lines": kernel_lines,
+    "kernel events of several lines": kernel_events,
     "cgroups of containers": cgroups,
     "cgroups of Slurm's jobs": slurm,
     "mounts of the network": mounts,
@@ -337,6 +388,7 @@ FAMILIES: dict[str, Callable[[], Iterator[Outcome]]] = {
     "names of dcgm-exporter": dcgm_names,
     "health of the NVLink fabric": fabrics,
     "temperatures": sensors,
+    "fresh samples": fresh_samples,
 }
 
 

@@ -55,6 +55,9 @@ gpu 0 set VirtualizationMode 1
 gpu 0 set ConfComputeState.feature 1
 gpu 0 set ConfComputeState.devtools 1
 gpu 0 field 251 - 1
+gpu 0 field 274 - 80
+gpu 0 set AdaptiveTgpModeInfo 1
+gpu 0 set WorkloadPowerProfileGetCurrentProfiles 2
 gpu 0 field 258 - 97
 gpu 0 field 185 1 1850000
 gpu 0 field 190 1 2500000
@@ -83,6 +86,9 @@ gpu 0 gpm 20 10
 gpu 0 gpm 61 nan
 gpu 0 process 4242 1000000 compute
 gpu 0 process 4243 unknown graphics
+at 1 gpu 0 operational GPU-NVLINK 5 3 40 32 0 2 7 149 1
+at 1 gpu 0 operational GPU-PSHC 3 6 30 4 0 2 7 0 2
+at 1 gpu 0 operational GPU-RAS 23 2 20 32 0 1 8 0 3
 at 1 gpu 0 xid 79 1
 """
 
@@ -194,6 +200,9 @@ EXPECTED: dict[str, Any] = {
         "confidential_compute",
         "confidential_compute_debug",
         "power_smoothing",
+        "lowered_peak_power",
+        "adaptive_power_limit",
+        "power_profile",
     ],
     "module_power": {"draw": 1850, "limit": 2500},
     "power_smoothing_left": 0.97,
@@ -201,6 +210,26 @@ EXPECTED: dict[str, Any] = {
     "peers": {},
     "unnamed": [],
     "xids": [{"number": 79}],
+    "operational_events": [
+        {
+            "module": "gpu-nvlink",
+            "code": 5,
+            "category": "interconnect",
+            "severity": "fatal",
+            "origin": "primary",
+            "trace": 7,
+            "xid": 149,
+        },
+        {
+            "module": "gpu-pshc",
+            "code": 3,
+            "category": "power",
+            "severity": "recoverable",
+            "origin": "propagated",
+            "trace": 7,
+            "xid": None,
+        },
+    ],
 }
 MEASURED = {"activity", "power_samples", "utilization_samples"}
 
@@ -247,11 +276,12 @@ def assert_sampled(buffered: Any, value: float, every: float) -> None:
 def test_an_old_driver_answers_what_it_can(old_fake: FakeDriver) -> None:
     old_fake.write(ONE_OF_EACH)
     (gpu,) = ask(old_fake)
-    missing = {"activity", "temperature_margin", "fabric"}
+    missing = {"activity", "temperature_margin", "fabric", "operational_events"}
     assert {name for name, answer in gpu.items() if is_unsupported(answer)} == missing
     # The first version of the call counts what the driver reserves as used.
     memory = {"total": 150e9, "used": 50e9 + 600e6, "reserved": None}
-    expected = {**EXPECTED, "memory": memory}
+    modes = EXPECTED["modes"][:-2]  # it does not tell what moves the power limit
+    expected = {**EXPECTED, "memory": memory, "modes": modes}
     assert {n: gpu[n] for n in expected.keys() - missing} == {
         n: a for n, a in expected.items() if n not in missing
     }
@@ -275,7 +305,7 @@ ODD = {
     "unknown metric": "gpm 1 80\ngpm_unknown 5\ngpm 6 fail 3",
     "fields left alone": "field 74 - left\nfield 186 - left",
     "values without a name": """\
-set CurrentClocksEventReasons 0x604
+set CurrentClocksEventReasons 6148
 set PersistenceMode 2
 set MaxPcieLinkGeneration 9
 set GpuFabricInfoV.state 9
@@ -345,7 +375,7 @@ def test_values_without_a_name_are_told(odd: dict[str, Any]) -> None:
     assert gpu["unnamed"] == [
         "NVLink state 7",
         "PCIe generation 9",
-        "clock events 0x600",
+        "clock events 0x1800",
         "fabric state 9",
         "persistence mode 2",
         "recovery action 31",

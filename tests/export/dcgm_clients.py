@@ -11,6 +11,8 @@ from fnmatch import fnmatchcase
 import jobscope.dcgm
 import kempnerpulse.translate.mapping
 
+from gpunode.export.dcgm_renames import BASE_UNITS
+
 DEV = "DCGM_FI_DEV_"
 PROF = "DCGM_FI_PROF_"
 
@@ -197,6 +199,19 @@ CLIENTS = (
             *_of(PROF, "C2C_RX_ALL_BYTES PCIE_TX_BYTES_TOTAL PCIE_RX_BYTES_TOTAL"),
         ),
         ("UUID", "DCGM_FI_SYSTEM_DRIVER_VERSION", "DCGM_FI_DEV_BOARD_SERIAL"),
+    ),
+    Client(
+        "dcgm-exporter's default set, 4.9.0, with the base units of DCGM 4.7",
+        "https://github.com/NVIDIA/dcgm-exporter/releases/tag/4.7.0-4.9.0",
+        (
+            *(new for new, _ in BASE_UNITS.values()),
+            *_of(DEV, "GPU_TEMP_CELSIUS MEMORY_TEMP_CELSIUS BOARD_POWER_WATTS PCIE_REPLAY_TOTAL"),
+            *_of(DEV, "XID_ERROR ROW_REMAP_UNCORRECTABLE_TOTAL ROW_REMAP_CORRECTABLE_TOTAL"),
+            *_of(DEV, "ROW_REMAP_FAILED VGPU_LICENSE_STATUS"),
+            *_of(PROF, "GR_ENGINE_UTIL_RATIO TENSOR_UTIL_RATIO DRAM_UTIL_RATIO"),
+            *_of(PROF, "PCIE_TX_BYTES PCIE_RX_BYTES"),
+        ),
+        ("gpu", "UUID", "hostname", "DCGM_FI_SYSTEM_DRIVER_VERSION"),
     ),
 )
 

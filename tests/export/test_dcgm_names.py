@@ -56,6 +56,7 @@ from gpunode.node.node import SteppedClock
 from gpunode.source import Place, Reading, Source
 from tests.cases import with_each
 from tests.conftest import Series, by_label, scrape, until, values, watching
+from tests.corpus.families import load
 from tests.daemon import PATIENCE, Daemon, free_port
 from tests.export.dcgm_clients import (
     CLIENTS,
@@ -267,6 +268,10 @@ def test_values_are_in_dcgms_units(running: Daemon) -> None:
     assert {old: renamed[RENAMED[old]] for old in EXPECTED if old in RENAMED} == {
         old: [pytest.approx(value)] for old, value in EXPECTED.items() if old in RENAMED
     }
+    for fact in load("dcgm")["base_units_4_7"]["fields"]:
+        if fact["old"] in EXPECTED:
+            found_in_base_units = values(series, fact["new"], UUID=UUID)
+            assert found_in_base_units == [pytest.approx(EXPECTED[fact["old"]] * fact["factor"])]
     free, used, reserved, total = (
         values(series, f"{DEV}FB_{part}", UUID=UUID)[0]
         for part in ("FREE", "USED", "RESERVED", "TOTAL")

@@ -15,6 +15,7 @@ from gpunode.faults.register import MOST, Register
 from gpunode.faults.sightings import MOST_PARTS
 from gpunode.gpu import health, nvlink, power, xids
 from gpunode.gpu.activity import PROCESSES
+from gpunode.gpu.operational_events import EVENT_TIME
 from gpunode.host import disk, filesystem, infiniband, kernel_log, nfs, nvlink_xids, pcie, repair
 from gpunode.host.drained import DRAINED
 from gpunode.source import Place
@@ -98,6 +99,57 @@ def test_an_nvlink5_error_counts_by_its_line() -> None:
     node.set(nvlink_xids.LAST, BEGIN + 58.0, bus(0), "149", "3", "nonfatal", "ignore")
     node.set(nvlink_xids.LAST, BEGIN + 58.0, bus(1), "149", "4", "fatal", "reset_gpu")
     assert node.play(30) == {("1", "nvlink", "4", "xid_149_fatal", "page"): 58.0}
+
+
+def event(
+    node: TestNode, gpu: int, origin: str, xid: str = "", trace: str = "7", **of: str
+) -> None:
+    """What a driver from R615 on tells of an error, now."""
+    labels = {"module": "gpu-nvlink", "code": "0x0005", "category": "interconnect", **of}
+    fatal = {"severity": "fatal", "origin": origin, "xid": xid, "trace": trace}
+    told = {"gpu": str(gpu), "uuid": f"GPU-{gpu}", **labels, **fatal}
+    at = tuple(told[label] for label in EVENT_TIME.labels)
+    node.set(EVENT_TIME, node.clock.time(), *at)
+
+
+def test_an_operational_event_and_its_xid_are_one_fault() -> None:
+    node = TestNode()
+    node.play(60)
+    event(node, 1, "primary", "120")
+    node.set(xids.XID_TIME, node.clock.time(), "1", "GPU-1", "120")
+    node.set(kernel_log.LAST_XID, node.clock.time(), bus(1), "120")
+    assert list(node.play(60)) == [("1", "gpu", bus(1), "xid_120", "page")]
+
+
+def test_what_came_from_another_gpu_never_pages_beside_it() -> None:
+    """In whichever order the kernel's line and the events come; without the primary it does."""
+    node = TestNode()
+    node.play(60)
+    for gpu in (2, 3):
+        node.set(kernel_log.LAST_XID, node.clock.time(), bus(gpu), "120")
+    node.play(20)
+    event(node, 1, "primary", "120")
+    event(node, 2, "propagated", "120")
+    event(node, 2, "secondary", module="gpu-bus")
+    event(node, 3, "propagated", "120", trace="8")
+    found = {(gpu, reason): severity for gpu, _, _, reason, severity in node.play(60)}
+    assert found == {
+        ("1", "xid_120"): "page",
+        ("2", "xid_120_propagated"): "info",
+        ("3", "xid_120"): "page",
+    }
+
+
+def test_an_event_without_an_xid_is_a_fault_unless_it_is_over_or_a_test() -> None:
+    node = TestNode()
+    node.play(60)
+    event(node, 0, "primary")
+    for origin in ("recovered", "before", "simulated"):
+        event(node, 1, origin, trace=origin)
+    event(node, 2, "propagated")
+    found = {(gpu, reason): severity for gpu, _, _, reason, severity in node.play(60)}
+    reason = "event_gpu-nvlink_0x0005_fatal"
+    assert found == {("0", reason): "page", ("2", f"{reason}_propagated"): "info"}
 
 
 def test_a_gpu_that_does_not_answer_is_a_fault_after_four_minutes() -> None:

@@ -16,7 +16,7 @@ from tests.machine import MACHINES
 from tests.nccl.ras import rank, status
 
 NCCL = MACHINES.with_name("nccl") / "recorded"
-PAGES = MACHINES.with_name("serving") / "pages"
+PAGES = MACHINES.with_name("corpus") / "engines"
 HTTP = b"HTTP/1.0 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\n\r\n"
 ENGINE_PAGES = tuple(HTTP + path.read_bytes() for path in sorted(PAGES.glob("*.txt")))
 LONG_ENGINE_PAGE = (

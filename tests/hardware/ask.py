@@ -14,6 +14,8 @@ from gpunode.driver.driver import DriverError, DriverUnavailable, Gpu
 from gpunode.driver.nvidia.nvml import NvmlDriver
 from gpunode.node.tape import CALLS, GPU_CALLS
 
+EVENTS = "xids", "operational_events"
+
 AFTER_ALL = 0
 """A time that every buffered sample is newer than."""
 
@@ -22,14 +24,16 @@ def answers(gpu: Gpu, *, patience: float) -> dict[str, Any]:
     """What every method answers, in JSON, or which error it raises."""
     found: dict[str, Any] = {}
     ask(gpu, "activity")  # marks where the next answer begins,
-    ask(gpu, "xids")  # and where events are listened for
+    for events in EVENTS:  # and where events are listened for
+        ask(gpu, events)
     time.sleep(0.3)
     for call in GPU_CALLS:
         found[call] = ask(gpu, call)
     deadline = time.monotonic() + patience
-    while found["xids"] == [] and time.monotonic() < deadline:
-        time.sleep(0.05)
-        found["xids"] = ask(gpu, "xids")
+    for events in EVENTS:
+        while found[events] == [] and time.monotonic() < deadline:
+            time.sleep(0.05)
+            found[events] = ask(gpu, events)
     return found
 
 

@@ -78,6 +78,8 @@ DEVICES = (
     ("the device plugin, MIG shared in time", "MIG-bb::0", False, True),
     ("the device plugin, MIG before driver 470", "MIG-GPU-aa/1/0", False, True),
     ("the device plugin, MIG before driver 470", "MIG-GPU-aa/2/0", False, False),
+    ("the device plugin, integrated (Jetson)", "tegra", True, False),
+    ("the device plugin, integrated and shared in time", "tegra::1", True, False),
     ("Google's device plugin", "nvidia2", True, False),
     ("Google's device plugin", "nvidia4", False, False),
     ("Google's device plugin, shared", "nvidia2/vgpu7", True, False),
@@ -140,6 +142,12 @@ def test_every_form_of_a_device_id_names_its_gpu(
     assert (is_device(WHOLE, device), is_device(INSTANCE, device)) == (gpu, instance)
 
 
+def test_the_integrated_gpu_is_the_one_that_its_name_or_bus_says() -> None:
+    thor = Identity(0, "GPU-aa", "NVIDIA Thor", bus_id="0000:01:00.0")
+    assert is_device(thor, "tegra") is True
+    assert is_device(replace(thor, name="NVIDIA H200"), "tegra") is False
+
+
 @pytest.mark.parametrize("device", ["gpu-2-mig-19-4-1", "gpu-2-mig-1g18gb-19-4"])
 def test_a_claim_of_an_instance_whose_place_the_driver_does_not_tell(
     root: Path, running: FakeKubelet, device: str
@@ -183,6 +191,8 @@ def test_a_device_of_a_form_that_is_not_known_is_counted_and_may_be_any_gpu(
     }
     reading = pods.read()
     assert [unread.kind.what for unread in reading.unread] == ["device"]
+    words = {"0": "0", "GPU-some-other-form": "GPU-some-other-form", "gpu@3": "gpu@0"}
+    assert reading.unread[0].example == f"nvidia.com/gpu: {words[device]}"
     assert [held.pod for held in pods.holders(WHOLE) or ()] == ["plain"]
     assert pods.holders(replace(WHOLE, uuid="GPU-cc", minor=7)) is None
 

@@ -27,7 +27,7 @@ from gpunode.host.nfs import Nfs
 from gpunode.host.pcie import Pcie
 from gpunode.jobs import processes
 from gpunode.jobs.owners import ALLOCATIONS, GpuOwners, ProcessRoles, RolesDetail
-from gpunode.jobs.processes import STOPPED, JobProcesses
+from gpunode.jobs.processes import BLOCKED, JobProcesses
 from gpunode.jobs.versions import MOST
 from gpunode.nccl.followed import Followed
 from gpunode.nccl.ras import NcclRas
@@ -218,7 +218,7 @@ def crowd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Crowd:
         (tmp_path / f"proc/{pid}/ns/pid").symlink_to(f"pid:[{pid}]")  # he has unshared them
     a_process(tmp_path, QUIET, "/", "python", 1001, NCCL_SOCKET_IFNAME="quiet", RANK="7")
     stat = tmp_path / f"proc/{QUIET}/stat"
-    stat.write_text(stat.read_text().replace(" S ", " T "))
+    stat.write_text(stat.read_text().replace(" S ", " D "))
     for file in tmp_path.glob("proc/*/status"):
         file.write_text(f"{file.read_text()}NSpid:\t{file.parent.name}\n")
     gpu = MachineGpu(0, "GPU-aa", "0", (*noisy, QUIET))
@@ -275,7 +275,7 @@ def play_versions(crowd: Crowd) -> Played:
 def play_job(crowd: Crowd) -> Played:
     reading = JobProcesses(crowd.census, crowd.gpu, crowd.settings).read()
     assert reading is not None
-    return reading.unread, [one.value for one in reading.samples if one.metric is STOPPED] == [1.0]
+    return reading.unread, [one.value for one in reading.samples if one.metric is BLOCKED] == [1.0]
 
 
 def play_files(crowd: Crowd) -> Played:
@@ -350,6 +350,7 @@ slurm slurm_jobs, lustre mounts, lustre lustre_targets, nfs mounts: root's
 cpu_energy energy_zones, disk disks, disk nvme_controllers, hwmon sensors: hardware
 infiniband ports, infiniband slingshot_adapters, network network_interfaces: hardware
 pcie pcie_devices: hardware
+faults faults: parts of the node, of which other bounds say how many there are
 """
 """What no tenant can make more of, or only for himself."""
 

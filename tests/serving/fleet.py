@@ -17,10 +17,8 @@ from tests.holders.proc import Card, Proc
 from tests.machine import exported, stat
 from tests.strict import declared
 
-PAGES = Path(__file__).with_name("pages")
-"""Pages as versions of engines write them: vLLM 0.33, SGLang 0.5.23 and LMDeploy 0.18 with the
-metrics code of their packages (``tests.serving.write_pages``), llama.cpp b11549 itself, the others
-by the names in ``gpunode.serving.engines``."""
+PAGES = Path(__file__).parents[1] / "corpus/engines"
+"""Pages as versions of engines write them: ``tests/corpus/engines.yaml`` says how each was had."""
 
 CAPTURED = tuple(sorted(path.stem for path in PAGES.glob("*.txt")))
 
@@ -41,7 +39,7 @@ class Fleet:
     """The addresses at which each process listens, by its PID."""
 
     pages: dict[str, str | OSError] = field(default_factory=dict)
-    """What comes at an address: a page, or a whole answer that begins with HTTP."""
+    """What comes at an address, or at a path of it: a page, or an answer that begins with HTTP."""
 
     asked: list[tuple[int, str, str]] = field(default_factory=list)
 
@@ -110,7 +108,8 @@ class Fleet:
 
     def _scrape(self, pid: int, address: str, path: str, names: Collection[str]) -> Scraped:
         self.asked.append((pid, address, path))
-        said = self.pages.get(address, ConnectionRefusedError(errno.ECONNREFUSED, "refused"))
+        refused = ConnectionRefusedError(errno.ECONNREFUSED, "refused")
+        said = self.pages.get(f"{address}{path}", self.pages.get(address, refused))
         if isinstance(said, OSError):
             raise said
         whole = said if said.startswith("HTTP") else f"HTTP/1.0 200 OK\r\n\r\n{said}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import threading
 from collections.abc import Collection
 from pathlib import Path
@@ -145,6 +146,77 @@ def test_nobody_is_asked_where_the_settings_say_so(tmp_path: Path) -> None:
     assert fleet.asked == []
 
 
+def not_found(fleet: Fleet, pid: int, at: str, only: str, text: str) -> None:
+    """Let a process answer at one path of an address only."""
+    fleet.serve(pid, at, "HTTP/1.1 404 Not Found\r\n\r\n")
+    fleet.pages[f"{at}{only}"] = text
+
+
+@pytest.mark.parametrize(
+    ("program", "path", "name"),
+    [
+        ("dynamo.trtllm", "/metrics", "dynamo_trtllm_1.5"),
+        ("vllm_nvext.entrypoints.openai.api_server", "/v1/metrics", "nim_1"),
+        ("uvicorn", "/prometheus/metrics", "trtllm_1.0"),
+    ],
+)
+def test_a_page_is_looked_for_at_the_known_paths_and_then_asked_there(
+    program: str, path: str, name: str, tmp_path: Path
+) -> None:
+    fleet = Fleet(tmp_path)
+    fleet.run(7, program=program)
+    fleet.cards[0].hold(7)
+    not_found(fleet, 7, AT, path, page(name))
+    assert "gpunode_serving_engine_info" in fleet.read()
+    fleet.asked.clear()
+    fleet.read()
+    assert fleet.asked == [(7, AT, path)]
+    assert [unread.kind.what for unread in fleet.reading().unread] == []
+
+
+def test_a_child_of_llama_cpp_s_router_answers_at_the_port_that_the_kernel_chose(
+    tmp_path: Path,
+) -> None:
+    """The router itself wants to be told of which model: it answers 400."""
+    fleet = Fleet(tmp_path)
+    fleet.run(10, program="llama-server")
+    fleet.run(11, 10, program="llama-server")
+    fleet.cards[0].hold(11)
+    fleet.serve(10, AT, "HTTP/1.1 400 Bad Request\r\n\r\n{}")
+    fleet.serve(11, "127.0.0.1:41234", page("llama_cpp_b11549"))
+    assert running(fleet.read()) == 2
+    fleet.asked.clear()
+    assert running(fleet.read()) == 2
+    assert fleet.asked == [(11, "127.0.0.1:41234", "/metrics")]
+
+
+@pytest.mark.parametrize("program", ["sglang.launch_server", "dynamo.vllm", "tritonserver"])
+def test_an_engine_s_own_program_without_a_page_is_unread(program: str, tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path)
+    fleet.run(7, program=program)
+    fleet.cards[0].hold(7)
+    fleet.serve(7, AT, "HTTP/1.1 404 Not Found\r\n\r\n")
+    for _ in range(2):  # also while it is left alone
+        fleet.proc.clock.now += 1.0
+        (unread,) = fleet.reading().unread
+        assert (unread.kind.what, unread.example.partition(": ")[2]) == (
+            "engine_page",
+            "no_metrics",
+        )
+
+
+@pytest.mark.parametrize(
+    "text", ["", "# HELP vllm:num_requests_running Text\n# TYPE vllm:num_requests_running gauge\n"]
+)
+def test_an_engine_that_has_had_no_request_yet_is_nothing_unread(text: str, tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path)
+    fleet.run(7, program="vllm")
+    fleet.cards[0].hold(7)
+    fleet.serve(7, AT, text)
+    fleet.read()
+    assert fleet.reading().unread == ()
+
+
 @pytest.mark.parametrize(
     ("said", "reason"),
     [
@@ -152,6 +224,7 @@ def test_nobody_is_asked_where_the_settings_say_so(tmp_path: Path) -> None:
         ("HTTP/1.1 404 Not Found\r\n\r\n", "no_metrics"),
         ("HTTP/1.1 302 Found\r\nLocation: http://10.0.0.9/\r\n\r\n" + RUNNING, "no_metrics"),
         ("<html><body># TYPE x gauge</body></html>", "no_metrics"),
+        (json.dumps(page("vllm_v0")), "unparsable"),
         (OSError(errno.EPROTO, "no HTTP"), "garbled"),
         (OSError(errno.EMSGSIZE, "too long"), "garbled"),
         (TimeoutError(), "silent"),
@@ -169,7 +242,7 @@ def test_a_server_that_is_not_read_is_counted(
     assert unanswered(told, reason) == 1
     assert running(told) is None
     unread = [one.kind.what for one in fleet.reading().unread]
-    assert unread == (["engine"] if reason == "unknown" else [])
+    assert unread == {"unknown": ["engine"], "unparsable": ["engine_page"]}.get(reason, [])
 
 
 def test_where_nobody_may_see_who_listens_that_is_counted(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ writes its page), llama.cpp (which runs in ``test_llama_cpp``).
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import subprocess
@@ -220,18 +221,22 @@ MOONCAKE_STORE = {
 }
 
 
-def sglang() -> None:
-    """An instance of SGLang with two groups of ranks, and priorities."""
-    metrics = import_module("sglang.srt.observability.metrics_collector")
-    settings = SimpleNamespace(
+def sglang_settings(*, priorities: bool) -> SimpleNamespace:
+    return SimpleNamespace(
         stat_loggers=None,
         prefill_delayer_max_delay_passes=30,
         prefill_delayer_forward_passes_buckets=None,
         prefill_delayer_wait_seconds_buckets=None,
         prompt_tokens_buckets=None,
         generation_tokens_buckets=None,
-        enable_priority_scheduling=True,
+        enable_priority_scheduling=priorities,
     )
+
+
+def sglang() -> None:
+    """An instance of SGLang with two groups of ranks, and priorities."""
+    metrics = import_module("sglang.srt.observability.metrics_collector")
+    settings = sglang_settings(priorities=True)
     for getter in ("get_disagg", "get_observability", "get_schedule", "get_serving"):
         setattr(metrics, getter, lambda: settings)
     model = {"model_name": "zai-org/GLM-4.6", "engine_type": "decode"}
@@ -281,6 +286,30 @@ def sglang() -> None:
         answers.observe_inter_token_latency(model, 0.3, 10)
         answers.observe_one_finished_request(model, 600, 100, 200, 4.0, has_grammar=False)
     answers.observe_one_aborted_request(model)
+
+
+def earlier_sglang(module: str) -> Load:
+    """An instance of an earlier SGLang that does only prefill, with requests in each queue."""
+
+    def load() -> None:
+        metrics = import_module(module)
+        told = metrics.SchedulerStats(num_running_reqs=3, num_queue_reqs=2, token_usage=0.25)
+        queues = {"bootstrap": 12, "prealloc": 12, "infight": 4, "inflight": 4}
+        for name, number in queues.items():
+            if hasattr(told, f"num_prefill_{name}_queue_reqs"):
+                setattr(told, f"num_prefill_{name}_queue_reqs", number)
+        for name, usual in vars(metrics.SchedulerStats()).items():
+            if type(usual).__name__ == "QueueCount":
+                number = getattr(told, name)
+                setattr(told, name, type(usual)(number) if isinstance(number, int) else number)
+        labels = {"model_name": "Qwen/Qwen3-8B", "engine_type": "prefill"}
+        given = inspect.signature(metrics.SchedulerMetricsCollector).parameters
+        settings = {"server_args": sglang_settings(priorities=False)}
+        more = settings if "server_args" in given else {}
+        ranks = {"tp_rank": 0, "pp_rank": 0, "moe_ep_rank": 0}
+        metrics.SchedulerMetricsCollector(labels={**labels, **ranks}, **more).log_stats(told)
+
+    return load
 
 
 def lmdeploy() -> None:
@@ -344,6 +373,19 @@ MADE = {
         ),
         sglang,
     ),
+    **{
+        f"sglang_{version}": Made(
+            "sglang",
+            version,
+            (f"sglang.srt.{module}", f"sglang.srt.{utils}", "sglang.srt.utils.gauge_histogram"),
+            earlier_sglang(f"sglang.srt.{module}"),
+        )
+        for version, module, utils in (
+            ("0.4.10", "metrics.collector", "metrics.utils"),
+            ("0.5.8", "metrics.collector", "metrics.utils"),
+            ("0.5.12", "observability.metrics_collector", "observability.utils"),
+        )
+    },
     "lmdeploy_0.18": Made(
         "lmdeploy",
         "0.18.0",

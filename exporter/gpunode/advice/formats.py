@@ -109,12 +109,31 @@ def as_json(advice: Sequence[NodeAdvice], of_one: bool) -> str:
     return _json(nodes[0] if of_one else nodes)
 
 
+def device_taint(advice: Sequence[NodeAdvice], of_one: bool) -> str:  # noqa: ARG001 always a list
+    """DeviceTaintRules for the GPUs that no pod should be given, as devices of NVIDIA's DRA driver.
+
+    They keep new pods away and harm none that runs; whom ``NoExecute`` would end stands beside it.
+    https://kubernetes.io/docs/concepts/resource-management/dynamic-resource-allocation/device-taints/
+    """
+    rules = [rule for one in advice for rule in _taints(one)]
+    return _json({"apiVersion": "v1", "kind": "List", "items": rules})
+
+
 FORMATS: dict[str, Callable[[Sequence[NodeAdvice], bool], str]] = {
     "json": as_json,
     "slurm-reason": slurm_reason,
     "node-condition": node_condition,
     "health-event": health_event,
+    "device-taint": device_taint,
 }
+
+TAINT = "gpunode/unhealthy"
+DRA_DRIVER = "gpu.nvidia.com"
+"""It calls a GPU after the N of /dev/nvidiaN, in a pool with the node's name.
+https://github.com/NVIDIA/k8s-dra-driver-gpu"""
+
+LONGEST_OBJECT = 253
+"""Characters of an object's name."""
 
 
 def _node(one: NodeAdvice) -> dict[str, Any]:
@@ -135,6 +154,43 @@ def _node(one: NodeAdvice) -> dict[str, Any]:
         "metadata": {"name": one.node},
         "status": {"conditions": [condition]},
     }
+
+
+def _taints(one: NodeAdvice) -> Iterable[dict[str, Any]]:
+    """A rule for each GPU that takes its node out and of which the device is known."""
+    harmed = {
+        gpu: " and ".join(held.words for held in one.harm.harmed if gpu in held.gpus)
+        for gpu in one.gpus_out
+    }
+    for gpu in one.gpus_out:
+        faults = [fault for fault in one.faults if fault.gpu == gpu and fault.takes_out]
+        minor = one.minors.get(gpu, "")
+        if not minor.isdecimal():
+            continue
+        device = f"gpu-{int(minor)}"
+        called = re.sub(r"[^a-z0-9.-]", "-", f"gpunode-{one.node}-{device}".lower())
+        evidence = "; ".join(dict.fromkeys(fault.reason for fault in faults))
+        rule: dict[str, Any] = {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "DeviceTaintRule",
+            "metadata": {
+                "name": called[-LONGEST_OBJECT:].strip("-."),
+                "annotations": {
+                    "gpunode/evidence": sentence(evidence, LONGEST_MESSAGE),
+                    "gpunode/advised": max(fault.action for fault in faults).words,
+                    "gpunode/harmed-if-evicted": sentence(harmed[gpu] or "nobody", LONGEST_MESSAGE),
+                },
+            },
+            "spec": {
+                "deviceSelector": {"driver": DRA_DRIVER, "pool": one.node, "device": device},
+                "taint": {
+                    "key": TAINT,
+                    "value": CONDITION_REASONS[max(fault.action for fault in faults)],
+                    "effect": "NoSchedule",
+                },
+            },
+        }
+        yield rule
 
 
 def _events(one: NodeAdvice) -> Iterable[dict[str, Any]]:

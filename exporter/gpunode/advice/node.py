@@ -35,6 +35,9 @@ class NodeAdvice:
     blind: bool
     """Whether nothing is known of its GPUs, so that no fault means nothing."""
 
+    minors: Mapping[str, str]
+    """By the index of a GPU, the N of its /dev/nvidiaN."""
+
     @property
     def unfit(self) -> bool:
         """Whether no job should come to the node until somebody has acted."""
@@ -49,6 +52,11 @@ class NodeAdvice:
     def gpus(self) -> tuple[str, ...]:
         """The GPUs for whose faults the action is."""
         return tuple(dict.fromkeys(f.gpu for f in self.faults if f.gpu and f.action is self.action))
+
+    @property
+    def gpus_out(self) -> tuple[str, ...]:
+        """The GPUs that no new job should get."""
+        return tuple(dict.fromkeys(f.gpu for f in self.faults if f.gpu and f.takes_out))
 
     @property
     def since(self) -> float | None:
@@ -83,6 +91,7 @@ def advice(
         drained,
         tuple(told),
         blind,
+        {one.label("gpu"): one.label("minor") for one in node.of(health.INFO.name)},
     )
 
 

@@ -264,10 +264,14 @@ Mode = Literal[
     "confidential_compute",
     "confidential_compute_debug",
     "power_smoothing",
+    "lowered_peak_power",
+    "adaptive_power_limit",
+    "power_profile",
 ]
 """A mode that changes what a GPU can do or what is seen of it: it belongs to a virtual machine,
 whole or shared, or shares itself out to some; its memory is encrypted for the host, all of it or
-with the tools of developers allowed in; or it ramps its power slowly up and down."""
+with the tools of developers allowed in; it ramps its power slowly up and down, has a lower peak
+(EDPp), a limit that the driver moves, or a profile of power for a kind of work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,6 +279,25 @@ class Xid:
     """An XID error event; ``number`` is the driver's code."""
 
     number: int
+
+
+@dataclass(frozen=True, slots=True)
+class OperationalEvent:
+    """What a driver says in fields, and not in a line of text, of an error of a GPU.
+
+    ``module`` and ``code`` tell what it is, ``category`` and ``severity`` in words. ``origin`` is
+    ``primary``, ``secondary`` or ``propagated`` within what has the same ``trace``, or says why it
+    is no error now: ``recovered``, ``before`` this start, ``simulated``. ``xid`` is the number of
+    the error that says the same, if there is one.
+    """
+
+    module: str
+    code: int
+    category: str
+    severity: str
+    origin: str
+    trace: int
+    xid: int | None
 
 
 class Gpu(Protocol):
@@ -413,6 +436,10 @@ class Gpu(Protocol):
 
     def xids(self) -> list[Xid]:
         """Events since the previous call; never blocks."""
+        ...
+
+    def operational_events(self) -> list[OperationalEvent]:
+        """Events since the previous call; never blocks. Of a whole GPU only."""
         ...
 
 

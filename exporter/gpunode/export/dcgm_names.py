@@ -22,7 +22,7 @@ from gpunode.config.daemon import Settings
 from gpunode.driver.driver import DIRECTIONS, Identity
 from gpunode.driver.nvidia.xids import RECOVERY_ACTIONS
 from gpunode.export.dcgm_health import HEALTH_READ, Values, health
-from gpunode.export.dcgm_renames import RENAMED
+from gpunode.export.dcgm_renames import BASE_UNITS, NVLINK_MEGABYTE, RENAMED
 from gpunode.faults.source import FaultsNow
 from gpunode.gpu import activity as gpu
 from gpunode.gpu import health as state
@@ -188,6 +188,8 @@ EVENTS = (
     "hw_thermal",
     "hw_power_brake",
     "display_clocks",
+    "board_limit",
+    "reliability",
 )
 """Reasons why the clocks are lowered, by the bit that DCGM has for each."""
 
@@ -383,9 +385,6 @@ NVLINK_WAYS = {
     "transmit": _gauge("DEV_NVLINK_TX_BANDWIDTH_TOTAL", "Data sent over all NVLinks (MB/s)."),
     "receive": _gauge("DEV_NVLINK_RX_BANDWIDTH_TOTAL", "Data received over all NVLinks (MB/s)."),
 }
-NVLINK_MEGABYTE = 1024 * 1000
-"""DCGM divides the kibibytes that NVML counts by 1000."""
-
 RECOVERY = _gauge("DEV_GET_GPU_RECOVERY_ACTION", "What the driver advises (0 nothing).")
 C2C_COUNT = _gauge("DEV_C2C_LINK_COUNT", "Links to the CPU of the module.")
 C2C_STATUS = _gauge("DEV_C2C_LINK_STATUS", "Whether all links to the CPU are up.")
@@ -468,9 +467,21 @@ SINCE_4_6 = {
 }
 """The same under the names of DCGM 4.6: a site has either, as its counters file says."""
 
+SINCE_4_7 = {
+    old: (
+        Metric(name, old.kind, f"{old.name.removeprefix('DCGM_FI_')} in base units.", old.labels),
+        factor,
+    )
+    for old in BEFORE_4_6
+    if old.name in BASE_UNITS
+    for name, factor in (BASE_UNITS[old.name],)
+}
+"""The same in base units, under the names of DCGM 4.7."""
+
 METRICS = (
     *BEFORE_4_6,
     *SINCE_4_6.values(),
+    *(metric for metric, _ in SINCE_4_7.values()),
     *(XID_COUNT, XID_TOTAL, CLOCK_EVENTS, CLOCK_EVENTS_TOTAL, P2P, HEALTH, JOB, DUTY),
 )
 
@@ -567,12 +578,7 @@ class DcgmNames:
                 for watch, verdict, error in health(of_gpu, fields, faults):
                     samples += HEALTH.at(float(verdict), *labels, watch, error)
             samples += _of_jobstats(of_gpu, who, owners)
-        renamed = (
-            Sample(SINCE_4_6[sample.metric], sample.labels, sample.value)
-            for sample in samples
-            if sample.metric in SINCE_4_6
-        )
-        return Reading((*samples, *renamed))
+        return Reading((*samples, *_renamed(samples)))
 
     def _follow_links(self, found: Mapping[Key, tuple[float, float]]) -> None:
         """Keep the NVLinks' counters: of GPUs without GPM, only they tell the rates."""
@@ -648,6 +654,16 @@ class DcgmNames:
             if (counted := self._moved.get((*who.labels, direction))) and counted.rate is not None
         }
         return {**rates, **((window.activity if window else None) or {})}
+
+
+def _renamed(samples: Iterable[Sample]) -> Iterator[Sample]:
+    """The same under the newer names, and in their units."""
+    for sample in samples:
+        if sample.metric in SINCE_4_6:
+            yield Sample(SINCE_4_6[sample.metric], sample.labels, sample.value)
+        if sample.metric in SINCE_4_7 and isinstance(sample.value, float):
+            metric, factor = SINCE_4_7[sample.metric]
+            yield Sample(metric, sample.labels, sample.value * factor)
 
 
 def _scaled(values: Values, fields: DcgmFields) -> Iterator[tuple[Metric, float | None]]:

@@ -1,7 +1,10 @@
-"""The names that DCGM 4.6 gave its fields; the old ones go on to work in its counters files.
+"""The names that DCGM 4.6 gave its fields, and those in base units that 4.7 put beside others.
 
-``_RATIO`` is only a name: DEV_GPU_UTIL_RATIO has percent, as DEV_GPU_UTIL has.
+The old ones go on to work in its counters files; dcgm-exporter 4.9.0 has the new ones by default.
 https://github.com/NVIDIA/DCGM/blob/master/dcgmlib/dcgm_fields.h
+https://github.com/NVIDIA/go-dcgm/blob/main/pkg/dcgm/base_unit_fields_test.go
+https://docs.nvidia.com/datacenter/dcgm/latest/reference/field-identifiers.html
+https://github.com/NVIDIA/dcgm-exporter/releases/tag/4.7.0-4.9.0
 """
 
 from __future__ import annotations
@@ -14,7 +17,6 @@ NEW = {
     "DEV_ENFORCED_POWER_LIMIT": "DEV_BOARD_POWER_LIMIT_ENFORCED_WATTS",
     "DEV_POWER_MGMT_LIMIT_DEF": "DEV_BOARD_POWER_LIMIT_DEFAULT_WATTS",
     "DEV_PCIE_REPLAY_COUNTER": "DEV_PCIE_REPLAY_TOTAL",
-    "DEV_GPU_UTIL": "DEV_GPU_UTIL_RATIO",
     "DEV_UNCORRECTABLE_REMAPPED_ROWS": "DEV_ROW_REMAP_UNCORRECTABLE_TOTAL",
     "DEV_CORRECTABLE_REMAPPED_ROWS": "DEV_ROW_REMAP_CORRECTABLE_TOTAL",
     "DEV_ROW_REMAP_FAILURE": "DEV_ROW_REMAP_FAILED",
@@ -75,3 +77,33 @@ NEW = {
 }
 RENAMED = {PREFIX + old: PREFIX + new for old, new in NEW.items()}
 """By the old name, the new one of each field that has a series here."""
+
+MEBI = 2.0**20
+MEGA = 1e6
+PERCENT = 1e-2
+NVLINK_MEGABYTE = 1024.0 * 1000
+"""DCGM divides the kibibytes that NVML counts by 1000 for MB/s."""
+
+BASE_UNITS = {
+    f"{PREFIX}DEV_{old}": (f"{PREFIX}DEV_{new}", factor)
+    for old, new, factor in (
+        ("SM_CLOCK", "SM_CLOCK_HERTZ", MEGA),
+        ("MEM_CLOCK", "MEMORY_CLOCK_HERTZ", MEGA),
+        ("MAX_SM_CLOCK", "SM_MAX_CLOCK_HERTZ", MEGA),
+        ("MAX_MEM_CLOCK", "MEMORY_MAX_CLOCK_HERTZ", MEGA),
+        ("TOTAL_ENERGY_CONSUMPTION", "GPU_ENERGY_JOULES_TOTAL", 1e-3),
+        ("GPU_UTIL", "GPU_UTIL_RATIO", PERCENT),
+        ("MEM_COPY_UTIL", "MEMORY_UTIL_RATIO", PERCENT),
+        ("ENC_UTIL", "ENC_UTIL_RATIO", PERCENT),
+        ("DEC_UTIL", "DEC_UTIL_RATIO", PERCENT),
+        ("POWER_VIOLATION", "GPU_POWER_THROTTLE_SECONDS_TOTAL", 1e-9),
+        ("THERMAL_VIOLATION", "GPU_THERMAL_THROTTLE_SECONDS_TOTAL", 1e-9),
+        ("FB_TOTAL", "FB_CAPACITY_BYTES", MEBI),
+        ("FB_FREE", "FB_FREE_BYTES", MEBI),
+        ("FB_USED", "FB_USED_BYTES", MEBI),
+        ("FB_RESERVED", "FB_RESERVED_BYTES", MEBI),
+        ("NVLINK_BANDWIDTH_TOTAL", "NVLINK_THROUGHPUT_BYTES_PER_SECOND", NVLINK_MEGABYTE),
+    )
+}
+"""By the old name, the field that has the same in base units, and what makes them of the old ones.
+They have numbers of their own, 1600 and above."""

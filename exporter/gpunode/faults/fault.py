@@ -265,11 +265,17 @@ OF_PARTS: dict[tuple[Part, str], FaultMeaning] = {
 
 UNKNOWN_REASON = "what this reason asks for; a newer gpunode may know it"
 _XID = re.compile(r"xid_([0-9]{1,9})(_fatal)?")
+_EVENT = re.compile(r"event_(?P<module>.{1,16})_(?P<code>0x[0-9a-f]{4,8})(?P<fatal>_fatal)?")
+PROPAGATED = "_propagated"
+"""Ends the reason of a fault that came from another fault of this node."""
 
 
 def meaning(where: Where, reason: str) -> FaultMeaning:
     """What a fault means; one whose words a newer gpunode wrote says that it is not known."""
-    found = _meaning(where.part, where.name, reason)
+    found = _meaning(where.part, where.name, reason.removesuffix(PROPAGATED))
+    if reason.endswith(PROPAGATED):
+        words = f"{found.words}; it came from another fault of this node"
+        found = FaultMeaning(words, AdvisedAction.LEAVE, "Mend the other fault.", "info")
     fill = {"gpu": where.gpu, "name": where.name}
     words, remedy = found.words, found.remedy
     for key, value in fill.items():
@@ -280,6 +286,8 @@ def meaning(where: Where, reason: str) -> FaultMeaning:
 def _meaning(part: Part, name: str, reason: str) -> FaultMeaning:
     if found := _XID.fullmatch(reason):
         return _of_xid(int(found[1]), bool(found[2]), name)
+    if found := _EVENT.fullmatch(reason):
+        return _of_event(found["module"], found["code"], bool(found["fatal"]))
     if reason.startswith("driver_advises_"):
         asked = reason.removeprefix("driver_advises_")
         words = f"its driver asks for: {asked.replace('_', ' ')}"
@@ -294,6 +302,17 @@ def _meaning(part: Part, name: str, reason: str) -> FaultMeaning:
         reason.replace("_", " "), AdvisedAction.LEAVE, LOOK, "ticket", UNKNOWN_REASON
     )
     return OF_PARTS.get((part, reason), unknown)
+
+
+def _of_event(module: str, code: str, fatal: bool) -> FaultMeaning:
+    """A GPU Operational Event that has no XID: what repairs it, NVIDIA's catalogue may tell."""
+    why = "what repairs it; look it up in NVIDIA's catalogue of GPU Operational Events"
+    words = f"event {code} of {module.upper()}, {'fatal' if fatal else 'recoverable'}"
+    if fatal:
+        return FaultMeaning(
+            words, AdvisedAction.DRAIN, "Drain the node; then look it up.", "page", why
+        )
+    return FaultMeaning(words, AdvisedAction.LEAVE, LOOK, "ticket", why)
 
 
 def _of_xid(number: int, fatal: bool, link: str) -> FaultMeaning:

@@ -150,8 +150,9 @@ class Register:
         known = self._faults.get(key)
         if known is None:
             self._begin(key, one, at, ends)
-        elif ends is not None:
-            known.ends = ends
+        else:
+            known.reason = one.reason
+            known.ends = known.ends if ends is None else ends
 
     def _bad(self, key: Key, one: Sighting, now: float) -> None:
         self._well_since.pop(key, None)

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from gpunode.driver.nvidia.xids import CODES, OF_NVLINK5, UNKNOWN
 from gpunode.faults.fault import Part, Where
-from gpunode.gpu import health, nvlink, power, xids
+from gpunode.gpu import health, nvlink, operational_events, power, xids
 from gpunode.gpu.activity import PROCESSES, GpuActivity
 from gpunode.host import (
     disk,
@@ -40,6 +40,9 @@ RECOVERED = ("recovery", "recovery_successful")
 
 CONTAINED = "94"
 """https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/index.html"""
+
+SAME_EVENT = 60.0
+"""Seconds within which an XID and an operational event with its number are of one error."""
 
 SILENT_FROM = 240.0
 """Seconds without an answer after which a GPU does not answer: a reset takes less."""
@@ -115,6 +118,7 @@ USED = frozenset(
             xids.XID_TIME,
             PROCESSES,
         ),
+        operational_events.EVENT_TIME,
         *(kernel_log.LAST_XID, nvlink_xids.LAST, disk.STATE, infiniband.ACTIVE, network.UP),
         *(filesystem.READ_ONLY, filesystem.SIZE, filesystem.AVAILABLE),
         *(filesystem.FILES, filesystem.FILES_FREE, nfs.IN_FLIGHT, nfs.REQUESTS),
@@ -218,6 +222,9 @@ def xid_events(seen: NodeValues, _: Before) -> Iterator[Sighting]:
     for (bus_id, xid), at in seen.series(kernel_log.LAST_XID).items():
         gpu, uuid = seen.on_bus.get(bus_id, ("", bus_id))
         events.setdefault((gpu, uuid, xid), at)
+    for event in operational(seen):
+        if event.xid and event.lasts:
+            events.setdefault((event.gpu, event.uuid, event.xid), event.at)
     decoded = {
         (*seen.on_bus.get(bus_id, ("", bus_id)), xid)
         for bus_id, xid, *_ in seen.series(nvlink_xids.LAST)
@@ -230,7 +237,8 @@ def xid_events(seen: NodeValues, _: Before) -> Iterator[Sighting]:
         if code is None or code.notify != "none":
             where = seen.gpu(gpu, uuid) if gpu else Where("", "", "gpu", uuid)
             told_for = None if code and code.notify == "page" else PROGRAM_REMEMBERED
-            yield Sighting(where, f"xid_{xid}", f"xid_{xid}", at, told_for)
+            reason = f"xid_{xid}{_propagated(seen, uuid, xid, at)}"
+            yield Sighting(where, f"xid_{xid}", reason, at, told_for)
 
 
 def fatal_links(seen: NodeValues, _: Before) -> Iterator[Sighting]:
@@ -239,8 +247,70 @@ def fatal_links(seen: NodeValues, _: Before) -> Iterator[Sighting]:
         if action == "reset_gpu" or (severity, action) == ("fatal", UNKNOWN):
             gpu, uuid = seen.on_bus.get(bus_id, ("", ""))
             where = Where(gpu, uuid, "nvlink", "" if link == "-1" else link)
-            reason = f"xid_{xid}_fatal"
-            yield Sighting(where, reason, reason, at)
+            respect = f"xid_{xid}_fatal"
+            reason = f"{respect}{_propagated(seen, uuid, xid, at)}"
+            yield Sighting(where, respect, reason, at)
+
+
+@dataclass(frozen=True, slots=True)
+class Operational:
+    """A GPU Operational Event, and what it is to a node that has others of its trace."""
+
+    gpu: str
+    uuid: str
+    module: str
+    code: str
+    severity: str
+    xid: str
+    at: float
+    origin: str
+    beside: bool
+    """Whether the node has the primary event of its trace."""
+
+    @property
+    def lasts(self) -> bool:
+        """Whether it is an error of its own that nothing has mended."""
+        if self.origin == "secondary":
+            return not self.beside
+        return self.origin in ("primary", "propagated")
+
+
+def operational(seen: NodeValues) -> list[Operational]:
+    """The operational events of the node, each beside the primary of its trace if that is here."""
+    told = [
+        (dict(zip(operational_events.EVENT_TIME.labels, labels, strict=True)), at)
+        for labels, at in seen.series(operational_events.EVENT_TIME).items()
+    ]
+    primary = {event["trace"] for event, _ in told if event["origin"] == "primary"}
+    return [
+        Operational(
+            *(event["gpu"], event["uuid"], event["module"], event["code"]),
+            *(event["severity"], event["xid"], at, event["origin"]),
+            event["origin"] != "primary" and event["trace"] in primary,
+        )
+        for event, at in told
+    ]
+
+
+def operational_faults(seen: NodeValues, _: Before) -> Iterator[Sighting]:
+    """Operational events without an XID, which would be told as that."""
+    for event in operational(seen):
+        if event.lasts and not event.xid:
+            fatal = event.severity == "fatal"
+            respect = f"event_{event.module}_{event.code}{'_fatal' if fatal else ''}"
+            reason = f"{respect}{'_propagated' if event.beside else ''}"
+            where = seen.gpu(event.gpu, event.uuid)
+            yield Sighting(where, respect, reason, event.at, None if fatal else PROGRAM_REMEMBERED)
+
+
+def _propagated(seen: NodeValues, uuid: str, xid: str, at: float) -> str:
+    """What marks a fault that came from another of this node: that one is told of already."""
+    beside = any(
+        event.beside and abs(event.at - at) <= SAME_EVENT
+        for event in operational(seen)
+        if (event.uuid, event.xid) == (uuid, xid)
+    )
+    return "_propagated" if beside else ""
 
 
 def answers(seen: NodeValues, _: Before) -> Iterator[Sighting]:
@@ -499,6 +569,15 @@ def whole_gpus(seen: NodeValues) -> Iterator[tuple[str, str, str]]:
 
 
 LOOKS: Collection[Look] = (
-    *(xid_events, fatal_links, answers, lost_data, driver_advice, memory_rows, fabric),
+    *(
+        xid_events,
+        fatal_links,
+        operational_faults,
+        answers,
+        lost_data,
+        driver_advice,
+        memory_rows,
+        fabric,
+    ),
     *(throttled, links, recoveries, pcie_links, disks, missing, filesystems, file_servers),
 )

@@ -20,11 +20,11 @@ INFO = Metric(
     "gpunode_gpu_info",
     "gauge",
     "Always 1; identifies the GPU and its firmware. `parent` is the UUID of the GPU that contains "
-    "a MIG instance. GPUs with the same `cluster_uuid` and `clique_id` are in one NVLink domain of "
-    "several nodes.",
+    "a MIG instance, `minor` the N of /dev/nvidiaN. GPUs with the same `cluster_uuid` and "
+    "`clique_id` are in one NVLink domain of several nodes.",
     (
         *(*GPU, "name", "bus_id", "serial", "vbios", "compute_capability", "parent"),
-        *("gsp", "inforom", "cluster_uuid", "clique_id"),
+        *("gsp", "inforom", "cluster_uuid", "clique_id", "minor"),
     ),
 )
 PEAK = Metric(
@@ -72,7 +72,8 @@ ROW_REMAPS = Metric(
 REMAP_PENDING = Metric(
     "gpunode_gpu_row_remap_pending",
     "gauge",
-    "Whether a row remap is pending until the GPU is reset (nvmlDeviceGetRemappedRows).",
+    "Whether a remap of rows or banks is pending until the GPU is reset "
+    "(nvmlDeviceGetRemappedRows, NVML field 307).",
     GPU,
 )
 REMAP_FAILED = Metric(
@@ -150,7 +151,9 @@ MODE = Metric(
     "gpunode_gpu_mode_active",
     "gauge",
     "Always 1; a mode that the GPU is in, of those that change what it can do or what is seen of "
-    "it: of a virtual machine, Confidential Compute, power smoothing (NVML), or unified memory. A "
+    "it: of a virtual machine, Confidential Compute, power smoothing and what lowers or moves the "
+    "power limit (`lowered_peak_power`, `adaptive_power_limit`, `power_profile`; NVML), or unified "
+    "memory. A "
     "GPU with `unified_memory` has no memory of its own, and no series of it: the node's is "
     "`gpunode_memory_available_bytes`.",
     (*GPU, "mode"),
@@ -232,6 +235,8 @@ REASONS = (
     "sw_thermal",
     "hw_thermal",
     "hw_power_brake",
+    "board_limit",
+    "reliability",
     WHOLE,
 )
 
@@ -314,6 +319,7 @@ class GpuHealth:
             firmware.get("inforom"),
             None if fabric is None else fabric.cluster,
             None if fabric is None or fabric.clique is None else str(fabric.clique),
+            None if who.minor is None else str(who.minor),
         )
         yield Sample(INFO, (*at, *(field or "" for field in (*fields, *more))), 1.0)
         if who.mig:

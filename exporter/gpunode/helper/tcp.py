@@ -33,8 +33,12 @@ def page(path: str) -> str:
     return f"GET {path} HTTP/1.0\r\nHost: localhost\r\nUser-Agent: gpunode\r\n{accept}\r\n\r\n"
 
 
-PAGES = "/metrics", "/metrics/", "/prometheus/metrics", "/prometheus/metrics/"
-REQUESTS = {RAS, *map(page, PAGES)}
+PATHS = "/metrics", "/v1/metrics", "/prometheus/metrics"
+"""Where a page of metrics may be: in most engines; in NIM; in TensorRT-LLM and some that mount an
+application. Some have it only with a slash at the end.
+https://docs.nvidia.com/nim/large-language-models/reference/api-reference/get-metrics"""
+
+REQUESTS = {RAS, *map(page, PATHS), *(page(f"{path}/") for path in PATHS)}
 """All that is asked in the network of another."""
 
 DEADLINE = 8.0

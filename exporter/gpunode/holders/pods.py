@@ -55,6 +55,9 @@ DEVICE = Unknown(
     "the kubelet names a GPU in a form that does not tell which one it is; no GPU without a known "
     "pod is reported as free meanwhile",
 )
+WORDS = re.compile(r"[^\W\d_]{2,16}")
+"""Words of a device's ID, which a device plugin chooses, and no tenant."""
+
 NO_GPU = Identity(-1, "none", "")
 """None of this node, as a device of a form that is known is another."""
 
@@ -99,7 +102,7 @@ class Pods:
         self._allocated = allocations, self.node.clock.monotonic()
         pods = {(allocation.namespace, allocation.pod) for allocation in allocations}
         strange = dict.fromkeys(
-            (one.resource, shape(one.device, ("GPU", "MIG", "nvidia")))
+            (one.resource, shape(one.device, WORDS.findall(one.device)))
             for one in allocations
             if all(_is_device(vendor, NO_GPU, one) is None for vendor in VENDORS.values())
         )

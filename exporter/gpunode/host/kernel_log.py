@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from gpunode.config.daemon import Settings
 from gpunode.driver.nvidia.xids import CODES, UNREAD_XID, recovery_action
 from gpunode.driver.vendors import VENDORS
 from gpunode.host import nvlink_xids
-from gpunode.host.kernel_trouble import troubled
+from gpunode.host.kernel_trouble import driver_of, troubled
 from gpunode.host.nvlink_xids import NvlinkXids
 from gpunode.host.pcie import DEVICES, GPU_VENDORS
 from gpunode.metric import Metric, Sample
@@ -33,7 +34,7 @@ EVENTS = Metric(
     "gpunode_kernel_log_events_total",
     "counter",
     "Kernel log lines by kind since the daemon started (/dev/kmsg, otherwise a log file in "
-    "/var/log).",
+    "/var/log); those of one event of NVIDIA's driver count once, and with an XID as that.",
     ("kind",),
 )
 LAST = Metric(
@@ -77,6 +78,9 @@ XID = re.compile(
     rf"NVRM: Xid \((?:PCI:)?(?P<address>{ADDRESS})(?: GPU-C?I:[0-9]{{1,3}}){{0,2}}\): "
     r"(?P<xid>[0-9]{1,5})\b(?:, )?"
 )
+AN_XID = re.compile(r"NVRM: S?Xid ")
+"""What is an event of its own, whatever follows."""
+
 RECOVERY_CHANGED = "154"
 """The XID by which the driver says what it advises now; NVML tells that, too."""
 
@@ -93,7 +97,7 @@ KINDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
             "nvrm",
             r"NVRM: "
             r"(?!.{0,8}[0-9]{1,5} +[0-9]{1,5} +[A-Z]|GPU[0-9]{1,3} (?:GSP )?RPC |Xid )"
-            r"(?:.{0,200}(?:[Ee]rror|[Ff]ailed|fallen off|timed? ?out|GSP|API mismatch)"
+            r"(?:.{0,200}(?:[Ee]rror|[Ff]ailed|fallen off|[Tt]imed? ?out|GSP|API mismatch)"
             r"|.{0,200}(?:probably locked|is invalid:|Cannot attach gpu)|BAR[0-9] is 0M "
             r"|The NVIDIA (?:GPU|probe routine) )",
         ),
@@ -215,7 +219,8 @@ KINDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         (
             "network_adapter",
             # mlx5_core may come without an address, or as its functions alone
-            rf"(?:mlx5_core(?: {ADDRESS})?.{{0,160}}|mlx5_\w{{1,40}}:[0-9]{{1,6}}:.{{0,60}})"
+            rf"(?:mlx5_core(?: {ADDRESS})?.{{0,160}}"
+            r"|(?:infiniband [\w.-]{1,32}: )?mlx5_\w{1,40}:[0-9]{1,6}:.{0,60})"
             r"(?:(?<!ext_)synd 0x|device's health compromised|TX timeout detected"
             r"|High [Tt]emperature|insufficient(?:/unadvertised)? power on the PCIe slot"
             r"|leak of a command resource|enable hca failed|raw fw_ver 0xffffffff"
@@ -261,18 +266,40 @@ WATCHED = frozenset(str(xid) for v in VENDORS.values() for xid in v.watched_erro
 KMSG = "/dev/kmsg"
 LOGS = (KMSG, "/var/log/kern.log", "/var/log/messages", "/var/log/syslog")
 # PRIORITY,SEQUENCE,TIME,FLAGS[,…];MESSAGE; the priority is 8 x facility + level.
-RECORD = re.compile(r"[0-7],[0-9]{1,20},[0-9]{1,20},[^;]{1,64};")
+RECORD = re.compile(r"[0-7],[0-9]{1,20},(?P<microseconds>[0-9]{1,20}),[^;]{1,64};")
 # Nov  1 12:00:00 HOST kernel: [  123.456789] MESSAGE, or with a time of RFC 3339, or the thread or
 # core that wrote it: [  123.456789][ T4242] MESSAGE
 SYSLOG = re.compile(
     r"(?:[A-Z][a-z]{2} [ 0-9][0-9] [0-9:]{8}|[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.+Z-]{8,24})"
-    r" \S{1,255} (?:kernel: (?:\[ {0,8}[0-9]{1,12}\.[0-9]{6}\](?:\[ {0,8}[CT][0-9]{1,10}\])? )?"
+    r" \S{1,255} (?:kernel: "
+    r"(?:\[ {0,8}(?P<seconds>[0-9]{1,12}\.[0-9]{6})\](?:\[ {0,8}[CT][0-9]{1,10}\])? )?"
     r"|(?=mmfs(?:\[[0-9]{1,10}\])?: ))"
 )
 """GPFS's daemon writes the errors of its filesystems there, and never to /dev/kmsg."""
 
 OTHER = "other"
 """The name by which XIDs count that came after many others."""
+
+ONE_EVENT = 0.1
+"""Seconds between two lines of a driver that tell of one event: a dump of a GSP's state takes 0.03,
+and one that does not boot is tried again after 0.17.
+https://github.com/NVIDIA/open-gpu-kernel-modules/issues/1230"""
+
+UNTIL_THE_END = 5.0
+"""Seconds for which the driver may try before it says that a GPU did not start: those took 1.05.
+https://github.com/NVIDIA/nvtrust/issues/77, https://github.com/NVIDIA/NVSentinel/issues/155"""
+
+AT_THE_END = re.compile(
+    r"NVRM: (?:GPU \S{1,16}: (?:RmInitAdapter|rm_init_adapter) failed"
+    r"|The NVIDIA probe routine failed)"
+)
+"""What the driver says in the end of a GPU that did not start."""
+
+IN_SEVERAL_LINES = frozenset({"nvrm", "network_adapter"})
+"""Kinds of which a driver may write several lines of one event."""
+
+LOGGED = re.compile(r"mce: \[Hardware Error\]: Machine check events logged")
+"""Says that something was told, as a rule beside it."""
 
 LONGEST_LINE = 4096
 """Characters of a line to match; the kernel writes at most 1,024 per record."""
@@ -295,6 +322,54 @@ def message_of(path: str, line: str) -> str | None:
 def level_of(path: str, line: str) -> int | None:
     """How urgent a record of the kernel is, from 0 to 7; None in a log that does not say."""
     return int(line[0]) if path == KMSG and RECORD.match(line) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A message of the kernel: how urgent it is, and when it was written, where its log says so."""
+
+    message: str
+    level: int | None
+    seconds: float | None
+    driver: str
+    """What wrote it, where that is a driver of which lines are looked at."""
+
+    @classmethod
+    def of(cls, path: str, line: str) -> Line | None:
+        """None if the kernel did not write it."""
+        start = (RECORD if path == KMSG else SYSLOG).match(line[:LONGEST_LINE])
+        if start is None:
+            return None
+        message, when = line[start.end() : LONGEST_LINE], start.groupdict()
+        scale, text = (1e-6, when["microseconds"]) if path == KMSG else (1.0, when["seconds"])
+        seconds = None if text is None else float(text) * scale
+        return cls(message, level_of(path, line), seconds, driver_of(message))
+
+
+def events_of(lines: Iterable[Line]) -> Iterator[list[Line]]:
+    """The lines that a driver wrote of one event: one after another, each soon after the last."""
+    event: list[Line] = []
+    for line in lines:
+        if event and not _follows(event[-1], line, unless_known=True):
+            yield event
+            event = []
+        event.append(line)
+    if event:
+        yield event
+
+
+def _is_strange(line: Line) -> bool:
+    return troubled(line.message, line.level) and not OF_A_PROCESS.match(line.message)
+
+
+def _follows(last: Line, line: Line, *, unless_known: bool = False) -> bool:
+    """Whether a driver wrote a line soon after another; where no times are known, as said."""
+    if not line.driver or line.driver != last.driver:
+        return False
+    if line.seconds is None or last.seconds is None:
+        return unless_known
+    ends = AT_THE_END.match(line.message) and not AT_THE_END.match(last.message)
+    return abs(line.seconds - last.seconds) <= (UNTIL_THE_END if ends else ONE_EVENT)
 
 
 class KernelLog:
@@ -323,6 +398,8 @@ class KernelLog:
         self.xids: dict[str, dict[str, int]] = {}
         self.xid_times: dict[tuple[str, str], float] = {}
         self.nvlink = NvlinkXids()
+        self._told: Line | None = None
+        self._checked: Line | None = None
         self._devices: set[str] = set()
         self._failure: str | None = None
 
@@ -342,11 +419,11 @@ class KernelLog:
                 raise
             lines, failure = [], str(error)
         self._complain(failure)
-        unread = [found for line in lines for found in self._count(*line)]
+        unread = [found for event in events_of(lines) for found in self._count_event(event)]
         return Reading(tuple(self._samples()), unread=tuple(unread))
 
-    def _lines(self) -> list[tuple[str, int | None]]:
-        """The new messages of the first log that can be read, with levels. Raises ``OSError``."""
+    def _lines(self) -> list[Line]:
+        """The new messages of the first log that can be read. Raises ``OSError``."""
         here = False
         for path in LOGS:
             try:
@@ -359,8 +436,7 @@ class KernelLog:
             before, self.path = self.path, path
             # Another log may hold what was counted already.
             new = lines if before in (None, path) else []
-            messages = ((message_of(path, line), level_of(path, line)) for line in new)
-            return [(message, level) for message, level in messages if message is not None]
+            return [line for text in new if (line := Line.of(path, text)) is not None]
         if not here:
             raise FileNotFoundError
         raise OSError(
@@ -376,13 +452,41 @@ class KernelLog:
             log.info("kernel_log: reads %s again", self.path)
         self._failure = failure
 
-    def _count(self, message: str, level: int | None = None) -> Iterator[Unread]:
-        """Count a message, and say what of it is not understood."""
-        kind = kind_of(message)
-        if kind is None:
-            if troubled(message, level) and not OF_A_PROCESS.match(message):
-                yield UNREAD_LINE.seen(unnumbered(message))
-            return
+    def _count_event(self, event: list[Line]) -> Iterator[Unread]:
+        """Count the lines of an event, and say what of it is not understood.
+
+        What a driver writes before and after a line that is known belongs to it, as a dump does; of
+        an event without one, the first line that looks like trouble is told.
+        """
+        kinds = [kind_of(line.message) for line in event]
+        goes_on = self._told is not None and _follows(self._told, event[0])
+        told = goes_on or any(kind is not None for kind in kinds)
+        counted = set(IN_SEVERAL_LINES) if goes_on else ({"nvrm"} if "xid" in kinds else set())
+        for line, kind in zip(event, kinds, strict=True):
+            if kind is None or kind in counted or self._is_told(line, kind):
+                continue
+            counted |= IN_SEVERAL_LINES & {kind}
+            yield from self._count(line.message, kind)
+        strange = [
+            line.message
+            for line, kind in zip(event, kinds, strict=True)
+            if kind is None and (not told or AN_XID.match(line.message)) and _is_strange(line)
+        ]
+        yield from (UNREAD_LINE.seen(unnumbered(message)) for message in strange[:1])
+        self._told = event[-1] if told else None
+
+    def _is_told(self, line: Line, kind: str) -> bool:
+        """Whether a line of an error of the hardware is about one that was just counted."""
+        if kind != "machine_check":
+            return False
+        last, self._checked = self._checked, line
+        if last is None or last.seconds is None or line.seconds is None:
+            return False
+        either = LOGGED.match(last.message) or LOGGED.match(line.message)
+        return bool(either) and abs(line.seconds - last.seconds) <= ONE_EVENT
+
+    def _count(self, message: str, kind: str) -> Iterator[Unread]:
+        """Count a message of a kind, and say what of it is not understood."""
         if kind == "xid":
             match = XID.match(message)
             bus_id = self._bus_id(match["address"]) if match else None

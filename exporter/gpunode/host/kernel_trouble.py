@@ -46,8 +46,10 @@ GREETINGS = re.compile(
 
 ORDINARY = re.compile(
     # what belongs to an XID, and the driver's recovery action
-    r"NVRM: (?:GPU at PCI:|GPU Board Serial|GPU \S{1,20}: GPU serial number|GPU[0-9]{1,3} (?:GSP )?"
-    r"RPC |.{0,8}[0-9]{1,5} +[0-9]{1,5} +[A-Z]|A GPU crash dump|nvidia-bug-report"
+    r"NVRM: (?: {2}|GPU at PCI:|GPU Board Serial|GPU \S{1,20}: GPU serial number"
+    r"|GPU[0-9]{1,3} (?:GSP )?RPC |.{0,8}[0-9]{1,5} +[0-9]{1,5} +[A-Z]|A GPU crash dump"
+    r"|nvidia-bug-report|(?:GPU[0-9]{1,3} )?(?:testIfDsmSubFunctionEnabled|iovaspaceDestruct_IMPL"
+    r"|kflcnCoreDump\w{1,24}): |.{0,40}\(the GPU is likely in a bad state"
     r"|(?:this command|\(PCI ID: |installed in this|Persistence mode|If you|Please|Try |again\."
     r"|reconfigure|driver\(s\)|was loaded|obtained ownership|This can occur|nouveau, )"
     r"|.{0,60}software scheduler"
@@ -85,6 +87,12 @@ ORDINARY = re.compile(
     r"|device-mapper: multipath: (?:version|.{0,40}Reinstating path)"
 )
 """Known lines that are no trouble, or the rest of one that is counted."""
+
+
+def driver_of(message: str) -> str:
+    """The driver of a part that training needs that a message is of; empty for others."""
+    match = OURS.match(message)
+    return match[0] if match else ""
 
 
 def troubled(message: str, level: int | None) -> bool:

@@ -77,7 +77,7 @@ PATHS = tuple(
         rf"/nomad(?:\.slice)?(?:/(?:share|reserve)(?:\.slice)?)?/{TASK}\.{NAME}(?:\.scope)?",
         # https://docs.docker.com/engine/containers/runmetrics/, any slice of --cgroup-parent,
         # containerd's without Kubernetes, and Podman's of root, in a pod of Podman's or not
-        rf"(?:{SLICES}|/docker|/libpod_parent(?:/{HEX})?|/(?:k8s\.io|moby|buildkit)"
+        rf"(?:(?:/init\.scope)?{SLICES}|/docker|/libpod_parent(?:/{HEX})?|/(?:k8s\.io|moby|buildkit)"
         rf"|{SLICES}/{SERVICES}(?:/[\w.-]{{1,64}})?)/{RUNTIME}{ID}(?:\.scope)?",
         rf"(?:{SLICES}/{SERVICES})?/[^/:]{{1,128}}\.slice:[a-z-]{{1,32}}:{ID}",
         # https://linuxcontainers.org/lxc/manpages/man5/lxc.container.conf.5.html (lxc.cgroup.dir),

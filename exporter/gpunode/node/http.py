@@ -15,9 +15,17 @@ from gpunode.node.node import Scraped
 
 STATUS = re.compile(r"HTTP/1\.[01] (?P<status>[1-5]\d\d)\b")
 OK = 200
+EMPTY = 204
+"""Of a page with nothing on it, as of SGLang before its first request."""
 
 COMMENT = re.compile(r"^# (?:HELP|TYPE) [a-zA-Z_:][a-zA-Z0-9_:]{0,255} (?:[^\n<]|$)", re.MULTILINE)
 """What tells Prometheus' text format from other texts."""
+
+WITHIN = re.compile(r"# TYPE [a-zA-Z_:][a-zA-Z0-9_:]{0,255} (?:counter|gauge|histogram)\b")
+"""What tells that there is such a page within another format, as one string of JSON."""
+
+HISTOGRAM = ("", "_bucket")
+"""What follows the name of a type in a series of it."""
 
 BEGINNING = 1 << 16
 """Characters of a page among which there is a comment, if it is in that format."""
@@ -33,7 +41,8 @@ MOST_KEPT = 1 << 14
 def scraped_of(answer: str, names: Collection[str]) -> Scraped:
     """What is kept of an answer: the lines of these series, of a page that was found.
 
-    Raises ``OSError`` if it is not an answer of HTTP, or has too many lines.
+    Where there are none yet, those that say that there will be. Raises ``OSError`` if it is not an
+    answer of HTTP, and with ``EBADMSG`` if there is a page that cannot be read.
     """
     found = STATUS.match(answer)
     if found is None:
@@ -45,13 +54,24 @@ def scraped_of(answer: str, names: Collection[str]) -> Scraped:
     body = answer[begin + 4 :] if begin >= 0 else ""
     if body.count("\n") > MOST_LINES:
         raise OSError(errno.EMSGSIZE, f"its page has more than {MOST_LINES} lines")
-    lines = (line for line in body.split("\n") if _name(line) in names)
+    lines = (line for line in body.split("\n") if name_of(line) in names)
     kept = list(islice(lines, MOST_KEPT + 1))
     if len(kept) > MOST_KEPT:
-        raise OSError(errno.EMSGSIZE, f"its page has more than {MOST_KEPT} lines of figures")
-    return Scraped(status, bool(kept) or COMMENT.search(body[:BEGINNING]) is not None, kept)
+        raise OSError(errno.EBADMSG, f"its page has more than {MOST_KEPT} lines of figures")
+    exposes = bool(kept) or COMMENT.search(body[:BEGINNING]) is not None
+    if not exposes and not body.lstrip().startswith("<") and WITHIN.search(body[:BEGINNING]):
+        raise OSError(errno.EBADMSG, "its page of metrics is within another format")
+    if not kept and exposes:
+        kept = [line for line in islice(body.split("\n"), MOST_KEPT) if _declares(line, names)]
+    return Scraped(status if body.strip() else EMPTY, exposes, kept)
 
 
-def _name(line: str) -> str:
+def name_of(line: str) -> str:
     """The name of the series of a line."""
     return line.partition("{")[0].partition(" ")[0]
+
+
+def _declares(line: str, names: Collection[str]) -> bool:
+    """Whether a line says the type of one of these series."""
+    words = line.split(" ", 3)
+    return words[:2] == ["#", "TYPE"] and any(f"{words[2]}{of}" in names for of in HISTOGRAM)

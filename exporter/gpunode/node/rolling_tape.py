@@ -37,7 +37,12 @@ REPEATED = 60.0
 """Seconds after which an answer that changes is written once more as it was: what was written of it
 before may be dropped by then."""
 
-EVENTS = frozenset({"xids", "unnamed", *(name for name, how in NODE_CALLS.items() if how.events)})
+EVENTS = frozenset(
+    {
+        *("xids", "operational_events", "unnamed"),
+        *(name for name, how in NODE_CALLS.items() if how.events),
+    }
+)
 """Calls of which each answer has what is new: an empty one changes nothing."""
 
 DRAINS = frozenset({"activity", "power_samples", "utilization_samples"})

@@ -48,6 +48,7 @@ from gpunode.driver.driver import (
     DriverUnavailable,
     Gpu,
     Identity,
+    OperationalEvent,
     SensorFailed,
     Unsupported,
     Xid,
@@ -516,6 +517,9 @@ class TapeGpu:
 
     def xids(self) -> list[Xid]:
         return self._events("xids")
+
+    def operational_events(self) -> list[OperationalEvent]:
+        return self._events("operational_events")
 
     def unnamed(self) -> list[str]:
         return self._events("unnamed")

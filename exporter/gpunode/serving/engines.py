@@ -1,14 +1,19 @@
 """The table of engines: what each calls the figures that all have in common, and where that stands.
 
-A figure may have had other names in other versions: the first that a page has is taken. Where a
-page is passed on by Ray or OpenTelemetry, a colon is an underscore, and Ray puts its name before.
+A figure may have had other names in other versions: the first that a page has is taken, and of a
+sum the first of which the page has every part and no other. Where a page is passed on by Ray or
+OpenTelemetry, a colon is an underscore, and Ray puts its name before. ``tests/corpus/engines.yaml``
+has the versions of which a page was read, and the sources of the names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Literal
+
+from gpunode.helper.tcp import PATHS
 
 Kind = Literal["level", "share", "count", "times"]
 """A gauge that adds up, one of which the highest counts, a counter, and a histogram of seconds."""
@@ -91,7 +96,20 @@ class Name:
     """Whether it is the other values that count."""
 
     also: tuple[str, ...] = ()
-    """What is added, where they count parts of it elsewhere."""
+    """What is added, where they count parts of it elsewhere: without one, it is not told."""
+
+    batched: bool = False
+    """Whether it is told only of models of which a pass has several inputs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Series that look like parts of some figures: of one that is not known, they are not told."""
+
+    figures: frozenset[EngineFigure]
+    pattern: str
+    apart: frozenset[str] = frozenset()
+    """Those that count what another counts as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,29 +121,31 @@ class Engine:
 
     title: str
     names: tuple[Name, ...]
-    versions: str
-    """Those that write these names."""
-
-    sources: tuple[str, ...]
-    """Where they stand."""
-
     programs: frozenset[str] = frozenset()
     """What its processes are called; see ``workload.SERVERS``."""
 
     goes_on: frozenset[EngineFigure] = frozenset()
     """The figures that grow while a request is computed, and not only when it ends."""
 
-    path: str = "/metrics"
     flags: str = ""
     """What the server must be started with for it to tell."""
 
+    families: tuple[Family, ...] = ()
+    marks: frozenset[str] = frozenset()
+    """Series that a page must have to be its: where others may have the names as well."""
 
-def _count(figure: EngineFigure, theirs: str, *also: str) -> tuple[Name, Name]:
-    """A counter, with the suffix that Prometheus' clients give it and without."""
-    return (
-        Name(figure, f"{theirs}_total", also=tuple(f"{name}_total" for name in also)),
-        Name(figure, theirs, also=also),
-    )
+    meaningless: frozenset[str] = frozenset()
+    """Series of a model of which `batched` figures say nothing."""
+
+
+def _count(figure: EngineFigure, theirs: str, *also: str) -> tuple[Name, ...]:
+    """A counter, with the suffix that Prometheus' clients give it and without.
+
+    Of a sum, first with the other parts, then where there are none.
+    """
+    spelled = [(f"{theirs}_total", tuple(f"{name}_total" for name in also)), (theirs, also)]
+    whole = [Name(figure, name, also=others) for name, others in spelled]
+    return *whole, *(Name(figure, name) for name, others in spelled if others)
 
 
 ABORTED = frozenset({"abort", "error"})
@@ -171,35 +191,29 @@ VLLM = Engine(
         Name(OUTPUT_TOKEN, "vllm:time_per_output_token_seconds"),
         Name(RESPONSE, "vllm:e2e_request_latency_seconds"),
     ),
-    "0.6 to 0.33; V0 and V1; also through Ray Serve",
-    (
-        "https://github.com/vllm-project/vllm/blob/main/vllm/v1/metrics/loggers.py",
-        "https://github.com/vllm-project/vllm/blob/v0.8.5/vllm/engine/metrics.py",
-        "https://github.com/vllm-project/vllm/tree/main/vllm/distributed/kv_transfer/kv_connector/v1",
-    ),
     # https://github.com/vllm-project/vllm/tree/main/vllm/v1/executor (ray_executor*.py)
     frozenset({"ray::rayworkerproc", "ray::rayworkerwrapper", "vllm"}),
     frozenset({GENERATED, ITEMS, OUTPUT_TOKEN, STEPS, FIRST_TOKEN}),
+    families=(Family(frozenset({CACHED}), r"vllm:(?:\w+_)?prefix_cache_hits(?:_total)?"),),
 )
+GRAMMAR, PREALLOCATION = "sglang:num_grammar_queue_reqs", "sglang:num_decode_prealloc_queue_reqs"
+ARRIVING = ("sglang:num_decode_transfer_queue_reqs",)
 SGLANG = Engine(
     "sglang",
     "SGLang",
     (
         Name(RUNNING, "sglang:num_running_reqs"),
-        Name(
-            WAITING,
-            "sglang:num_queue_reqs",
-            also=(
-                "sglang:num_grammar_queue_reqs",
-                "sglang:num_prefill_bootstrap_queue_reqs",
-                "sglang:num_decode_prealloc_queue_reqs",
-            ),
+        *(
+            Name(WAITING, "sglang:num_queue_reqs", also=also)
+            for also in (
+                (GRAMMAR, "sglang:num_prefill_bootstrap_queue_reqs", PREALLOCATION),  # from 0.5.12
+                (GRAMMAR, "sglang:num_prefill_prealloc_queue_reqs", PREALLOCATION),  # from 0.4.10
+                (GRAMMAR,),
+                (),
+            )
         ),
-        Name(
-            TRANSFERRING,
-            "sglang:num_prefill_inflight_queue_reqs",
-            also=("sglang:num_decode_transfer_queue_reqs",),
-        ),
+        Name(TRANSFERRING, "sglang:num_prefill_inflight_queue_reqs", also=ARRIVING),
+        Name(TRANSFERRING, "sglang:num_prefill_infight_queue_reqs", also=ARRIVING),  # before 0.5.4
         Name(KV_CACHE, "sglang:token_usage"),
         Name(PROMPT, "sglang:prompt_tokens_total"),
         Name(GENERATED, "sglang:generation_tokens_total"),
@@ -225,44 +239,81 @@ SGLANG = Engine(
         Name(OUTPUT_TOKEN, "sglang:time_per_output_token_seconds"),
         Name(RESPONSE, "sglang:e2e_request_latency_seconds"),
     ),
-    "0.3 to 0.5",
-    (
-        "https://github.com/sgl-project/sglang/blob/main/python/sglang/srt/observability/metrics_collector.py",
-        "https://github.com/sgl-project/sglang/blob/v0.4.2/python/sglang/srt/metrics/collector.py",
-    ),
     frozenset({"launch_server", "sglang"}),
     frozenset({ITEMS, OUTPUT_TOKEN, STEPS, FIRST_TOKEN}),
     flags="--enable-metrics",
+    families=(
+        Family(
+            frozenset({WAITING, TRANSFERRING}),
+            r"sglang:num_\w+_queue_reqs",
+            frozenset({"sglang:num_decode_host_receive_queue_reqs"}),  # of the transfer queue
+        ),
+    ),
 )
+
+
+def _of_trtllm(prefix: str) -> tuple[Name, ...]:
+    """The names of TensorRT-LLM's collector, which had no prefix before 1.1."""
+    names = (
+        (RUNNING, "num_requests_running"),
+        (WAITING, "num_requests_waiting"),
+        (KV_CACHE, "kv_cache_utilization"),
+        (PROMPT, "prompt_tokens_total"),
+        (GENERATED, "generation_tokens_total"),
+        (ASKED, "prompt_tokens_total"),
+        (CACHED, "prompt_cached_tokens_total"),
+        (FINISHED, "request_success_total"),
+        (FAILED, "request_error_total"),
+        (QUEUE, "request_queue_time_seconds_sum"),
+        (PREFILL, "request_prefill_time_seconds_sum"),
+        (DECODE, "request_decode_time_seconds_sum"),
+        (FIRST_TOKEN, "time_to_first_token_seconds"),
+        (OUTPUT_TOKEN, "time_per_output_token_seconds"),
+        (RESPONSE, "e2e_request_latency_seconds"),
+    )
+    return tuple(Name(figure, f"{prefix}{name}") for figure, name in names)
+
+
+TRTLLM_SERVE = "trtllm-serve"
 TENSORRT_LLM = Engine(
     "tensorrt_llm",
     "TensorRT-LLM, `trtllm-serve`",
-    (
-        Name(RUNNING, "trtllm_num_requests_running"),
-        Name(WAITING, "trtllm_num_requests_waiting"),
-        Name(KV_CACHE, "trtllm_kv_cache_utilization"),
-        Name(PROMPT, "trtllm_prompt_tokens_total"),
-        Name(GENERATED, "trtllm_generation_tokens_total"),
-        Name(ASKED, "trtllm_prompt_tokens_total"),
-        Name(CACHED, "trtllm_prompt_cached_tokens_total"),
-        Name(FINISHED, "trtllm_request_success_total"),
-        Name(FAILED, "trtllm_request_error_total"),
-        Name(QUEUE, "trtllm_request_queue_time_seconds_sum"),
-        Name(PREFILL, "trtllm_request_prefill_time_seconds_sum"),
-        Name(DECODE, "trtllm_request_decode_time_seconds_sum"),
-        Name(FIRST_TOKEN, "trtllm_time_to_first_token_seconds"),
-        Name(OUTPUT_TOKEN, "trtllm_time_per_output_token_seconds"),
-        Name(RESPONSE, "trtllm_e2e_request_latency_seconds"),
-    ),
-    "1.1 and later",
-    (
-        "https://github.com/NVIDIA/TensorRT-LLM/blob/main/tensorrt_llm/metrics/collector.py",
-        "https://github.com/NVIDIA/TensorRT-LLM/blob/main/docs/source/commands/trtllm-serve.rst",
-    ),
+    _of_trtllm("trtllm_"),
     # https://github.com/ai-dynamo/dynamo/tree/main/components/src/dynamo/trtllm
-    frozenset({"dynamo.trtllm", "trtllm-serve"}),
-    path="/prometheus/metrics",
+    frozenset({"dynamo.trtllm", TRTLLM_SERVE}),
     flags="`return_perf_metrics: true` and `enable_iter_perf_stats: true` in its configuration",
+)
+BARE_TENSORRT_LLM = Engine(
+    TENSORRT_LLM.name,
+    TENSORRT_LLM.title,
+    _of_trtllm(""),
+    marks=frozenset(
+        {
+            "e2e_request_latency_seconds_count",
+            "request_queue_time_seconds_count",
+            "time_to_first_token_seconds_count",
+        }
+    ),
+)
+NIM = Engine(
+    "nim",
+    "NVIDIA NIM for LLMs before 2.0",
+    (
+        Name(RUNNING, "num_requests_running"),
+        Name(WAITING, "num_requests_waiting"),
+        Name(KV_CACHE, "gpu_cache_usage_perc"),
+        Name(PROMPT, "prompt_tokens_total"),
+        Name(GENERATED, "generation_tokens_total"),
+        Name(FINISHED, "request_success_total"),
+        Name(FAILED, "request_failure_total"),
+        Name(FIRST_TOKEN, "time_to_first_token_seconds"),
+        Name(OUTPUT_TOKEN, "time_per_output_token_seconds"),
+        Name(RESPONSE, "e2e_request_latency_seconds"),
+    ),
+    # https://github.com/DataDog/integrations-core/blob/master/nvidia_nim/manifest.json
+    frozenset({"nim_llm", "nim_llm_sdk", "vllm_nvext"}),
+    frozenset({GENERATED, OUTPUT_TOKEN, FIRST_TOKEN}),
+    marks=frozenset({"gpu_cache_usage_perc", "num_requests_running"}),
 )
 ANSWERED = frozenset({"ResponseType.FINISH", "ResponseType.SUCCESS"})
 LMDEPLOY = Engine(
@@ -271,6 +322,7 @@ LMDEPLOY = Engine(
     (
         Name(RUNNING, "lmdeploy:num_requests_running"),
         Name(WAITING, "lmdeploy:num_requests_waiting", also=("lmdeploy:num_api_requests_waiting",)),
+        Name(WAITING, "lmdeploy:num_requests_waiting"),
         Name(KV_CACHE, "lmdeploy:gpu_cache_usage_perc"),
         Name(PROMPT, "lmdeploy:prompt_tokens_total"),
         Name(GENERATED, "lmdeploy:generation_tokens_total"),
@@ -288,11 +340,10 @@ LMDEPLOY = Engine(
         Name(OUTPUT_TOKEN, "lmdeploy:time_per_output_token_seconds"),
         Name(RESPONSE, "lmdeploy:e2e_request_latency_seconds"),
     ),
-    "0.10 and later",
-    ("https://github.com/InternLM/lmdeploy/blob/main/lmdeploy/metrics/loggers.py",),
     frozenset({"lmdeploy"}),
     frozenset({GENERATED, ITEMS, OUTPUT_TOKEN, STEPS, FIRST_TOKEN}),
     flags="--enable-metrics",
+    families=(Family(frozenset({WAITING}), r"lmdeploy:num_\w+_requests_waiting"),),
 )
 TGI = Engine(
     "tgi",
@@ -309,14 +360,10 @@ TGI = Engine(
         Name(OUTPUT_TOKEN, "tgi_request_mean_time_per_token_duration"),
         Name(RESPONSE, "tgi_request_duration"),
     ),
-    "2 and 3",
-    (
-        "https://huggingface.co/docs/text-generation-inference/reference/metrics",
-        "https://github.com/huggingface/text-generation-inference/blob/main/router/src/server.rs",
-    ),
     frozenset({"text-generation-launcher", "text-generation-server", "tgi"}),
     frozenset({STEPS}),
 )
+LLAMA_SERVER = "llama-server"
 LLAMA_CPP_CACHED = ("llamacpp:prompt_tokens_cached_total",)
 LLAMA_CPP = Engine(
     "llama_cpp",
@@ -326,21 +373,19 @@ LLAMA_CPP = Engine(
         Name(WAITING, "llamacpp:requests_deferred"),
         Name(KV_CACHE, "llamacpp:kv_cache_usage_ratio"),
         Name(PROMPT, "llamacpp:prompt_tokens_total", also=LLAMA_CPP_CACHED),
+        Name(PROMPT, "llamacpp:prompt_tokens_total"),
         Name(GENERATED, "llamacpp:tokens_predicted_total"),
         Name(ASKED, "llamacpp:prompt_tokens_total", also=LLAMA_CPP_CACHED),
+        Name(ASKED, "llamacpp:prompt_tokens_total"),
         Name(CACHED, *LLAMA_CPP_CACHED),
         Name(STEPS, "llamacpp:n_decode_total"),
         Name(PREFILL, "llamacpp:prompt_seconds_total"),
         Name(DECODE, "llamacpp:tokens_predicted_seconds_total"),
     ),
-    "b4000 (2024-11) and later",
-    (
-        "https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md",
-        "https://github.com/ggml-org/llama.cpp/blob/master/tools/server/server-task.cpp",
-    ),
-    frozenset({"llama-server"}),
+    frozenset({LLAMA_SERVER}),
     frozenset({STEPS}),
     flags="--metrics",
+    families=(Family(frozenset({PROMPT, ASKED}), r"llamacpp:prompt_tokens_\w+_total"),),
 )
 OF_TRITON_LLM = "nv_trt_llm_request_metrics"
 TRITON = Engine(
@@ -362,14 +407,13 @@ TRITON = Engine(
         Name(STEPS, "nv_inference_exec_count"),
         Name(ITEMS, "nv_inference_count"),
         Name(QUEUE, "nv_inference_queue_duration_us", 1e-6),
-        Name(WHOLE, "nv_inference_request_duration_us", 1e-6),
+        # Of a decoupled model it counts what is over when a request has been handed on, which says
+        # nothing. A page does not say which model is; one of which Triton makes batches is not.
+        # https://github.com/triton-inference-server/server/issues/8463
+        Name(WHOLE, "nv_inference_request_duration_us", 1e-6, batched=True),
     ),
-    "23.11 and later",
-    (
-        "https://github.com/triton-inference-server/server/blob/main/docs/user_guide/metrics.md",
-        "https://github.com/triton-inference-server/tensorrtllm_backend/blob/main/README.md",
-    ),
-    frozenset({"tritonserver"}),
+    frozenset({"triton_python_backend_stub", "tritonserver"}),
+    meaningless=frozenset({"nv_inference_first_response_histogram_ms_count", OF_TRITON_LLM}),
 )
 RAY_SERVE = Engine(
     "ray_serve",
@@ -383,15 +427,27 @@ RAY_SERVE = Engine(
         Name(ITEMS, "ray_serve_actual_batch_size_sum"),
         Name(RESPONSE, "ray_serve_deployment_processing_latency_ms", 1e-3),
     ),
-    "2.9 and later",
-    ("https://github.com/ray-project/ray/blob/master/doc/source/serve/monitoring.md",),
 )
 
-ENGINES = (VLLM, SGLANG, TENSORRT_LLM, LMDEPLOY, TGI, LLAMA_CPP, TRITON, RAY_SERVE)
+ENGINES = (
+    *(VLLM, SGLANG, TENSORRT_LLM, LMDEPLOY, TGI, LLAMA_CPP, TRITON, NIM, BARE_TENSORRT_LLM),
+    RAY_SERVE,
+)
 """In the order in which a page is tried: Ray's has the figures of the engine in it as well."""
 
-PROGRAMS = frozenset(program for engine in ENGINES for program in engine.programs)
-"""What the processes of engines are called."""
+ENGINE_OF = {program: engine for engine in ENGINES for program in engine.programs}
+"""By what its processes are called."""
+
+PROGRAMS = frozenset(ENGINE_OF)
+
+ONLY_AT = {TRTLLM_SERVE: PATHS[2:]}
+"""Programs of which no other path may be asked: what this one has at /metrics, each reader takes
+from the others. Under Dynamo the page of the same engine is at /metrics of its system port.
+https://github.com/NVIDIA/TensorRT-LLM/blob/main/docs/source/commands/trtllm-serve.rst"""
+
+AT_ANY_PORT = frozenset({LLAMA_SERVER})
+"""Programs that serve on a GPU at a port that the kernel gave them: those of llama.cpp's router.
+https://github.com/ggml-org/llama.cpp/blob/master/tools/server/server-models.cpp"""
 
 ALIKE = ("tp_rank", "pp_rank", "moe_ep_rank")
 """Labels of ranks that compute the same requests: of series that differ in nothing else, only those
@@ -418,6 +474,8 @@ def spelled(theirs: str) -> Iterator[str]:
         yield theirs.replace(":", "_")
         yield f"ray_{theirs}"
         yield f"ray_{theirs.replace(':', '_')}"
+    if theirs.startswith("trtllm_"):  # Dynamo before 0.8
+        yield theirs.replace("_", ":", 1)
 
 
 def series_of(name: Name) -> tuple[str, ...]:
@@ -427,11 +485,35 @@ def series_of(name: Name) -> tuple[str, ...]:
     return name.theirs, *name.also
 
 
-WANTED: dict[str, tuple[Engine, str]] = {
-    spelling: (engine, theirs)
+WANTED = {
+    spelling: theirs
     for engine in ENGINES
     for name in engine.names
-    for theirs in series_of(name)
+    for theirs in (*series_of(name), *engine.marks, *engine.meaningless)
     for spelling in spelled(theirs)
 }
-"""Every series that is read, as it may be spelled: its engine, and as the table has it."""
+"""Every series that is read, as it may be spelled, and as the table has it."""
+
+FAMILIES = re.compile(
+    "|".join(
+        rf"(?:ray_)?{family.pattern.replace(':', '[:_]', 1)}"
+        for engine in ENGINES
+        for family in engine.families
+    )
+)
+
+
+class Series(Collection[str]):
+    """The series to keep of a page: those that are read, and what may be a part of a sum."""
+
+    def __contains__(self, name: object) -> bool:
+        return name in WANTED or (isinstance(name, str) and FAMILIES.fullmatch(name) is not None)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(WANTED)
+
+    def __len__(self) -> int:
+        return len(WANTED)
+
+
+SERIES = Series()

@@ -11,17 +11,20 @@ from __future__ import annotations
 import math
 import posixpath
 import re
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from gpunode.node.http import name_of
 from gpunode.serving.engines import (
     ALIKE,
     ENGINES,
+    ITEMS,
     MODEL,
     OF_HISTOGRAM,
     PARTED,
     ROLE,
     ROLES,
+    STEPS,
     WANTED,
     Engine,
     EngineFigure,
@@ -55,6 +58,8 @@ LABEL = re.compile(r'(?<![a-zA-Z0-9_])([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*
 
 ESCAPED = re.compile(r"\\(.)")
 
+KNOWN = frozenset(WANTED.values())
+
 
 @dataclass(slots=True)
 class Times:
@@ -84,6 +89,9 @@ class Page:
     strange: int
     """Lines with a value that no figure can have, or that cannot be read."""
 
+    partial: tuple[EngineFigure, ...] = ()
+    """Sums of which the page has other parts than those that are known: they are absent."""
+
 
 @dataclass(frozen=True, slots=True)
 class Line:
@@ -100,8 +108,16 @@ class Line:
 
 
 def parse(lines: Iterable[str]) -> Page | None:
-    """What the kept lines of a page say; None if they are of no engine that is known."""
-    read = [_line(text) for text in lines]
+    """What the kept lines of a page say; None if they are of no engine that is known.
+
+    A page that only declares its series is of an engine that has had no request yet.
+    """
+    lines = list(lines)
+    series = [text for text in lines if not text.startswith("#")]
+    read = [_line(text) for text in series]
+    unreadable = {
+        _canonical(name_of(text)) for text, line in zip(series, read, strict=True) if line is None
+    }
     whole = [line for line in read if line is not None and not line.labels.get(PARTED)]
     first: dict[Hashable, tuple[int, ...]] = {}
     for line in whole:
@@ -110,30 +126,79 @@ def parse(lines: Iterable[str]) -> Page | None:
     for line in whole:
         if line.rank == first[line.alike]:
             found.setdefault(line.name, []).append(line)
-    engine = next((e for e in ENGINES if _tells(e, found)), None)
+    declared = () if series else {name for text in lines for name in _declared(text)}
+    engine = next((e for e in ENGINES if _tells(e, found.keys() | declared)), None)
     if engine is None:
         return None
-    return Page(engine, _by_model(engine, found), read.count(None))
+    taken, partial = _names(engine, found, unreadable)
+    return Page(engine, _by_model(engine, taken, found), read.count(None), partial)
+
+
+def _declared(text: str) -> Iterator[str]:
+    """The series of a line that says the type of a metric."""
+    name = text.split()[2]
+    yield from (WANTED[one] for one in (name, *(name + of for of in OF_HISTOGRAM)) if one in WANTED)
 
 
 def _line(text: str) -> Line | None:
     """A series of an engine; None if it cannot be."""
     match = LINE.fullmatch(text) if len(text) <= LONGEST_LINE else None
-    known = WANTED.get(match["name"]) if match else None
     value = _value(match["value"]) if match else None
-    if match is None or known is None or value is None:
+    if match is None or value is None:
         return None
-    labels = {name: ESCAPED.sub(_unescaped, of) for name, of in _labels(match["labels"])}
-    rank = tuple(_rank(labels.pop(name, "")) for name in ALIKE)
-    return Line(known[1], labels, value, rank, (known[1], frozenset(labels.items())))
+    name = _canonical(match["name"])
+    labels = {of: ESCAPED.sub(_unescaped, what) for of, what in _labels(match["labels"])}
+    rank = tuple(_rank(labels.pop(of, "")) for of in ALIKE)
+    return Line(name, labels, value, rank, (name, frozenset(labels.items())))
+
+
+def _canonical(name: str) -> str:
+    """A series as the table has it, or would have it."""
+    return WANTED.get(name) or re.sub(r"^(?:ray_)?([a-z]+)[:_]", r"\1:", name)
 
 
 def _rank(text: str) -> int:
     return int(text) if re.fullmatch("[0-9]{1,6}", text) else 0
 
 
-def _tells(engine: Engine, found: Mapping[str, list[Line]]) -> bool:
+def _tells(engine: Engine, found: Collection[str]) -> bool:
+    if engine.marks:
+        return engine.marks <= set(found)
     return any(series in found for name in engine.names for series in series_of(name))
+
+
+def _names(
+    engine: Engine, found: Mapping[str, list[Line]], unreadable: Collection[str]
+) -> tuple[list[Name], tuple[EngineFigure, ...]]:
+    """The names under which a page tells its figures, and the sums that it does not tell whole.
+
+    Of several names of a figure, the first that is there. A sum counts only with all its parts, and
+    a figure only with all its lines: a smaller one would say that fewer wait.
+    """
+    taken: list[Name] = []
+    partial: list[EngineFigure] = []
+    unknown = {
+        figure
+        for family in engine.families
+        for series in found
+        if series not in KNOWN | family.apart and re.fullmatch(family.pattern, series)
+        for figure in family.figures
+    }
+    for figure in dict.fromkeys(name.figure for name in engine.names):
+        names = [name for name in engine.names if name.figure is figure]
+        parts = {part for name in names for part in name.also if part in found}
+        one = next((n for n in names if _is_told(n, found) and parts <= set(n.also)), None)
+        if one is None or figure in unknown:
+            if parts or any(name.theirs in found for name in names):
+                partial.append(figure)
+        elif not set(series_of(one)) & set(unreadable):
+            taken.append(one)
+    return taken, tuple(partial)
+
+
+def _is_told(name: Name, found: Mapping[str, list[Line]]) -> bool:
+    there = any if name.figure.kind == "times" else all
+    return there(series in found for series in series_of(name))
 
 
 def _labels(text: str | None) -> list[tuple[str, str]]:
@@ -153,17 +218,15 @@ def _value(text: str) -> float | None:
     return value if math.isfinite(value) and 0.0 <= value <= LARGEST else None
 
 
-def _by_model(engine: Engine, found: Mapping[str, list[Line]]) -> dict[str, OfModel]:
-    """The figures of each model: of several names of a figure, the first that is there."""
+def _by_model(
+    engine: Engine, taken: Iterable[Name], found: Mapping[str, list[Line]]
+) -> dict[str, OfModel]:
+    """The figures of each model."""
     names: dict[str, str] = {}
     figures: dict[str, dict[EngineFigure, float]] = {}
     times: dict[str, dict[EngineFigure, Times]] = {}
     roles: dict[str, str] = {}
-    taken: set[EngineFigure] = set()
-    for name in engine.names:
-        if name.figure in taken or not any(series in found for series in series_of(name)):
-            continue
-        taken.add(name.figure)
+    for name in taken:
         for theirs in series_of(name):
             for line in found.get(theirs, ()):
                 if not _counts(name, line):
@@ -180,6 +243,13 @@ def _by_model(engine: Engine, found: Mapping[str, list[Line]]) -> dict[str, OfMo
                     before = known.get(name.figure, 0.0)
                     share = name.figure.kind == "share"
                     known[name.figure] = max(before, value) if share else before + value
+    spoiled = {
+        _model(line.labels, names) for of in engine.meaningless for line in found.get(of, ())
+    }
+    for name in taken:
+        for model, known in figures.items() if name.batched else ():
+            if model in spoiled or known.get(ITEMS, 0.0) <= known.get(STEPS, 0.0):
+                known.pop(name.figure, None)
     models = sorted({*figures, *times})
     return {
         model: OfModel(figures.get(model, {}), times.get(model, {}), roles.get(model, ""))

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 
+from gpunode.helper.tcp import PATHS
 from gpunode.holders.holder import Holder, stat_of
 from gpunode.holders.owner import tenant
 from gpunode.node.kernel import ProcessStat
 from gpunode.node.node import text_of
 from gpunode.node.sockets import EPHEMERAL, port_of
-from gpunode.serving.engines import PROGRAMS
+from gpunode.serving.engines import AT_ANY_PORT, ENGINE_OF, ONLY_AT
 
 DEEPEST = 8
 """The most ancestors to look at; vLLM's and Ray's workers have three."""
@@ -52,15 +53,23 @@ def names_of(program: str) -> frozenset[str]:
     )
 
 
-def is_engine(holder: Holder) -> bool:
-    """Whether a process or its parent is called as an engine's."""
+def engine_of(holder: Holder) -> str:
+    """The engine as which a process or its parent is called; empty if none is."""
     role = holder.role()
-    return any(names_of(program) & PROGRAMS for program in (role.program, role.parent))
+    called = (name for program in (role.program, role.parent) for name in names_of(program))
+    return next((ENGINE_OF[name].name for name in called if name in ENGINE_OF), "")
+
+
+def paths(holder: Holder) -> tuple[str, ...]:
+    """Where a page of a process may be."""
+    role = holder.role()
+    called = names_of(role.program) | names_of(role.parent)
+    return next((only for program, only in ONLY_AT.items() if program in called), PATHS)
 
 
 def may_serve(holder: Holder) -> bool:
     """Whether to ask: not what a launcher of training has started, unless it is an engine."""
-    if is_engine(holder):
+    if engine_of(holder):
         return True
     if holder.role().trains:
         return False
@@ -117,5 +126,6 @@ def addresses(holder: Holder, *, on_gpu: bool) -> list[str]:
     """Where a process may answer, the lowest ports first. Raises ``OSError``."""
     found = holder.ask_sockets("listening_at", holder.node.listening_at)
     ports = {address: port_of(address) for address in found}
-    chosen = (a for a in found if not on_gpu or ports[a] < EPHEMERAL)
+    any_port = not on_gpu or names_of(holder.role().program) & AT_ANY_PORT
+    chosen = (a for a in found if any_port or ports[a] < EPHEMERAL)
     return sorted(chosen, key=ports.__getitem__)[:PORTS]

@@ -26,10 +26,11 @@ from gpunode.gpu import GPU
 from gpunode.holders.census import Census
 from gpunode.holders.holder import Holder, Pauses, stat_of
 from gpunode.metric import Metric, Sample
+from gpunode.node import http
 from gpunode.node.kernel import ProcessStat
 from gpunode.node.node import NoDescriptors, Scraped
 from gpunode.serving import engines, relatives, totals
-from gpunode.serving.engines import WANTED, Engine, EngineFigure
+from gpunode.serving.engines import SERIES, Engine, EngineFigure
 from gpunode.serving.page import OfModel, Page, parse
 from gpunode.serving.totals import Totals
 from gpunode.source import MORE_SOCKETS, Reading, bounded, in_turns, limit
@@ -156,7 +157,8 @@ UNANSWERED = Metric(
     "Processes on GPUs that may serve and of which no engine's figures were read: nothing may be "
     "asked (`no_permission`), too many sockets to see where they listen (`too_many_sockets`), "
     "metrics of an engine that is not known (`unknown`), a server without a page of metrics "
-    "(`no_metrics`), no answer in time (`silent`), anything else (`garbled`).",
+    "(`no_metrics`), a page that cannot be parsed (`unparsable`), no answer in time (`silent`), "
+    "anything else (`garbled`).",
     ("reason",),
 )
 
@@ -164,6 +166,17 @@ UNKNOWN = Unknown(
     "engine",
     "a server on the GPU has a page of metrics, but of no engine that is known; its requests are "
     "not read",
+)
+PAGELESS = Unknown(
+    "engine_page",
+    "a program of an engine is on the GPU, or a server with a page of metrics, and no page of it "
+    "could be had or parsed: its requests are not read; docs/serving.md says what makes an engine "
+    "tell",
+)
+PARTIAL = Unknown(
+    "engine_sum",
+    "an engine tells other parts of a figure than those that gpunode adds up; the figure is left "
+    "out",
 )
 STRANGE = Unknown(
     "figure",
@@ -230,14 +243,20 @@ OVERDUE = 3
 LOADING = 503
 """The status of an engine that is not ready: llama.cpp's, while it loads the model."""
 
-DEAF = ("unknown", "no_metrics", "garbled")
+ELSEWHERE = ("unknown", "no_metrics", "unparsable")
+"""Where a page is not, that may be at another path."""
+
+DEAF = (*ELSEWHERE, "garbled")
 """What does not change soon."""
 
 MOVED = (301, 302, 307, 308)
 """Statuses for which the same path is asked with a slash: where Starlette mounts an application, it
 redirects to that. No other place is asked."""
 
-REASONS = ("no_permission", "too_many_sockets", "unknown", "no_metrics", "silent", "garbled")
+REASONS = (
+    *("no_permission", "too_many_sockets", "unknown", "unparsable", "no_metrics", "silent"),
+    "garbled",
+)
 """Why nothing is read of a process, the most telling first."""
 
 
@@ -264,6 +283,9 @@ class Found:
     answers_for: dict[Holder, Target] = field(default_factory=dict)
     reasons: dict[Holder, str] = field(default_factory=dict)
     silent: set[Target] = field(default_factory=set)
+    pageless: set[Holder] = field(default_factory=set)
+    """Those that answered, and not with a page that can be read, though they should have one."""
+
     starting: set[Holder] = field(default_factory=set)
     """Processes for which nobody answers, though it could be seen who listens."""
 
@@ -360,7 +382,7 @@ class ServingEngines:
         API_CPUS,
         UNANSWERED,
     )
-    unknowns = (UNKNOWN, STRANGE, MORE_SERVERS, MORE_SOCKETS)
+    unknowns = (UNKNOWN, PAGELESS, PARTIAL, STRANGE, MORE_SERVERS, MORE_SOCKETS)
 
     def __init__(self, census: Census, settings: Settings) -> None:
         self.census = census
@@ -500,6 +522,7 @@ class ServingEngines:
                 found.starting.add(holder)
             else:
                 found.reasons[holder] = server.found.reasons.get(holder, "garbled")
+                found.pageless |= {holder} & server.found.pageless
         self._join_ranks(found)
         self._watch(server, found)
 
@@ -566,15 +589,20 @@ class ServingEngines:
             for address in places:
                 if self.node.clock.monotonic() - begin > HUNT:
                     break
-                target = Target(process, process.pid, process.start, address, _path(process))
-                said = self._try(target, found, asked, server, now)
-                if not said:
-                    found.answers_for[holder] = target
-                    found.reasons.pop(holder, None)
-                    return
-                # What else a launcher started says nothing of an engine that is loading.
-                if process in line or relatives.is_engine(process):
-                    why.add(said)
+                for path in relatives.paths(process):
+                    target = Target(process, process.pid, process.start, address, path)
+                    said = self._try(target, found, asked, server, now)
+                    if not said:
+                        found.answers_for[holder] = target
+                        found.reasons.pop(holder, None)
+                        return
+                    # What else a launcher started says nothing of an engine that is loading.
+                    if process in line or relatives.engine_of(process):
+                        why.add(said)
+                    if said not in ELSEWHERE:
+                        break
+        if "unparsable" in why or (relatives.engine_of(holder) and why & {"no_metrics", "garbled"}):
+            found.pageless.add(holder)
         told = next((reason for reason in REASONS if reason in why), "")
         if told:
             found.reasons[holder] = told
@@ -615,22 +643,20 @@ class ServingEngines:
             return "no_permission"
         except (ConnectionRefusedError, FileNotFoundError, ProcessLookupError):
             return "loading"  # it does not listen any longer, or not yet
-        except OSError:
-            return "garbled"
+        except OSError as error:
+            return "unparsable" if error.errno == errno.EBADMSG else "garbled"
         told = parse(page.kept)
         if told is not None:
             found.pages[target] = told
             found.answering += self.node.clock.monotonic() - begin
             return ""
-        if page.status == LOADING:
+        if page.status in (LOADING, http.EMPTY):
             return "loading"
         return "unknown" if page.exposes else "no_metrics"
 
     def _scraped(self, target: Target, path: str) -> Scraped:
         process = target.process
-        return process.ask(
-            partial(self.node.scrape, process.pid, target.address, path, WANTED.keys())
-        )
+        return process.ask(partial(self.node.scrape, process.pid, target.address, path, SERIES))
 
     def _take(self, key: Key, found: Found, now: float) -> None:
         """Take what was found of a server."""
@@ -668,10 +694,20 @@ class ServingEngines:
         for server in self._servers.values():
             found = server.found
             reasons.update(why for h, why in found.reasons.items() if h in server.holders)
+            unread += [
+                PAGELESS.seen(
+                    f"{relatives.engine_of(holder) or 'a server'}: {found.reasons[holder]}"
+                )
+                for holder in found.pageless & server.holders.keys() & found.reasons.keys()
+            ]
             for target, page in found.pages.items():
                 gpus = self._gpus(server, target)
                 if gpus:
                     unread += [STRANGE.seen(page.engine.name)] * page.strange
+                    unread += [
+                        PARTIAL.seen(f"{page.engine.name}: {figure.name}")
+                        for figure in page.partial
+                    ]
                     samples += self._of(target, page, gpus, server.taken, still)
                     now_serving += self._now(page, gpus)
             samples += self._of_silent(found, now, still)
@@ -679,7 +715,7 @@ class ServingEngines:
                 for gpu in self._gpus(server, target):
                     samples += API_CPUS.at(used, *gpu.labels)
             for holder in found.starting & server.holders.keys():
-                if relatives.is_engine(holder):
+                if relatives.engine_of(holder):
                     for gpu in server.holders[holder]:
                         samples += STARTING.at(now - self._seen.get(holder, now), *gpu.labels)
         self._still = still
@@ -814,12 +850,6 @@ def _whose(server: Server) -> tuple[str, str]:
     """Whose a server is, and a GPU of his, for ``bounded``."""
     holder, gpus = next(iter(server.holders.items()))
     return holder.budget(), gpus[0].uuid
-
-
-def _path(process: Holder) -> str:
-    """Where the metrics of a program are: TensorRT-LLM's /metrics takes what others are to read."""
-    names = relatives.names_of(process.role().program)
-    return next((e.path for e in engines.ENGINES if names & e.programs), "/metrics")
 
 
 def _ratio(value: float | None) -> float | None:

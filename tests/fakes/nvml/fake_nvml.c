@@ -170,9 +170,41 @@ typedef struct {
     unsigned gpu_instance, compute_instance;
 } EventData;
 
+/* nvml.h of R615: nvmlGpuOperationalEventConfig_v1_t and nvmlEventSetWait_v3_t, which bear no version */
+typedef struct {
+    char uuid[96];
+    unsigned min_log_level, min_severity;
+} OperationalConfig;
+
+typedef struct {
+    unsigned timeout_ms, data_type;
+    char uuid[96], module[16];
+    unsigned long long type, data, group_cursor, instance, microseconds, trace;
+    unsigned gpu_instance, compute_instance, severity, category, code, scope, originator;
+    unsigned module_instance, chiplet, log_level, attributes, group_cper_size, group_attributes;
+    unsigned char group_size, group_index;
+} WaitV3;
+
+typedef struct {
+    unsigned index, type, source_type, size;
+    unsigned short version;
+} ContextInfo;
+
+typedef struct {
+    unsigned index, xid;
+} LegacyXid;
+
 typedef struct {
     unsigned max, high, partial, low, none;
 } RemapHistogram;
+
+typedef struct {
+    unsigned asked, allowed, overridden, status, limit;
+} AdaptiveTgp;
+
+typedef struct {
+    unsigned version, performance[8], requested[8], enforced[8];
+} PowerProfiles;
 
 typedef struct {
     unsigned version;
@@ -218,7 +250,8 @@ _Static_assert(offsetof(Fabric, summary) == FABRIC_V2, "pynvml: nvmlGpuFabricInf
     X(nvmlDeviceGetPerformanceState) X(nvmlDeviceGetRowRemapperHistogram) \
     X(nvmlDeviceGetSramEccErrorStatus) X(nvmlDeviceGetVirtualizationMode) \
     X(nvmlSystemGetConfComputeState) X(nvmlDeviceGetP2PStatus) \
-    X(nvmlDeviceGetUnrepairableMemoryFlag) \
+    X(nvmlDeviceGetUnrepairableMemoryFlag) X(nvmlDeviceGetAdaptiveTgpModeInfo) \
+    X(nvmlDeviceWorkloadPowerProfileGetCurrentProfiles) \
     X(nvmlDeviceGetCurrPcieLinkGeneration) X(nvmlDeviceGetCurrPcieLinkWidth) \
     X(nvmlDeviceGetMaxPcieLinkGeneration) X(nvmlDeviceGetMaxPcieLinkWidth) X(nvmlDeviceGetPcieReplayCounter) \
     X(nvmlDeviceGetGpuFabricInfoV) X(nvmlDeviceGetMigMode) X(nvmlDeviceGetMaxMigDeviceCount) \
@@ -227,7 +260,9 @@ _Static_assert(offsetof(Fabric, summary) == FABRIC_V2, "pynvml: nvmlGpuFabricInf
     X(nvmlDeviceGetMPSComputeRunningProcesses) X(nvmlDeviceGetProcessUtilization) \
     X(nvmlDeviceGetFieldValues) X(nvmlDeviceGetSamples) X(nvmlGpmSampleAlloc) X(nvmlGpmSampleGet) \
     X(nvmlGpmMigSampleGet) X(nvmlGpmMetricsGet) X(nvmlGpmQueryDeviceSupport) X(nvmlEventSetCreate) \
-    X(nvmlDeviceRegisterEvents) X(nvmlEventSetWait)
+    X(nvmlDeviceRegisterEvents) X(nvmlEventSetWait) X(nvmlEventSetRegisterGpuOperationalEvents) \
+    X(nvmlEventSetGetContextCount) X(nvmlEventSetGetContextInfo) \
+    X(nvmlEventSetGetGpuOperationalEventContextLegacyXid)
 
 typedef enum {
 #define X(name) F_##name,
@@ -317,6 +352,8 @@ static const struct {
     {"RowRemapperHistogram.none", 0},
     {"SramEccErrorStatus.exceeded", 0},
     {"UnrepairableMemoryFlag", 0},
+    {"AdaptiveTgpModeInfo", 0},
+    {"WorkloadPowerProfileGetCurrentProfiles", 0},
     {"VirtualizationMode", 0},
     {"ConfComputeState.feature", 0},
     {"ConfComputeState.devtools", 0},
@@ -380,6 +417,13 @@ typedef struct {
 } Xid;
 
 typedef struct {
+    int gpu;
+    unsigned long long serial;
+    unsigned xid; /* 0: none */
+    WaitV3 event;
+} Operational;
+
+typedef struct {
     int gpus;
     Ret init, system;
     double init_hang;
@@ -387,6 +431,8 @@ typedef struct {
     Settings settings[MAX_GPUS][1 + MAX_MIGS]; /* [gpu][0] is the GPU itself */
     Xid xids[MAX_XIDS];
     int xid_count;
+    Operational operational[MAX_XIDS];
+    int operational_count;
 } Config;
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -546,6 +592,10 @@ typedef struct EventSet {
     unsigned long long types[MAX_GPUS]; /* registered event types, per GPU */
     EventData queue[MAX_QUEUE];
     int queued;
+    bool operational[MAX_GPUS];
+    unsigned min_severity[MAX_GPUS];
+    Operational told[MAX_QUEUE], last; /* `last` is what the contexts are of */
+    int told_count;
     struct EventSet *next;
 } EventSet;
 
@@ -553,6 +603,8 @@ static EventSet *event_sets;
 static int event_set_count;
 static Xid *fired_xids;
 static int fired_count;
+static unsigned long long fired_operational[MAX_XIDS];
+static int fired_operational_count;
 
 __attribute__((destructor)) static void forget_events(void)
 {
@@ -590,6 +642,19 @@ static void fire(const Xid *x)
             set->queue[set->queued++] = event;
 }
 
+static void fire_operational(const Operational *o)
+{
+    for (int i = 0; i < fired_operational_count; i++)
+        if (fired_operational[i] == o->serial)
+            return;
+    if (fired_operational_count < MAX_XIDS)
+        fired_operational[fired_operational_count++] = o->serial;
+    for (EventSet *set = event_sets; set; set = set->next)
+        if (set->operational[o->gpu] && o->event.severity >= set->min_severity[o->gpu]
+            && set->told_count < MAX_QUEUE)
+            set->told[set->told_count++] = *o;
+}
+
 /* Carries what the script now says into the histories and the event queues. */
 static void commit(double when)
 {
@@ -606,6 +671,8 @@ static void commit(double when)
     for (int i = 0; i < config.xid_count; i++)
         if (!already_fired(&config.xids[i]))
             fire(&config.xids[i]);
+    for (int i = 0; i < config.operational_count; i++)
+        fire_operational(&config.operational[i]);
 }
 
 /* ------------------------------------------------------------------------
@@ -893,6 +960,29 @@ static void say_xid(Config *c, int gpu, int mig, char **rest)
     c->xids[c->xid_count++] = x;
 }
 
+/* MODULE CODE CATEGORY SEVERITY ATTRIBUTES GROUP_ATTRIBUTES GROUP_SIZE TRACE XID SERIAL */
+static void say_operational(Config *c, int gpu, char **rest)
+{
+    Operational o = {.gpu = gpu};
+    WaitV3 *e = &o.event;
+    char *module = need_word(rest);
+    memcpy(e->module, module, strnlen(module, sizeof e->module));
+    e->code = (unsigned)need_integer(rest);
+    e->category = (unsigned)need_integer(rest);
+    e->severity = (unsigned)need_integer(rest);
+    e->attributes = (unsigned)need_integer(rest);
+    e->group_attributes = (unsigned)need_integer(rest);
+    e->group_size = (unsigned char)need_integer(rest);
+    e->trace = need_integer(rest);
+    o.xid = (unsigned)need_integer(rest);
+    o.serial = need_integer(rest);
+    e->data_type = 1;
+    e->gpu_instance = e->compute_instance = ANY_ID;
+    if (c->operational_count == MAX_XIDS)
+        script_error("too many `operational` lines");
+    c->operational[c->operational_count++] = o;
+}
+
 static void say_on_device(Config *c, int gpu, int mig, char **rest)
 {
     Settings *s = &c->settings[gpu][mig + 1];
@@ -932,6 +1022,8 @@ static void say_on_device(Config *c, int gpu, int mig, char **rest)
         say_process(s, rest);
     else if (strcmp(word, "xid") == 0)
         say_xid(c, gpu, mig, rest);
+    else if (whole && strcmp(word, "operational") == 0)
+        say_operational(c, gpu, rest);
     else if (whole && strcmp(word, "mig") == 0)
         s->migs = need_below(rest, MAX_MIGS + 1);
     else
@@ -1836,6 +1928,33 @@ Ret nvmlDeviceGetUnrepairableMemoryFlag_v1(Device *d, Unrepairable *u)
     return leave(r);
 }
 
+#ifndef OLD_DRIVER
+
+/* nvml.h of R615: nvmlAdaptiveTgpModeInfo_v1_t, which bears no version */
+Ret nvmlDeviceGetAdaptiveTgpModeInfo_v1(Device *d, AdaptiveTgp *out)
+{
+    Ret r = enter_device(d, F_nvmlDeviceGetAdaptiveTgpModeInfo);
+    if (r == OK && !out)
+        r = INVALID_ARGUMENT;
+    if (r == OK)
+        *out = (AdaptiveTgp){.status = to_uint(reading(d, "AdaptiveTgpModeInfo"))};
+    return leave(r);
+}
+
+Ret nvmlDeviceWorkloadPowerProfileGetCurrentProfiles(Device *d, PowerProfiles *out)
+{
+    Ret r = enter_device(d, F_nvmlDeviceWorkloadPowerProfileGetCurrentProfiles);
+    if (r == OK && !out)
+        r = INVALID_ARGUMENT;
+    if (r == OK && out->version != VERSION_OF(PowerProfiles, 1))
+        r = VERSION_MISMATCH;
+    if (r == OK)
+        out->enforced[0] = to_uint(reading(d, "WorkloadPowerProfileGetCurrentProfiles"));
+    return leave(r);
+}
+
+#endif
+
 Ret nvmlDeviceGetVirtualizationMode(Device *d, unsigned *mode)
 {
     Ret r = enter_device(d, F_nvmlDeviceGetVirtualizationMode);
@@ -2385,3 +2504,81 @@ Ret nvmlEventSetWait_v2(EventSet *set, EventData *out, unsigned timeout_ms)
         take_event(set, out);
     return leave(r);
 }
+
+#ifndef OLD_DRIVER
+
+Ret nvmlEventSetRegisterGpuOperationalEvents_v1(EventSet *set, const OperationalConfig *wanted)
+{
+    Ret r = enter(F_nvmlEventSetRegisterGpuOperationalEvents);
+    int gpu = -1;
+    if (r == OK && (!wanted || !known_event_set(set)))
+        r = INVALID_ARGUMENT;
+    for (int g = 0; r == OK && g < MAX_GPUS; g++) {
+        char own[96];
+        uuid_of(&devices[g][0], own, sizeof own);
+        if (strncmp(own, wanted->uuid, sizeof own) == 0)
+            gpu = g;
+    }
+    if (r == OK && gpu < 0)
+        r = NOT_FOUND;
+    if (r == OK) {
+        set->operational[gpu] = true;
+        set->min_severity[gpu] = wanted->min_severity;
+    }
+    return leave(r);
+}
+
+Ret nvmlEventSetWait_v3(EventSet *set, WaitV3 *out)
+{
+    Ret r = enter(F_nvmlEventSetWait);
+    if (r == OK && (!out || out->timeout_ms != 0 || !known_event_set(set)))
+        r = INVALID_ARGUMENT;
+    if (r == OK)
+        r = config.system;
+    if (r == OK && set->told_count == 0)
+        r = TIMEOUT;
+    if (r == OK) {
+        set->last = set->told[0];
+        set->told_count--;
+        memmove(set->told, set->told + 1, (size_t)set->told_count * sizeof set->told[0]);
+        *out = set->last.event;
+        uuid_of(&devices[set->last.gpu][0], out->uuid, sizeof out->uuid);
+    }
+    return leave(r);
+}
+
+Ret nvmlEventSetGetContextCount_v1(EventSet *set, unsigned *count)
+{
+    Ret r = enter(F_nvmlEventSetGetContextCount);
+    if (r == OK && (!count || !known_event_set(set)))
+        r = INVALID_ARGUMENT;
+    if (r == OK)
+        *count = set->last.xid ? 2 : 1;
+    return leave(r);
+}
+
+/* The first context is of a kind of its own, the second the XID. */
+Ret nvmlEventSetGetContextInfo_v1(EventSet *set, ContextInfo *info)
+{
+    Ret r = enter(F_nvmlEventSetGetContextInfo);
+    if (r == OK && (!info || !known_event_set(set) || info->index > (set->last.xid ? 1u : 0u)))
+        r = INVALID_ARGUMENT;
+    if (r == OK) {
+        info->type = info->index;
+        info->size = sizeof(unsigned);
+        info->version = 1;
+    }
+    return leave(r);
+}
+
+Ret nvmlEventSetGetGpuOperationalEventContextLegacyXid_v1(EventSet *set, LegacyXid *xid)
+{
+    Ret r = enter(F_nvmlEventSetGetGpuOperationalEventContextLegacyXid);
+    if (r == OK && (!xid || !known_event_set(set) || xid->index != 1 || !set->last.xid))
+        r = INVALID_ARGUMENT;
+    if (r == OK)
+        xid->xid = set->last.xid;
+    return leave(r);
+}
+
+#endif /* OLD_DRIVER */

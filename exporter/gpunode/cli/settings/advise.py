@@ -21,8 +21,8 @@ class AdviseSettings(DaemonSettings):
     web: AdviseWebSettings = AdviseWebSettings()
     prometheus: PrometheusSettings = PrometheusSettings()
 
-    format: Literal["json", "slurm-reason", "node-condition", "health-event"] = Field(
-        "json", description="format to print"
+    format: Literal["json", "slurm-reason", "node-condition", "health-event", "device-taint"] = (
+        Field("json", description="format to print")
     )
     fleet: bool = Field(
         False, description="ask prometheus.url about all nodes, not the daemon about its own"

@@ -22,6 +22,7 @@ from gpunode.driver.driver import (
     Mode,
     ModulePower,
     NvLink,
+    OperationalEvent,
     PcieLink,
     PowerLimits,
     PowerRange,
@@ -38,6 +39,7 @@ from gpunode.driver.nvidia import fabric, health, identity, links, modes
 from gpunode.driver.nvidia.dcgm import DcgmProfiling
 from gpunode.driver.nvidia.device import LATEST, Device
 from gpunode.driver.nvidia.gpm import GpmCounters, GpmSnapshots
+from gpunode.driver.nvidia.operational_events import OperationalEvents
 from gpunode.driver.nvidia.possible import (
     BUS_BITS,
     BYTES,
@@ -66,6 +68,8 @@ CLOCK_EVENTS = {
     pynvml.nvmlClocksEventReasonHwThermalSlowdown: "hw_thermal",
     pynvml.nvmlClocksEventReasonHwPowerBrakeSlowdown: "hw_power_brake",
     pynvml.nvmlClocksEventReasonDisplayClockSetting: "display_clocks",
+    pynvml.nvmlClocksThrottleReasonBoardLimit: "board_limit",
+    pynvml.nvmlClocksThrottleReasonReliability: "reliability",
 }
 THROTTLED_NANOSECONDS = {
     pynvml.NVML_FI_DEV_PERF_POLICY_POWER: "sw_power_cap",
@@ -104,6 +108,7 @@ class NvmlGpu:
         self.dcgm = dcgm
         self.parent = parent
         self._xids = health.XidEvents(device)
+        self._operational_events = OperationalEvents(device)
         self._gpm_snapshots = GpmSnapshots(device)
         self._forget()
         self.identity = identity.identify(device)
@@ -403,6 +408,9 @@ class NvmlGpu:
 
     def xids(self) -> list[Xid]:
         return self._xids.read()
+
+    def operational_events(self) -> list[OperationalEvent]:
+        return self._operational_events.read()
 
 
 def _memory(total: float, used: float, reserved: float | None) -> Memory:

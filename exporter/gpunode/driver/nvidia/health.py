@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pynvml
 
-from gpunode.driver.driver import DriverError, RemappedRows, Xid
+from gpunode.driver.driver import DriverError, RemappedRows, Unsupported, Xid
 from gpunode.driver.nvidia.device import Device
 from gpunode.driver.nvidia.possible import COUNTS, FLAGS, ROWS, reading
 from gpunode.driver.nvidia.xids import RECOVERY_ACTIONS
@@ -71,12 +72,18 @@ def ecc_errors(device: Device, since: int) -> dict[str, float]:
 
 
 def remapped_rows(device: Device) -> RemappedRows:
-    """Rows of memory that spares stand in for; see ``driver.Gpu``, as for the functions below."""
+    """Rows of memory that spares stand in for; see ``driver.Gpu``, as for the functions below.
+
+    Whole banks may wait for a reset as well (drivers from R615 on).
+    """
     corrected, uncorrected, pending, failed = device.call("nvmlDeviceGetRemappedRows")
+    banks = 0.0
+    with contextlib.suppress(Unsupported):
+        (banks,) = device.fields(pynvml.NVML_FI_DEV_PENDING_BANK_REMAPPING).values()
     return RemappedRows(
         reading("remapped rows", corrected, ROWS),
         reading("remapped rows", uncorrected, ROWS),
-        bool(reading("pending remap", pending, FLAGS)),
+        bool(reading("pending remap", pending, FLAGS)) or banks == 1,
         bool(reading("failed remap", failed, FLAGS)),
     )
 

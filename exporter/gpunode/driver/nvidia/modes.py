@@ -30,6 +30,27 @@ def modes(device: Device) -> list[Mode]:
         (enabled,) = device.fields(pynvml.NVML_FI_PWR_SMOOTHING_ENABLED).values()
         if enabled == 1:
             found.append("power_smoothing")
+    found += _power_management(device)
+    return found
+
+
+def _power_management(device: Device) -> list[Mode]:
+    """What lowers or moves the power limit, of those that drivers from R590 on tell."""
+    found: list[Mode] = []
+    with contextlib.suppress(DriverError):
+        (percent,) = device.fields(pynvml.NVML_FI_DEV_EDPP_MULTIPLIER).values()
+        if 0 < percent < 100:
+            found.append("lowered_peak_power")
+    with contextlib.suppress(DriverError):
+        adaptive = pynvml.c_nvmlAdaptiveTgpModeInfo_v1_t()
+        device.call("nvmlDeviceGetAdaptiveTgpModeInfo_v1", pynvml.byref(adaptive))
+        if adaptive.enablementStatus == pynvml.NVML_FEATURE_ENABLED:
+            found.append("adaptive_power_limit")
+    with contextlib.suppress(DriverError):
+        profiles = pynvml.c_nvmlWorkloadPowerProfileCurrentProfiles_v1_t()
+        device.call("nvmlDeviceWorkloadPowerProfileGetCurrentProfiles", pynvml.byref(profiles))
+        if any(profiles.enforcedProfilesMask.mask):
+            found.append("power_profile")
     return found
 
 

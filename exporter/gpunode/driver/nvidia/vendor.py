@@ -17,7 +17,14 @@ CLAIMED_MIG = re.compile(r"gpu-(?P<minor>\d+)-mig-(?P<place>[0-9a-z]+(?:-[0-9a-z
 # Another GPU or instance, or a share of it; an amount of cores or memory, which is on none:
 # https://github.com/volcano-sh/volcano-vgpu-device-plugin; or a GPU that a virtual machine has.
 ANOTHER = re.compile(r"(?:GPU|MIG)-[0-9a-fA-F-]+(?:-(?:core|memory)-\d+)?|gpu-vfio-\d+")
+# The GPU of a Jetson has no UUID to the device plugin, and is its only one:
+# https://github.com/NVIDIA/k8s-device-plugin/blob/main/internal/rm/tegra_devices.go
+INTEGRATED = "tegra"
+INTEGRATED_NAME = re.compile(r"\b(?:Xavier|Orin|Thor|nvgpu|Tegra|Jetson)\b", re.IGNORECASE)
 # GPU-…::3 is the fourth replica of a shared GPU, as is GPU-…__3: https://github.com/grgalex/nvshare
+# 0:GPU-…:3 is a share of the GPU that is number 0 there:
+# https://github.com/coldzerofear/vgpu-manager (vnumberDevicePlugin.Devices)
+NUMBERED = re.compile(r"\d{1,3}:(GPU-[0-9a-f-]{1,64}):(?=\d{1,4}$)")
 SHARE = re.compile(r"::|__(?=\d+$)")
 
 
@@ -26,9 +33,11 @@ def is_device(gpu: Identity, device: str) -> bool | None:
 
     None if it may be: the driver does not tell, or the form is not known.
     """
-    device = SHARE.split(device, maxsplit=1)[0]
+    device = SHARE.split(NUMBERED.sub(r"\1::", device), maxsplit=1)[0]
     if device == gpu.uuid or _is_slot(gpu, device):
         return True
+    if device == INTEGRATED:
+        return not gpu.mig and (not gpu.bus_id or bool(INTEGRATED_NAME.search(gpu.name)))
     minor = gpu.index if gpu.minor is None else gpu.minor
     if match := GKE_DEVICE.fullmatch(device):
         instance = match["instance"] and int(match["instance"])
@@ -77,8 +86,19 @@ NVIDIA = Vendor(
     pci_id="0x10de",
     counters=("gpm", "dcgm"),
     watched_errors=xids.OF_HARDWARE,
-    device_prefixes=("GPU-", "MIG-", "nvidia"),
-    device_resources=("nvidia.com/gpu", "nvidia.com/mig-"),
+    device_prefixes=("GPU-", "MIG-", "nvidia", INTEGRATED),
+    device_resources=(
+        *("nvidia.com/gpu", "nvidia.com/mig-", "nvidia.com/vgpu"),
+        # GPUs that virtual machines have, of NVIDIA's plugin for KubeVirt
+        *("nvidia.com/pgpu", "nvidia.com/PGPU"),
+        # shares of some GPU: only annotations of the pod tell of which
+        *(
+            "tencent.com/vcuda-",
+            "tensor-fusion.ai/index",
+            "elasticgpu.io/",
+            "k8s.amazonaws.com/vgpu",
+        ),
+    ),
     claim_driver="gpu.nvidia.com",
     is_device=is_device,
 )
