@@ -27,7 +27,7 @@ from gpunode.host.nfs import Nfs
 from gpunode.host.pcie import Pcie
 from gpunode.jobs import processes
 from gpunode.jobs.owners import ALLOCATIONS, GpuOwners, ProcessRoles, RolesDetail
-from gpunode.jobs.processes import BLOCKED, JobProcesses
+from gpunode.jobs.processes import UNREADABLE, JobProcesses
 from gpunode.jobs.versions import MOST
 from gpunode.nccl.followed import Followed
 from gpunode.nccl.ras import NcclRas
@@ -199,7 +199,7 @@ def test_adapters_left_out_are_counted_whatever_else_is_met(tmp_path: Path) -> N
 
 @dataclass(frozen=True, slots=True)
 class Crowd:
-    """A GPU on which a tenant has very many processes, and another has one that is stopped."""
+    """A GPU on which a tenant has very many processes, and another has one."""
 
     node: LocalNode
     gpu: MachineGpu
@@ -217,8 +217,9 @@ def crowd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Crowd:
         (tmp_path / f"proc/{pid}/ns").mkdir()
         (tmp_path / f"proc/{pid}/ns/pid").symlink_to(f"pid:[{pid}]")  # he has unshared them
     a_process(tmp_path, QUIET, "/", "python", 1001, NCCL_SOCKET_IFNAME="quiet", RANK="7")
-    stat = tmp_path / f"proc/{QUIET}/stat"
-    stat.write_text(stat.read_text().replace(" S ", " D "))
+    counters = ("rchar", "wchar", "syscr", "syscw", "read_bytes", "write_bytes")
+    text = "".join(f"{name}: 1\n" for name in (*counters, "cancelled_write_bytes"))
+    (tmp_path / f"proc/{QUIET}/io").write_text(text)
     for file in tmp_path.glob("proc/*/status"):
         file.write_text(f"{file.read_text()}NSpid:\t{file.parent.name}\n")
     gpu = MachineGpu(0, "GPU-aa", "0", (*noisy, QUIET))
@@ -273,9 +274,11 @@ def play_versions(crowd: Crowd) -> Played:
 
 
 def play_job(crowd: Crowd) -> Played:
+    """The bytes of the quiet process alone can be read."""
     reading = JobProcesses(crowd.census, crowd.gpu, crowd.settings).read()
     assert reading is not None
-    return reading.unread, [one.value for one in reading.samples if one.metric is BLOCKED] == [1.0]
+    unreadable = [one.value for one in reading.samples if one.metric is UNREADABLE]
+    return reading.unread, MANY - 1 in unreadable
 
 
 def play_files(crowd: Crowd) -> Played:
@@ -350,7 +353,7 @@ slurm slurm_jobs, lustre mounts, lustre lustre_targets, nfs mounts: root's
 cpu_energy energy_zones, disk disks, disk nvme_controllers, hwmon sensors: hardware
 infiniband ports, infiniband slingshot_adapters, network network_interfaces: hardware
 pcie pcie_devices: hardware
-faults faults: parts of the node, of which other bounds say how many there are
+faults faults: hardware, and mounts of which another bound says how many there are
 """
 """What no tenant can make more of, or only for himself."""
 
