@@ -310,7 +310,8 @@ would add, after which Argo CD would see a difference for ever. */}}
 {{/* A dashboard with the links to pages that a site names. */}}
 {{- define "gpunode.dashboard" -}}
 {{- $values := .root.Values -}}
-{{- $text := .root.Files.Get .path -}}
+{{- /* Without its spaces it fits into the annotation in which kubectl apply keeps an object. */ -}}
+{{- $text := .root.Files.Get .path | fromJson | toRawJson -}}
 {{- $link := dict -}}
 {{- if has .name (list "gpunode-node" "gpunode-host" "gpunode-gpu") -}}
 {{- $link = dict "title" "Page of the node" "url" $values.dashboards.nodePage -}}
