@@ -201,6 +201,13 @@ def _may_rest(verdict: Judgement, verdicts: Iterable[Judgement]) -> bool:
     """
     if verdict.cause != STALLED_COLLECTIVE.name or verdict.workload.kind not in RESTING:
         return False
+    if not verdict.waits_for:
+        return any(
+            one.workload.kind == verdict.workload.kind
+            and one.cause != STALLED_COLLECTIVE.name
+            and int(one.gpu) < int(verdict.gpu)
+            for one in verdicts
+        )
     late = {one.at for one in verdict.waits_for if one.reason in RESTS}
     waiting = [int(one.gpu) for one in verdicts if late & {awaited.at for awaited in one.waits_for}]
     return bool(late) and all(int(gpu) < min(waiting) for gpu, _ in late)
