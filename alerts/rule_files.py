@@ -172,9 +172,7 @@ REASONS = (
 NODES = (
     "{{ with printf `topk(5, node:gpunode_fault:level{cluster=%q,fault=%q} "
     f"unless on ({NODE}) {CORDONED})` $labels.cluster $labels.fault | query "
-    '| sortByLabel "instance" }}'
-    + _list("Among them:", "{{ .Labels.instance }}")
-    + "{{ end }}"
+    '| sortByLabel "instance" }}' + _list("Among them:", "{{ .Labels.instance }}") + "{{ end }}"
 )
 SILENT_NODES = (
     "{{ with printf `topk(5, node:gpunode_storage_silent:active{cluster=%q,filesystem=%q})` "

@@ -9,6 +9,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import count
 
 import pytest
@@ -73,20 +74,19 @@ def stepped(source: Source, place: Place = WHOLE_NODE) -> Loop:
 
 @contextmanager
 def running(*finders: Finds, find_every: float = 0.1) -> Iterator[Loop]:
-    """A loop with a thread for each finder and source."""
+    """A loop with its threads."""
     loop = Loop(SystemClock(), finders, find_every=find_every)
     loop.start()
     try:
         yield loop
     finally:
         loop.stop()
-        until(lambda: not threads(loop))
+        until(lambda: not workers())
 
 
-def threads(loop: Loop) -> list[threading.Thread]:
-    """The threads of a loop's finders and sources that have not ended."""
-    had = [*(s.thread for s in loop.searches), *(w.thread for w in loop.watches.values())]
-    return [thread for thread in had if thread is not None and thread.is_alive()]
+def workers() -> list[threading.Thread]:
+    """The threads that read."""
+    return [thread for thread in threading.enumerate() if thread.name == "worker"]
 
 
 def up(loop: Loop, name: str) -> float | None:
@@ -428,7 +428,7 @@ def test_threads_that_cannot_start_are_tried_again(monkeypatch: pytest.MonkeyPat
     refused: list[str] = []
 
     def limited(thread: threading.Thread) -> None:
-        if thread.name in ("told", "finds") and refused.count(thread.name) < 3:
+        if thread.name == "worker" and len(refused) < 3:
             refused.append(thread.name)
             raise RuntimeError("can't start new thread")
         start(thread)
@@ -439,14 +439,14 @@ def test_threads_that_cannot_start_are_tried_again(monkeypatch: pytest.MonkeyPat
         until(lambda: refused)
         assert not loop.ready
         until(lambda: up(loop, "told") == 1 and loop.ready)
-    assert refused == ["finds"] * 3 + ["told"] * 3
 
 
-def test_a_thread_that_ends_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("lenient")
+def test_a_source_that_ends_its_thread_is_read_again() -> None:
     class Ends(Told):
         @property
         def every(self) -> float:
-            if threading.current_thread().name == "told" and not ended:
+            if threading.current_thread().name == "worker" and not ended:
                 ended.append(threading.current_thread())
                 raise SystemExit
             return 0.05
@@ -455,11 +455,8 @@ def test_a_thread_that_ends_is_started_again(monkeypatch: pytest.MonkeyPatch) ->
         def every(self, value: float) -> None: ...
 
     ended: list[threading.Thread] = []
-    monkeypatch.setattr(threading, "excepthook", lambda _: None)
     with running(finds(Ends(lambda: named("a")))) as loop:
         until(lambda: ended and up(loop, "told") == 1)
-        (watch,) = loop.watches.values()
-        until(lambda: watch.thread not in (None, *ended))
 
 
 # Hangs.
@@ -482,6 +479,33 @@ def test_a_finder_that_hangs_delays_only_its_own_sources(
         until(lambda: [r for r in caplog.records if "hangs: looking for" in r.getMessage()])
         answers.set()
         until(lambda: up(loop, "hangs") is None)
+
+
+def test_reads_that_hang_cost_a_thread_each_and_delay_no_other() -> None:
+    answers, reads = threading.Event(), Counter[str]()
+
+    def hang() -> Reading:
+        answers.wait()
+        return named("hung")
+
+    def read(name: str) -> Reading:
+        reads[name] += 1
+        return named(name)
+
+    sources = [Told(partial(read, f"{at}"), f"told {at}") for at in range(40)]
+    hangs = [Told(hang, f"hangs {at}") for at in range(5)]
+    with running(finds(*sources)) as loop:
+        until(lambda: len(reads) == 40)
+        assert len(workers()) <= 2
+    with running(finds(*hangs, *sources)) as loop:
+        until(lambda: loop.ready)
+        assert [up(loop, source.name) for source in (*hangs, *sources)] == [0.0] * 5 + [1.0] * 40
+        before = reads.copy()
+        until(lambda: all(reads[name] > before[name] + 3 for name in before))
+        assert len(workers()) <= 5 + 2
+        answers.set()
+        until(lambda: all(up(loop, source.name) == 1 for source in hangs))
+        until(lambda: len(workers()) <= 2)
 
 
 def always_remounted() -> Place:

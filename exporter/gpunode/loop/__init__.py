@@ -1,8 +1,8 @@
-"""Runs the sources: one thread each, so that one that hangs does not affect the others.
+"""Runs the sources in a few threads, so that one that hangs does not affect the others.
 
-Threads share only finished batches. Live, every finder and every source has its own thread, and one
-more starts them. A replay steps the same watches in one thread on the tape's clock, so that it
-always gives the same result.
+Threads share only finished batches. Live, a clock has workers do what is due, finders and sources
+alike (``workers.py``). A replay steps the same watches in one thread on the tape's clock, so that
+it always gives the same result.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from gpunode.loop.door import Door, valid
 from gpunode.loop.metrics import LAST_SUCCESS, UP
 from gpunode.loop.search import Search
 from gpunode.loop.watch import OVERDUE, Batch, Counts, Watch
+from gpunode.loop.workers import TICK, Workers
 from gpunode.metric import Metric, Sample
 from gpunode.node.node import Clock, SteppedClock
 from gpunode.source import (
@@ -44,11 +45,8 @@ D = TypeVar("D")
 
 
 STAGGER = 0.037
-"""Seconds between the first reads of two kinds of sources, so that not all wake at once."""
-
-IN_A_ROW = 0.003
-"""The same of two sources of a kind, which follow each other: what one does not find in the caches
-of the processor, the next does."""
+"""Seconds between the first reads of two kinds of sources, so that not all are due at once. Those
+of a kind follow each other: what one does not find in the processor's caches, the next does."""
 
 MOST_HUNG = 16
 """The most reads of sources of one name that may hang on after their place is gone, each with its
@@ -56,11 +54,6 @@ thread; until one returns, no other place of that name is read."""
 
 MORE_THREADS = "raise pids.max, RLIMIT_NPROC or the limit of memory"
 """What to do where no thread can be started."""
-
-
-def _runs(worker: Search | Watch) -> bool:
-    """Whether it has a thread that has not ended."""
-    return worker.thread is not None and worker.thread.is_alive()
 
 
 class Loop:
@@ -80,6 +73,7 @@ class Loop:
         self.clock = clock
         self._looked = threading.Event()
         self.searches = [Search(finder, find_every, clock, self._looked) for finder in finders]
+        self.workers = Workers(clock, find_every)
         self.views = views
         self.find_every = find_every
         self.watches: dict[tuple[str, Place], Watch] = {}
@@ -90,11 +84,10 @@ class Loop:
         """By the name of a source; what was counted of it stays when its last place is gone."""
 
         self._gone: list[Watch] = []
-        """Watches whose source is gone, until their thread ends."""
+        """Watches whose source is gone while they read it."""
 
-        self._without_thread: list[str] = []
         self._checked: float | None = None
-        """When it was last seen to that all have a thread; None in a replay."""
+        """When it was last seen to that all are read; None in a replay."""
 
         self._news_of_threads = News(clock)
         self._news_of_finders = News(clock)
@@ -131,8 +124,8 @@ class Loop:
         }
         gone = [watch for key, watch in self.watches.items() if key not in kept]
         for watch in gone:
-            watch.stopped.set()
-        self._gone = [watch for watch in (*self._gone, *gone) if _runs(watch)]
+            watch.stopped = True
+        self._gone = [watch for watch in (*self._gone, *gone) if watch.reading]
         self.watches = {**kept, **fresh}
         self._ordered = sorted(
             self.watches.values(),
@@ -152,62 +145,53 @@ class Loop:
         kinds = {watch.source.name for watch in self.watches.values()}
         reported = {watch.source.name for watch in self.watches.values() if watch.reported(now)}
         all_looked = all(search.reported(now) for search in self.searches)
-        return not self._without_thread and all_looked and kinds == reported
+        return self.workers.refused is None and all_looked and kinds == reported
 
     def start(self) -> None:
-        """Start the thread that starts all others. Raises ``RuntimeError`` if there can be none."""
-        self._checked = self.clock.monotonic()
+        """Start the clock. Raises ``RuntimeError`` if there can be no thread for it."""
+        self._checked = now = self.clock.monotonic()
+        for number, search in enumerate(self.searches):
+            self.workers.add(search, now + number * STAGGER)
         threading.Thread(target=self._keep_running, name="loop", daemon=True).start()
 
     def stop(self) -> None:
         """Tell every thread to end after its current read, without waiting."""
         self._stop.set()
         self._looked.set()
-        for search in self.searches:
-            search.stopped.set()
-        for watch in self.watches.values():
-            watch.stopped.set()
+        self.workers.stop()
 
     def _keep_running(self) -> None:
-        """Start threads whenever a finder has looked, and those that ended or could not start."""
+        """Have read what finders have found, and what could not be; see to it that all is."""
+        due = self.clock.monotonic()
         while not self._stop.is_set():
-            self._looked.clear()
-            failed = isolated(self._run)
-            if isinstance(failed, BaseException):
-                isolated(partial(complaints.complain, "loop", "threads not started", failed))
-            else:
-                self._checked = self.clock.monotonic()
-            self._looked.wait(self.find_every)
+            if self._looked.is_set() or self.clock.monotonic() >= due:
+                self._looked.clear()
+                due = self.clock.monotonic() + self.find_every
+                failed = isolated(self._run)
+                if isinstance(failed, BaseException):
+                    isolated(partial(complaints.complain, "loop", "sources not begun", failed))
+                else:
+                    self._checked = self.clock.monotonic()
+            isolated(self._tend)
+            self._looked.wait(TICK)
 
     def _run(self) -> None:
-        """Start a thread for each finder and source that has none."""
+        """Begin to read each source that is new, or was behind a read that hung."""
         self._update()
-        workers: list[Search | Watch] = [s for s in self.searches if not _runs(s)]
-        workers += self._startable()
-        refused: dict[str, Exception] = {}
-        delays: dict[str, float] = {}  # by kind, that of the next worker
-        for worker in workers:
-            delay = delays.setdefault(worker.name, STAGGER * len(delays))
-            delays[worker.name] = delay + IN_A_ROW
-            thread = threading.Thread(
-                target=worker.run, args=(delay,), name=worker.where, daemon=True
-            )
-            try:
-                thread.start()
-            except (RuntimeError, MemoryError) as error:
-                refused[worker.where] = error
-            else:
-                worker.thread = thread
-        self._without_thread = list(refused)
-        self._tell_refused(refused)
+        now = self.clock.monotonic()
+        delays: dict[str, float] = {}  # by kind
+        for watch in list(self._startable()):
+            watch.begins = True
+            delay = delays.setdefault(watch.source.name, STAGGER * len(delays))
+            self.workers.add(watch, now + delay)
         self._tell_hung()
 
     def _startable(self) -> Iterator[Watch]:
-        """The watches that need a thread; those behind a read that hangs fail instead."""
+        """The watches that are not read yet; those behind a read that hangs fail instead."""
         hung = {watch.key for watch in self._gone if watch.reading}
         by_name = Counter(name for name, _ in hung)
         for watch in self.watches.values():
-            if _runs(watch):
+            if watch.begins:
                 continue
             if watch.key in hung:
                 watch.fail(Absent("not read again before an earlier read of it returns"))
@@ -216,14 +200,16 @@ class Loop:
             else:
                 yield watch
 
-    def _tell_refused(self, refused: dict[str, Exception]) -> None:
-        complaint = f"{', '.join(refused)}: {next(iter(refused.values()))}" if refused else ""
-        if not self._news_of_threads.worth(complaint):
-            return
-        if refused:
-            log.warning("no thread for %s; %s", valid(complaint), MORE_THREADS)
-        else:
-            log.info("every source has its thread")
+    def _tend(self) -> None:
+        """See to it that what is due has a thread."""
+        self.workers.tend()
+        refused = self.workers.refused
+        if self._news_of_threads.worth(str(refused or "")):
+            if refused is None:
+                log.info("every source has its thread")
+            else:
+                late = ", ".join(self.workers.late())
+                log.warning("no thread for %s; %s", valid(f"{late}: {refused}"), MORE_THREADS)
 
     def _tell_hung(self) -> None:
         now = self.clock.monotonic()
@@ -252,11 +238,11 @@ class Loop:
                 next_find += self.find_every
                 continue
             time, order, watch = heapq.heappop(due)
-            if not watch.stopped.is_set():
+            if not watch.stopped:
                 watch.step()
                 heapq.heappush(due, (time + watch.source.every, order, watch))
         for _, _, watch in sorted(due, key=lambda entry: entry[1]):
-            if not watch.stopped.is_set():
+            if not watch.stopped:
                 watch.step()
 
     def batches(self) -> list[tuple[Place, Batch]]:

@@ -1,4 +1,4 @@
-"""One finder: it looks at intervals, in a thread of its own, for the sources that there are."""
+"""One finder: it looks at intervals for the sources that there are."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 class Search:
-    """One finder, and what it found last or why nothing. Only its own thread writes to it."""
+    """One finder, and what it found last or why nothing. One thread at a time writes to it."""
 
     def __init__(self, finder: Finder, every: float, clock: Clock, looked: threading.Event) -> None:
         self.finder = finder
@@ -33,8 +33,6 @@ class Search:
         self.begun: float | None = None
         """When it began to look, if it has not come back."""
 
-        self.thread: threading.Thread | None = None
-        self.stopped = threading.Event()
         self._news = News(clock)
 
     @property
@@ -80,9 +78,9 @@ class Search:
         """Whether anything was found when it last looked, and it is not overdue."""
         return not self.absent and not self.overdue(now)
 
-    def run(self, delay: float) -> None:
-        """Look repeatedly until stopped; the body of the finder's thread."""
-        while not self.stopped.wait(delay):
-            self.look()
-            self.looked.set()
-            delay = self.every
+    def perform(self, due: float) -> float:
+        """Look, as was due at a time; returns when to look again."""
+        del due
+        self.look()
+        self.looked.set()
+        return self.clock.monotonic() + self.every

@@ -1,4 +1,4 @@
-"""One source: it is read at intervals, in a thread of its own."""
+"""One source: it is read at intervals."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Counts:
     durations: Distribution = field(default_factory=lambda: Distribution(DURATION.buckets))
     unread: dict[Unknown, Encounters] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
-    """Held to write: each place has its thread."""
+    """Held to write: two places may be read at a time."""
 
     def meet(self, found: Iterable[Unread], time: float) -> None:
         """Count what a read met at a time, in seconds since the epoch."""
@@ -116,7 +116,7 @@ class Counts:
 
 
 class Watch:
-    """One source at one place, and its last batch. Only its own thread writes to it."""
+    """One source at one place, and its last batch. It is read by one thread at a time."""
 
     def __init__(
         self,
@@ -146,8 +146,10 @@ class Watch:
         self.longest = source.every
         self.counts = counts
         self.door = door
-        self.thread: threading.Thread | None = None
-        self.stopped = threading.Event()
+        self.begins = False
+        """Whether it is read, be it for the first time after a while."""
+
+        self.stopped = False
         self.failure = ""
         """Why the last read failed; empty if it did not."""
 
@@ -226,15 +228,17 @@ class Watch:
             self.counts.skipped += missed
         return due + (missed + 1) * every
 
-    def run(self, delay: float) -> None:
-        """Read repeatedly until stopped; the body of the source's thread."""
-        due = self.clock.monotonic() + delay
-        while not self.stopped.wait(max(0.0, due - self.clock.monotonic())):
-            if self.clock.monotonic() - due > 0.1 * self.source.every:
-                with self.counts.lock:
-                    self.counts.late += 1
-            self.step()
-            due = self.next_due(due)
+    def perform(self, due: float) -> float | None:
+        """Read what was due at a time, unless it was stopped; returns when to read it again."""
+        self.reading = True  # first, as who stops it looks whether it is
+        if self.stopped:
+            self.reading = False
+            return None
+        if self.clock.monotonic() - due > 0.1 * self.source.every:
+            with self.counts.lock:
+                self.counts.late += 1
+        self.step()
+        return self.next_due(due)
 
     def fail(self, error: BaseException) -> None:
         """Drop the last batch, and log the failure when it begins, not at every read."""

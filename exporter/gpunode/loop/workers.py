@@ -1,0 +1,127 @@
+"""What is due at a time, and the few threads that do it: as a rule one.
+
+A thread waits for what is due next, does it and waits again, so that nothing is handed over. One
+that takes long is replaced for what is due meanwhile, and ends when it comes back: what hangs costs
+its thread, and delays the others by less than ``TICK`` and ``LONG``.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import threading
+from functools import partial
+from typing import Protocol
+
+from gpunode.loop import complaints
+from gpunode.loop.complaints import isolated
+from gpunode.node.node import Clock
+
+TICK = 0.2
+"""Seconds between two looks at whether anything waits for a thread."""
+
+LONG = 0.1
+"""Seconds that something may be late before another thread takes it."""
+
+
+class Job(Protocol):
+    """Something to do again and again."""
+
+    @property
+    def where(self) -> str:
+        """What it is, for the log."""
+        ...
+
+    def perform(self, due: float) -> float | None:
+        """Do what was due at a time (monotonic); returns when to do it again, None if never."""
+        ...
+
+
+class Workers:
+    """Does jobs when they are due; one that ends with a fault of ours, ``again`` seconds later."""
+
+    def __init__(self, clock: Clock, again: float) -> None:
+        self.clock = clock
+        self.again = again
+        self.refused: BaseException | None = None
+        """Why there is no thread for what is due, if there is none."""
+
+        self._changed = threading.Condition()
+        self._due: list[tuple[float, int, Job]] = []
+        self._number = itertools.count()
+        self._waits = False
+        """Whether a thread waits for what is due next."""
+
+        self._busy: dict[int, float] = {}
+        """By the number of what is being done, since when."""
+
+        self._stopped = False
+
+    def add(self, job: Job, due: float) -> None:
+        """Do a job from a time on (monotonic)."""
+        with self._changed:
+            self._push(job, due)
+
+    def late(self) -> list[str]:
+        """What is due and waits for a thread."""
+        with self._changed:
+            return [job.where for due, _, job in self._due if due + LONG < self.clock.monotonic()]
+
+    def tend(self) -> None:
+        """Start threads where none waits and something is late: as many as do what takes long."""
+        with self._changed:
+            now = self.clock.monotonic()
+            hang = sum(since + LONG <= now for since in self._busy.values())
+            late = sum(due + LONG <= now for due, _, _ in self._due)
+            wanted = min(late, max(1, hang)) if self._busy else 1
+            if self._waits or self._stopped:
+                wanted = 0
+        for _ in range(wanted):
+            try:
+                threading.Thread(target=self._work, name="worker", daemon=True).start()
+            except (RuntimeError, MemoryError) as error:
+                self.refused = error
+                return
+        self.refused = None
+
+    def stop(self) -> None:
+        """Tell every thread to end after what it does now, without waiting."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+
+    def _push(self, job: Job, due: float) -> None:
+        entry = due, next(self._number), job
+        heapq.heappush(self._due, entry)
+        if self._waits and self._due[0] is entry:
+            self._changed.notify()
+
+    def _work(self) -> None:
+        while (taken := self._next()) is not None:
+            due, number, job = taken
+            again = isolated(partial(job.perform, due))
+            if isinstance(again, BaseException):
+                isolated(partial(complaints.complain, job.where, "ended, begins again", again))
+                again = self.clock.monotonic() + self.again
+            with self._changed:
+                del self._busy[number]
+                if again is not None:
+                    self._push(job, again)
+            del job, taken
+
+    def _next(self) -> tuple[float, int, Job] | None:
+        """Wait for what is due next and take it; None for a thread that is one too many."""
+        with self._changed:
+            while not self._stopped and not self._waits:
+                now = self.clock.monotonic()
+                wait = self._due[0][0] - now if self._due else None
+                if wait is not None and wait <= 0.0:
+                    taken = heapq.heappop(self._due)
+                    self._busy[taken[1]] = now
+                    return taken
+                self._waits = True
+                try:
+                    self._changed.wait(wait)
+                finally:
+                    self._waits = False
+            return None
