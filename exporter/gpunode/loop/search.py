@@ -26,6 +26,7 @@ class Search:
         self.found: list[tuple[Place, Source]] | None = None
         """None before it has looked; places have valid labels."""
 
+        self.took = 0.0
         self.absent = ""
         self.unrecorded = False
         """Whether it finds nothing because the tape that is played lacks what it reads."""
@@ -78,9 +79,10 @@ class Search:
         """Whether anything was found when it last looked, and it is not overdue."""
         return not self.absent and not self.overdue(now)
 
-    def perform(self, due: float) -> float:
+    def perform(self, _due: float) -> float:
         """Look, as was due at a time; returns when to look again."""
-        del due
+        begin = self.clock.monotonic()
         self.look()
         self.looked.set()
-        return self.clock.monotonic() + self.every
+        self.took = self.clock.monotonic() - begin
+        return begin + self.took + self.every

@@ -142,6 +142,7 @@ class Watch:
         self.reading = False
         """Whether a read is under way."""
 
+        self.took = 0.0
         self.last_success: float | None = None
         self.longest = source.every
         self.counts = counts
@@ -183,8 +184,9 @@ class Watch:
                 self._tell_dropped(self.door.dropped - dropped)
                 self.counts.meet(reading.unread, self.last_success)
         used = self.clock.thread_cpu()
+        self.took = self.clock.monotonic() - begin
         with self.counts.lock:
-            self.counts.durations.add([self.clock.monotonic() - begin])
+            self.counts.durations.add([self.took])
             self.counts.dropped += self.door.dropped - dropped
             if cpu is not None and used is not None:
                 self.counts.cpu_seconds = (self.counts.cpu_seconds or 0.0) + used - cpu

@@ -2,7 +2,7 @@
 
 A thread waits for what is due next, does it and waits again, so that nothing is handed over. One
 that takes long is replaced for what is due meanwhile, and ends when it comes back: what hangs costs
-its thread, and delays the others by less than ``TICK`` and ``LONG``.
+its thread, and delays the others once, by less than ``TICK`` and ``LONG``.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from gpunode.loop import complaints
 from gpunode.loop.complaints import isolated
 from gpunode.node.node import Clock
 
-TICK = 0.2
+TICK = 0.5
 """Seconds between two looks at whether anything waits for a thread."""
 
 LONG = 0.1
-"""Seconds that something may be late before another thread takes it."""
+"""Seconds that something may take, or be late, before another thread does what is due meanwhile."""
 
 
 class Job(Protocol):
@@ -30,6 +30,11 @@ class Job(Protocol):
     @property
     def where(self) -> str:
         """What it is, for the log."""
+        ...
+
+    @property
+    def took(self) -> float:
+        """Seconds that it took the last time."""
         ...
 
     def perform(self, due: float) -> float | None:
@@ -69,20 +74,24 @@ class Workers:
 
     def tend(self) -> None:
         """Start threads where none waits and something is late: as many as do what takes long."""
+        if self._waits:
+            self.refused = None
+            return
         with self._changed:
             now = self.clock.monotonic()
             hang = sum(since + LONG <= now for since in self._busy.values())
             late = sum(due + LONG <= now for due, _, _ in self._due)
             wanted = min(late, max(1, hang)) if self._busy else 1
-            if self._waits or self._stopped:
-                wanted = 0
         for _ in range(wanted):
-            try:
-                threading.Thread(target=self._work, name="worker", daemon=True).start()
-            except (RuntimeError, MemoryError) as error:
-                self.refused = error
-                return
-        self.refused = None
+            self._start()
+
+    def _start(self) -> None:
+        try:
+            threading.Thread(target=self._work, name="worker", daemon=True).start()
+        except (RuntimeError, MemoryError) as error:
+            self.refused = error
+        else:
+            self.refused = None
 
     def stop(self) -> None:
         """Tell every thread to end after what it does now, without waiting."""
@@ -99,6 +108,8 @@ class Workers:
     def _work(self) -> None:
         while (taken := self._next()) is not None:
             due, number, job = taken
+            if job.took > LONG and not self._waits:
+                self._start()
             again = isolated(partial(job.perform, due))
             if isinstance(again, BaseException):
                 isolated(partial(complaints.complain, job.where, "ended, begins again", again))
