@@ -303,9 +303,9 @@ def test_a_detail_that_is_printable_is_passed_on_as_it_is() -> None:
 
 
 def test_valid_names_that_were_told_before_are_passed_on_as_they_are() -> None:
-    reading = named(*(f"name{at}" for at in range(5000)))
-    door = Door()
-    door.admit(reading)
+    names = [f"name{at}" for at in range(5000)]
+    door, reading = Door(), named(*names)
+    door.admit(named(*names))
     assert door.admit(reading) is reading
 
 
@@ -498,8 +498,9 @@ def test_reads_that_hang_cost_a_thread_each_and_delay_no_other() -> None:
         until(lambda: len(reads) == 40)
         assert len(workers()) <= 2
     with running(finds(*hangs, *sources)) as loop:
+        expected = [0.0] * 5 + [1.0] * 40
+        until(lambda: [up(loop, source.name) for source in (*hangs, *sources)] == expected)
         until(lambda: loop.ready)
-        assert [up(loop, source.name) for source in (*hangs, *sources)] == [0.0] * 5 + [1.0] * 40
         before = reads.copy()
         until(lambda: all(reads[name] > before[name] + 3 for name in before))
         assert len(workers()) <= 5 + 2
