@@ -25,7 +25,7 @@ from gpunode.loop import MOST_HUNG, Loop, complaints
 from gpunode.loop.complaints import LINES
 from gpunode.loop.door import LONGEST_LABEL, SERIES, Door
 from gpunode.loop.metrics import DROPPED, DURATION, LATE, SKIPPED, UNREAD, UP
-from gpunode.loop.watch import Counts, Watch
+from gpunode.loop.watch import Counts, Published, Watch
 from gpunode.metric import Metric, Sample
 from gpunode.node.local import SystemClock
 from gpunode.node.node import SteppedClock
@@ -402,7 +402,7 @@ def test_an_hour_of_errors_writes_a_line_a_minute_at_most(
     caplog.set_level("INFO")
     clock = SteppedClock(0.0)
     source = Told(read, every=2.0)
-    watch = Watch(source, WHOLE_NODE, source.read, clock, Counts(), Door())
+    watch = Watch(source, WHOLE_NODE, source.read, clock, Counts(), Door(), Published())
     for at in range(1800):
         clock.now = at * 2.0
         watch.step()

@@ -10,18 +10,20 @@ from __future__ import annotations
 import heapq
 import itertools
 import logging
+import math
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from gpunode.loop import complaints
 from gpunode.loop.complaints import News, isolated
 from gpunode.loop.door import Door, valid
 from gpunode.loop.metrics import LAST_SUCCESS, UP
 from gpunode.loop.search import Search
-from gpunode.loop.watch import OVERDUE, Batch, Counts, Watch
+from gpunode.loop.watch import OVERDUE, Batch, Counts, Published, Watch
 from gpunode.loop.workers import TICK, Workers
 from gpunode.metric import Metric, Sample
 from gpunode.node.node import Clock, SteppedClock
@@ -56,6 +58,19 @@ MORE_THREADS = "raise pids.max, RLIMIT_NPROC or the limit of memory"
 """What to do where no thread can be started."""
 
 
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """The batches that are exported until a time (monotonic), or until anything is published."""
+
+    after: object
+    """What was published last before."""
+
+    until: float
+    batches: list[tuple[Place, Batch]]
+    details: dict[type, list[Any]] = field(default_factory=dict)
+    """By their type, once they were asked for."""
+
+
 class Loop:
     """All watches of a node: those of the sources found, then those of the views.
 
@@ -83,6 +98,8 @@ class Loop:
         self._counts: dict[str, Counts] = {}
         """By the name of a source; what was counted of it stays when its last place is gone."""
 
+        self._published = Published()
+        self._exported = Exported(None, -math.inf, [])
         self._gone: list[Watch] = []
         """Watches whose source is gone while they read it."""
 
@@ -117,7 +134,13 @@ class Loop:
         self._counts = {**self._counts, **new}
         fresh = {
             (name, place): Watch(
-                source, place, read, self.clock, self._counts[name], Door(self._doors)
+                source,
+                place,
+                read,
+                self.clock,
+                self._counts[name],
+                Door(self._doors),
+                self._published,
             )
             for (name, place), (source, read) in wanted.items()
             if (name, place) not in kept
@@ -131,6 +154,7 @@ class Loop:
             self.watches.values(),
             key=lambda watch: (watch.source.name, watch.place.uuid, watch.place.mountpoint),
         )
+        self._published.again()
         return list(fresh.values())
 
     @property
@@ -251,7 +275,16 @@ class Loop:
         All sources of a device are left out unless its most frequent one succeeds, so that a lost
         GPU disappears completely.
         """
-        now = self.clock.monotonic()
+        return self._export().batches
+
+    def _export(self) -> Exported:
+        now, after = self.clock.monotonic(), self._published.last
+        known = self._exported
+        if known.after is not after or now > known.until:
+            known = self._exported = self._exported_at(now, after)
+        return known
+
+    def _exported_at(self, now: float, after: object) -> Exported:
         watches = self._ordered
         quickest: dict[Place | str, Watch] = {}
         for watch in watches:
@@ -259,22 +292,26 @@ class Loop:
             if best is None or watch.source.every < best.source.every:
                 quickest[watch.subject] = watch
         present = {subject for subject, watch in quickest.items() if watch.up(now)}
-        return [
+        batches = [
             (watch.place, watch.batch)
             for watch in watches
             if watch.subject in present and watch.batch is not None and watch.up(now)
         ]
+        return Exported(after, min((b.good_until for _, b in batches), default=math.inf), batches)
 
     def _doors(self) -> list[Door]:
         return [watch.door for watch in self.watches.values()]
 
     def details(self, kind: type[D]) -> list[Reported[D]]:
         """The reported details of this type, ordered by place."""
-        return [
-            Reported(place, batch.time, batch.reading.detail)
-            for place, batch in self.batches()
-            if isinstance(batch.reading.detail, kind)
-        ]
+        known = self._export()
+        if kind not in known.details:
+            known.details[kind] = [
+                Reported(place, batch.time, batch.reading.detail)
+                for place, batch in known.batches
+                if isinstance(batch.reading.detail, kind)
+            ]
+        return list(known.details[kind])
 
     def unread(self) -> list[Met]:
         """What was met and not understood since the start, ordered by source and kind."""

@@ -53,6 +53,17 @@ EXAMPLES = 5
 """How many examples of one kind of what is not understood are kept."""
 
 
+class Published:
+    """Tells whether any source has published since: it then has another ``last``."""
+
+    def __init__(self) -> None:
+        self.last = object()
+
+    def again(self) -> None:
+        """Note that one has."""
+        self.last = object()
+
+
 @dataclass(slots=True)
 class Encounters:
     """How often a kind of what is not understood was met, when last, and the latest examples."""
@@ -126,7 +137,9 @@ class Watch:
         clock: Clock,
         counts: Counts,
         door: Door,
+        published: Published,
     ) -> None:
+        self.published = published
         self.source = source
         self.place = place
         self.subject = source.name if place == WHOLE_NODE else place
@@ -181,6 +194,7 @@ class Watch:
                 self.longest = max(self.longest, self.source.every)
                 good_until = end + OVERDUE * self.longest
                 self.batch = self.last = Batch(reading, self.last_success, end, good_until)
+                self.published.again()
                 self._tell_dropped(self.door.dropped - dropped)
                 self.counts.meet(reading.unread, self.last_success)
         used = self.clock.thread_cpu()
@@ -245,6 +259,7 @@ class Watch:
     def fail(self, error: BaseException) -> None:
         """Drop the last batch, and log the failure when it begins, not at every read."""
         self.batch = None
+        self.published.again()
         self.door.close()
         self.failure, self.unrecorded = described(error), unrecorded(error)
         if not self.unrecorded and self._news.worth(self.failure):
