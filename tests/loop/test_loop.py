@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import re
 import threading
+import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -24,7 +25,7 @@ from gpunode.jobs.owners import OwnersDetail
 from gpunode.loop import MOST_HUNG, Loop, complaints
 from gpunode.loop.complaints import LINES
 from gpunode.loop.door import LONGEST_LABEL, SERIES, Door
-from gpunode.loop.metrics import DROPPED, DURATION, LATE, SKIPPED, UNREAD, UP
+from gpunode.loop.metrics import CPU_SECONDS, DROPPED, LATE, REST_CPU_SECONDS, SKIPPED, UNREAD, UP
 from gpunode.loop.watch import Counts, Published, Watch
 from gpunode.metric import Metric, Sample
 from gpunode.node.local import SystemClock
@@ -95,9 +96,10 @@ def up(loop: Loop, name: str) -> float | None:
 
 
 def of(loop: Loop, metric: Metric, source: str) -> float:
-    (value,) = (s.value for s in loop.samples() if s.metric is metric and s.labels[0] == source)
-    assert isinstance(value, float)
-    return value
+    """The value of a series about a source, 0 if there is none."""
+    found = [s.value for s in loop.samples() if s.metric is metric and s.labels[0] == source]
+    assert all(isinstance(value, float) for value in found)
+    return sum(found)  # type: ignore[arg-type]
 
 
 def dropped(loop: Loop) -> float:
@@ -260,14 +262,14 @@ def test_what_was_counted_of_a_source_stays_when_a_place_of_it_is_gone() -> None
         return lambda: named(f"{at}", f"{at}")
 
     loop = Loop(SteppedClock(0.0), [Finds(find)], find_every=10.0)
-    seen: list[list[float]] = []
+    seen: list[list[list[float]]] = []
     for places in (3, 1, 0, 2):  # noqa: B007 find looks at it
         for watch in loop.find():
             watch.step()
         page = parse(TestClient(create_app(lambda: loop)).get("/metrics").text)
-        counters = DROPPED.name, f"{DURATION.name}_count", LATE.name, SKIPPED.name
-        seen.append([values(page, name, source="filesystem")[0] for name in counters])
-    assert seen == [[n, n, 0.0, 0.0] for n in (3.0, 4.0, 4.0, 6.0)]
+        counters = DROPPED.name, LATE.name, SKIPPED.name
+        seen.append([values(page, name, source="filesystem") for name in counters])
+    assert seen == [[[n], [], []] for n in (3.0, 4.0, 4.0, 6.0)]
 
 
 def test_a_mount_point_with_an_odd_name_has_valid_series() -> None:
@@ -507,6 +509,22 @@ def test_reads_that_hang_cost_a_thread_each_and_delay_no_other() -> None:
         answers.set()
         until(lambda: all(up(loop, source.name) == 1 for source in hangs))
         until(lambda: len(workers()) <= 2)
+
+
+def test_what_sources_and_the_rest_use_is_what_the_process_uses() -> None:
+    def read() -> Reading:
+        sum(range(100_000))
+        return named("a")
+
+    with running(finds(Told(read))) as loop:
+        until(lambda: up(loop, "told") == 1)
+        used = sum(
+            s.value
+            for s in loop.samples()
+            if s.metric in (CPU_SECONDS, REST_CPU_SECONDS) and isinstance(s.value, float)
+        )
+        assert used == pytest.approx(time.process_time(), rel=0.05)
+        assert of(loop, CPU_SECONDS, "told") > 0
 
 
 def always_remounted() -> Place:

@@ -7,6 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
@@ -80,10 +81,11 @@ class Errands:
             if waiting:
                 SHARED.begin(partial(self._take, waiting), "errands")
         except RuntimeError:  # a limit on threads or memory
-            while waiting:
-                name, errand = waiting.popleft()
-                errand.begun = -math.inf
-                self._is_over(name)
+            with suppress(IndexError):  # another thread may take some yet
+                while True:
+                    name, errand = waiting.popleft()
+                    errand.begun = -math.inf
+                    self._is_over(name)
 
     def _take(self, waiting: deque[tuple[K, Errand]]) -> Tell:
         while True:
@@ -91,19 +93,19 @@ class Errands:
                 name, errand = waiting.popleft()
             except IndexError:  # another thread has taken the last
                 return lambda: None
-            begin = used()
+            begin, is_well = used(), False
             try:
                 errand.perform()
-            except BaseException:
+                is_well = True
+            finally:
+                errand.cpu = used() - begin
                 self._is_over(name)
-                errand.done.set()
-                self._go_on(waiting)
-                raise
-            errand.cpu = used() - begin
-            self._is_over(name)
-            if not waiting:
+                if waiting or not is_well:
+                    errand.done.set()
+                if not is_well:  # its thread ends
+                    self._go_on(waiting)
+            if not errand.done.is_set():
                 return errand.done.set
-            errand.done.set()
 
     def _is_over(self, name: Hashable) -> None:
         with self._lock:

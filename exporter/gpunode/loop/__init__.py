@@ -12,6 +12,7 @@ import itertools
 import logging
 import math
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from typing import Any, TypeVar
 from gpunode.loop import complaints
 from gpunode.loop.complaints import News, isolated
 from gpunode.loop.door import Door, valid
-from gpunode.loop.metrics import LAST_SUCCESS, UP
+from gpunode.loop.metrics import LAST_SUCCESS, REST_CPU_SECONDS, UP
 from gpunode.loop.search import Search
 from gpunode.loop.watch import OVERDUE, Batch, Counts, Published, Watch
 from gpunode.loop.workers import TICK, Workers
@@ -67,6 +68,9 @@ class Exported:
 
     until: float
     batches: list[tuple[Place, Batch]]
+    quickest: dict[Place | str, Watch]
+    """Of what appears and disappears as one, its most frequent source."""
+
     details: dict[type, list[Any]] = field(default_factory=dict)
     """By their type, once they were asked for."""
 
@@ -99,9 +103,12 @@ class Loop:
         """By the name of a source; what was counted of it stays when its last place is gone."""
 
         self._published = Published()
-        self._exported = Exported(None, -math.inf, [])
+        self._exported = Exported(None, -math.inf, [], {})
         self._gone: list[Watch] = []
         """Watches whose source is gone while they read it."""
+
+        self._began: tuple[float, float] | None = None
+        """The CPU seconds of the process and of its main thread when it began; None in a replay."""
 
         self._checked: float | None = None
         """When it was last seen to that all are read; None in a replay."""
@@ -169,11 +176,13 @@ class Loop:
         kinds = {watch.source.name for watch in self.watches.values()}
         reported = {watch.source.name for watch in self.watches.values() if watch.reported(now)}
         all_looked = all(search.reported(now) for search in self.searches)
-        return self.workers.refused is None and all_looked and kinds == reported
+        found = {source.name for search in self.searches for _, source in search.found or ()}
+        return self.workers.refused is None and all_looked and kinds == reported >= found
 
     def start(self) -> None:
         """Start the clock. Raises ``RuntimeError`` if there can be no thread for it."""
         self._checked = now = self.clock.monotonic()
+        self._began = time.process_time(), time.clock_gettime(_clock_of_main_thread())
         for number, search in enumerate(self.searches):
             self.workers.add(search, now + number * STAGGER)
         threading.Thread(target=self._keep_running, name="loop", daemon=True).start()
@@ -297,7 +306,8 @@ class Loop:
             for watch in watches
             if watch.subject in present and watch.batch is not None and watch.up(now)
         ]
-        return Exported(after, min((b.good_until for _, b in batches), default=math.inf), batches)
+        until = min((batch.good_until for _, batch in batches), default=math.inf)
+        return Exported(after, until, batches, quickest)
 
     def _doors(self) -> list[Door]:
         return [watch.door for watch in self.watches.values()]
@@ -360,13 +370,32 @@ class Loop:
             nothing_to_find = up and not search.found
             if (name, WHOLE_NODE) not in self.watches and not (unrecorded or nothing_to_find):
                 yield from UP.at(float(up), name, *WHOLE_NODE)
+        quickest = self._export().quickest
         for watch in self._ordered:
             at = watch.source.name, *watch.place
             if watch.unrecorded:
                 continue
             up = watch.up(now)
-            yield from UP.at(float(up), *at)
+            if not up or not watch.place.gpu or watch is quickest[watch.subject]:
+                yield from UP.at(float(up), *at)
             if not up:  # else it is no longer ago than its interval
                 yield from LAST_SUCCESS.at(watch.last_success, *at)
+        of_sources = 0.0
         for name, counts in sorted(self._counts.items()):
             yield from counts.samples(name)
+            of_sources += counts.cpu_seconds or 0.0
+        if self._began is not None:
+            yield from self._rest(*self._began, of_sources)
+
+    def _rest(self, whole: float, main: float, of_sources: float) -> Iterator[Sample]:
+        """The CPU time that no source used; of the process and its main thread, that of start."""
+        web = time.clock_gettime(_clock_of_main_thread()) - main
+        finders = sum(search.cpu_seconds for search in self.searches)
+        parts = {"start": whole, "web": web, "finders": finders}
+        parts["other"] = time.process_time() - of_sources - sum(parts.values())
+        for part, seconds in parts.items():
+            yield from REST_CPU_SECONDS.at(max(0.0, seconds), part)
+
+
+def _clock_of_main_thread() -> int:
+    return time.pthread_getcpuclockid(threading.main_thread().ident or 0)

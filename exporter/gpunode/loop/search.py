@@ -27,6 +27,7 @@ class Search:
         """None before it has looked; places have valid labels."""
 
         self.took = 0.0
+        self.cpu_seconds = 0.0
         self.absent = ""
         self.unrecorded = False
         """Whether it finds nothing because the tape that is played lacks what it reads."""
@@ -81,8 +82,11 @@ class Search:
 
     def perform(self, _due: float) -> float:
         """Look, as was due at a time; returns when to look again."""
-        begin = self.clock.monotonic()
+        begin, cpu = self.clock.monotonic(), self.clock.thread_cpu()
         self.look()
         self.looked.set()
+        used = self.clock.thread_cpu()
+        if cpu is not None and used is not None:
+            self.cpu_seconds += used - cpu
         self.took = self.clock.monotonic() - begin
         return begin + self.took + self.every

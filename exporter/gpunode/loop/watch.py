@@ -11,7 +11,15 @@ from dataclasses import dataclass, field
 from gpunode.loop import complaints
 from gpunode.loop.complaints import News, described, isolated, unrecorded
 from gpunode.loop.door import SERIES, Door, valid
-from gpunode.loop.metrics import CPU_SECONDS, DROPPED, DURATION, LATE, REFUSED, SKIPPED, UNREAD
+from gpunode.loop.metrics import (
+    CPU_SECONDS,
+    DROPPED,
+    LATE,
+    READ_SECONDS,
+    REFUSED,
+    SKIPPED,
+    UNREAD,
+)
 from gpunode.metric import Distribution, Metric, Sample
 from gpunode.node.node import Clock
 from gpunode.source import WHOLE_NODE, Key, Meets, Met, Place, Reading, Source, View
@@ -81,7 +89,7 @@ class Counts:
     skipped: int = 0
     dropped: int = 0
     cpu_seconds: float | None = None
-    durations: Distribution = field(default_factory=lambda: Distribution(DURATION.buckets))
+    seconds: float = 0.0
     unread: dict[Unknown, Encounters] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
     """Held to write: two places may be read at a time."""
@@ -115,15 +123,17 @@ class Counts:
     def samples(self, name: str) -> Iterator[Sample]:
         """The counters of the source of this name."""
         with self.lock:
-            durations = self.durations.copy()
             unread = [(kind, met.times) for kind, met in self.unread.items()]
-        yield Sample(DURATION, (name,), durations)
+        yield from READ_SECONDS.at(self.seconds, name)
         yield from CPU_SECONDS.at(self.cpu_seconds, name)
-        yield from LATE.at(float(self.late), name)
-        yield from SKIPPED.at(float(self.skipped), name)
-        yield from DROPPED.at(float(self.dropped), name)
+        yield from LATE.at(float(self.late) or None, name)
+        yield from SKIPPED.at(float(self.skipped) or None, name)
+        yield from DROPPED.at(float(self.dropped) or None, name)
         for kind, times in unread:
-            yield from (REFUSED if kind.bound else UNREAD).at(float(times), name, kind.what)
+            if kind.bound:
+                yield from REFUSED.at(float(times) or None, name, kind.what)
+            else:  # a line of a log counts once, and increase() sees what follows a 0
+                yield from UNREAD.at(float(times), name, kind.what)
 
 
 class Watch:
@@ -200,7 +210,7 @@ class Watch:
         used = self.clock.thread_cpu()
         self.took = self.clock.monotonic() - begin
         with self.counts.lock:
-            self.counts.durations.add([self.took])
+            self.counts.seconds += self.took
             self.counts.dropped += self.door.dropped - dropped
             if cpu is not None and used is not None:
                 self.counts.cpu_seconds = (self.counts.cpu_seconds or 0.0) + used - cpu

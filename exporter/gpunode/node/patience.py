@@ -150,19 +150,17 @@ class Patience:
         return late
 
     def _perform(self, question: Question[Any]) -> Tell:
+        is_well = False
         try:
             question.perform()
-        except BaseException:
-            self._is_back(question)
-            question.back.release()
-            raise
-        self._is_back(question)
+            is_well = True
+        finally:
+            with self._lock:
+                del self._asked[question.what]
+                self._overdue.pop(question.what, None)
+            if not is_well:  # its thread ends
+                question.back.release()
         return question.back.release
-
-    def _is_back(self, question: Question[Any]) -> None:
-        with self._lock:
-            del self._asked[question.what]
-            self._overdue.pop(question.what, None)
 
     def _check(self, tenant: str | Callable[[], str], what: str) -> None:
         with self._lock:
