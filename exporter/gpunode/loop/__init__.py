@@ -92,7 +92,7 @@ class Loop:
         self.clock = clock
         self._looked = threading.Event()
         self.searches = [Search(finder, find_every, clock, self._looked) for finder in finders]
-        self.workers = Workers(clock, find_every)
+        self.workers = Workers(find_every)
         self.views = views
         self.find_every = find_every
         self.watches: dict[tuple[str, Place], Watch] = {}
@@ -181,10 +181,10 @@ class Loop:
 
     def start(self) -> None:
         """Start the clock. Raises ``RuntimeError`` if there can be no thread for it."""
-        self._checked = now = self.clock.monotonic()
+        self._checked = self.clock.monotonic()
         self._began = time.process_time(), time.clock_gettime(_clock_of_main_thread())
         for number, search in enumerate(self.searches):
-            self.workers.add(search, now + number * STAGGER)
+            self.workers.add(search, number * STAGGER)
         threading.Thread(target=self._keep_running, name="loop", daemon=True).start()
 
     def stop(self) -> None:
@@ -195,28 +195,27 @@ class Loop:
 
     def _keep_running(self) -> None:
         """Have read what finders have found, and what could not be; see to it that all is."""
-        due = self.clock.monotonic()
+        due = time.monotonic()
         while not self._stop.is_set():
-            if self._looked.is_set() or self.clock.monotonic() >= due:
+            if self._looked.is_set() or time.monotonic() >= due:
                 self._looked.clear()
-                due = self.clock.monotonic() + self.find_every
+                due = time.monotonic() + self.find_every
                 failed = isolated(self._run)
                 if isinstance(failed, BaseException):
                     isolated(partial(complaints.complain, "loop", "sources not begun", failed))
                 else:
                     self._checked = self.clock.monotonic()
-            isolated(self._tend)
-            self._looked.wait(TICK)
+            wait = isolated(self._tend)
+            self._looked.wait(wait if isinstance(wait, float) else TICK)
 
     def _run(self) -> None:
         """Begin to read each source that is new, or was behind a read that hung."""
         self._update()
-        now = self.clock.monotonic()
         delays: dict[str, float] = {}  # by kind
         for watch in list(self._startable()):
-            watch.begins = True
             delay = delays.setdefault(watch.source.name, STAGGER * len(delays))
-            self.workers.add(watch, now + delay)
+            watch.begin(delay)
+            self.workers.add(watch, delay)
         self._tell_hung()
 
     def _startable(self) -> Iterator[Watch]:
@@ -233,9 +232,9 @@ class Loop:
             else:
                 yield watch
 
-    def _tend(self) -> None:
-        """See to it that what is due has a thread."""
-        self.workers.tend()
+    def _tend(self) -> float:
+        """See to it that what is due has a thread; returns the seconds until the next look."""
+        wait = self.workers.tend()
         refused = self.workers.refused
         if self._news_of_threads.worth(str(refused or "")):
             if refused is None:
@@ -243,6 +242,7 @@ class Loop:
             else:
                 late = ", ".join(self.workers.late())
                 log.warning("no thread for %s; %s", valid(f"{late}: {refused}"), MORE_THREADS)
+        return wait
 
     def _tell_hung(self) -> None:
         now = self.clock.monotonic()

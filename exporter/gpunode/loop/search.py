@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 
 from gpunode.loop import complaints
@@ -26,7 +27,7 @@ class Search:
         self.found: list[tuple[Place, Source]] | None = None
         """None before it has looked; places have valid labels."""
 
-        self.took = 0.0
+        self.took = math.inf
         self.cpu_seconds = 0.0
         self.absent = ""
         self.unrecorded = False
@@ -80,8 +81,8 @@ class Search:
         """Whether anything was found when it last looked, and it is not overdue."""
         return not self.absent and not self.overdue(now)
 
-    def perform(self, _due: float) -> float:
-        """Look, as was due at a time; returns when to look again."""
+    def perform(self) -> float:
+        """Look; returns after how many seconds to look again."""
         begin, cpu = self.clock.monotonic(), self.clock.thread_cpu()
         self.look()
         self.looked.set()
@@ -89,4 +90,4 @@ class Search:
         if cpu is not None and used is not None:
             self.cpu_seconds += used - cpu
         self.took = self.clock.monotonic() - begin
-        return begin + self.took + self.every
+        return self.every

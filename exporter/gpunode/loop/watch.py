@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -165,7 +166,7 @@ class Watch:
         self.reading = False
         """Whether a read is under way."""
 
-        self.took = 0.0
+        self.took = math.inf
         self.last_success: float | None = None
         self.longest = source.every
         self.counts = counts
@@ -173,6 +174,7 @@ class Watch:
         self.begins = False
         """Whether it is read, be it for the first time after a while."""
 
+        self.due = 0.0
         self.stopped = False
         self.failure = ""
         """Why the last read failed; empty if it did not."""
@@ -254,17 +256,22 @@ class Watch:
             self.counts.skipped += missed
         return due + (missed + 1) * every
 
-    def perform(self, due: float) -> float | None:
-        """Read what was due at a time, unless it was stopped; returns when to read it again."""
+    def perform(self) -> float | None:
+        """Read it, unless it was stopped; returns after how many seconds to read it again."""
         self.reading = True  # first, as who stops it looks whether it is
         if self.stopped:
             self.reading = False
             return None
-        if self.clock.monotonic() - due > 0.1 * self.source.every:
+        if self.clock.monotonic() - self.due > 0.1 * self.source.every:
             with self.counts.lock:
                 self.counts.late += 1
         self.step()
-        return self.next_due(due)
+        self.due = self.next_due(self.due)
+        return max(0.0, self.due - self.clock.monotonic())
+
+    def begin(self, delay: float) -> None:
+        """Note that it is to be read from so many seconds from now on."""
+        self.begins, self.due = True, self.clock.monotonic() + delay
 
     def fail(self, error: BaseException) -> None:
         """Drop the last batch, and log the failure when it begins, not at every read."""

@@ -10,15 +10,15 @@ from __future__ import annotations
 import heapq
 import itertools
 import threading
+import time
 from functools import partial
 from typing import Protocol
 
 from gpunode.loop import complaints
 from gpunode.loop.complaints import isolated
-from gpunode.node.node import Clock
 
 TICK = 0.5
-"""Seconds between two looks at whether anything waits for a thread."""
+"""Seconds between two looks at whether anything waits for a thread, if nothing did."""
 
 LONG = 0.1
 """Seconds that something may take, or be late, before another thread does what is due meanwhile."""
@@ -34,19 +34,18 @@ class Job(Protocol):
 
     @property
     def took(self) -> float:
-        """Seconds that it took the last time."""
+        """Seconds that it took the last time; infinite before."""
         ...
 
-    def perform(self, due: float) -> float | None:
-        """Do what was due at a time (monotonic); returns when to do it again, None if never."""
+    def perform(self) -> float | None:
+        """Do it; returns after how many seconds to do it again, None if never."""
         ...
 
 
 class Workers:
     """Does jobs when they are due; one that ends with a fault of ours, ``again`` seconds later."""
 
-    def __init__(self, clock: Clock, again: float) -> None:
-        self.clock = clock
+    def __init__(self, again: float) -> None:
         self.again = again
         self.refused: BaseException | None = None
         """Why there is no thread for what is due, if there is none."""
@@ -62,28 +61,32 @@ class Workers:
 
         self._stopped = False
 
-    def add(self, job: Job, due: float) -> None:
-        """Do a job from a time on (monotonic)."""
+    def add(self, job: Job, delay: float) -> None:
+        """Do a job after some seconds, and again."""
         with self._changed:
-            self._push(job, due)
+            self._push(job, delay)
 
     def late(self) -> list[str]:
         """What is due and waits for a thread."""
         with self._changed:
-            return [job.where for due, _, job in self._due if due + LONG < self.clock.monotonic()]
+            return [job.where for due, _, job in self._due if due + LONG < time.monotonic()]
 
-    def tend(self) -> None:
-        """Start threads where none waits and something is late: as many as do what takes long."""
+    def tend(self) -> float:
+        """Start threads where none waits and something is late: as many as do what takes long.
+
+        Returns after how many seconds to look again.
+        """
         if self._waits:
             self.refused = None
-            return
+            return TICK
         with self._changed:
-            now = self.clock.monotonic()
+            now = time.monotonic()
             hang = sum(since + LONG <= now for since in self._busy.values())
             late = sum(due + LONG <= now for due, _, _ in self._due)
             wanted = min(late, max(1, hang)) if self._busy else 1
         for _ in range(wanted):
             self._start()
+        return LONG if wanted else TICK
 
     def _start(self) -> None:
         try:
@@ -99,21 +102,21 @@ class Workers:
             self._stopped = True
             self._changed.notify_all()
 
-    def _push(self, job: Job, due: float) -> None:
-        entry = due, next(self._number), job
+    def _push(self, job: Job, delay: float) -> None:
+        entry = time.monotonic() + delay, next(self._number), job
         heapq.heappush(self._due, entry)
         if self._waits and self._due[0] is entry:
             self._changed.notify()
 
     def _work(self) -> None:
         while (taken := self._next()) is not None:
-            due, number, job = taken
+            _, number, job = taken
             if job.took > LONG and not self._waits:
                 self._start()
-            again = isolated(partial(job.perform, due))
+            again = isolated(job.perform)
             if isinstance(again, BaseException):
                 isolated(partial(complaints.complain, job.where, "ended, begins again", again))
-                again = self.clock.monotonic() + self.again
+                again = self.again
             with self._changed:
                 del self._busy[number]
                 if again is not None:
@@ -124,7 +127,7 @@ class Workers:
         """Wait for what is due next and take it; None for a thread that is one too many."""
         with self._changed:
             while not self._stopped and not self._waits:
-                now = self.clock.monotonic()
+                now = time.monotonic()
                 wait = self._due[0][0] - now if self._due else None
                 if wait is not None and wait <= 0.0:
                     taken = heapq.heappop(self._due)
