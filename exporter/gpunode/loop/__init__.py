@@ -47,9 +47,9 @@ log = logging.getLogger(__name__)
 D = TypeVar("D")
 
 
-STAGGER = 0.037
-"""Seconds between the first reads of two kinds of sources, so that not all are due at once. Those
-of a kind follow each other: what one does not find in the processor's caches, the next does."""
+AT_ONCE, APART = 12, 0.2
+"""As many first reads follow each other, and then none for so many seconds: what one finds in the
+caches of the processor costs half, and nobody waits long for the interpreter."""
 
 MOST_HUNG = 16
 """The most reads of sources of one name that may hang on after their place is gone, each with its
@@ -183,8 +183,8 @@ class Loop:
         """Start the clock. Raises ``RuntimeError`` if there can be no thread for it."""
         self._checked = self.clock.monotonic()
         self._began = time.process_time(), time.clock_gettime(_clock_of_main_thread())
-        for number, search in enumerate(self.searches):
-            self.workers.add(search, number * STAGGER)
+        for search in self.searches:
+            self.workers.add(search, 0.0)
         threading.Thread(target=self._keep_running, name="loop", daemon=True).start()
 
     def stop(self) -> None:
@@ -211,11 +211,17 @@ class Loop:
     def _run(self) -> None:
         """Begin to read each source that is new, or was behind a read that hung."""
         self._update()
-        delays: dict[str, float] = {}  # by kind
-        for watch in list(self._startable()):
-            delay = delays.setdefault(watch.source.name, STAGGER * len(delays))
-            watch.begin(delay)
-            self.workers.add(watch, delay)
+        kinds: dict[str, list[Watch]] = {}
+        for watch in self._startable():
+            kinds.setdefault(watch.source.name, []).append(watch)
+        delay, together = 0.0, 0
+        for kind in kinds.values():
+            if together and together + len(kind) > AT_ONCE:
+                delay, together = delay + APART, 0
+            together += len(kind)
+            for watch in kind:
+                watch.begin(delay)
+                self.workers.add(watch, delay)
         self._tell_hung()
 
     def _startable(self) -> Iterator[Watch]:
