@@ -74,7 +74,10 @@ def peers() -> Report:
 def _measured(situation: Situation) -> Iterator[Result]:
     with ExitStack() as stack:
         environment = stack.enter_context(_node(situation))
-        running = {name: stack.enter_context(_started(name, environment)) for name in _commands(0)}
+        running = {
+            name: stack.enter_context(_started(name, situation.gpus, environment))
+            for name in _commands(0, situation.gpus)
+        }
         time.sleep(SETTLE)
         before = {name: one.cpu_seconds() for name, (one, _) in running.items()}
         begin = time.monotonic()
@@ -121,11 +124,12 @@ def _node(situation: Situation) -> Iterator[dict[str, str]]:
         yield {**os.environ, **driver.environment()}
 
 
-def _commands(port: int) -> dict[str, Sequence[str]]:
+def _commands(port: int, gpus: int | None) -> dict[str, Sequence[str]]:
     """How each of the programs that are here is run at a port."""
     here = f"127.0.0.1:{port}"
     ours = [sys.executable, "-m", "gpunode", "run", f"--web.listen-address={here}"]
-    nvitop = _found("nvitop-exporter", BUILT / "nvitop/bin/nvitop-exporter")
+    # nvitop-exporter ends where there is no GPU.
+    nvitop = _found("nvitop-exporter", BUILT / "nvitop/bin/nvitop-exporter") if gpus != 0 else ""
     node = _found("node_exporter", BUILT / "node_exporter")
     commands = {
         "gpunode": [*ours, "--client.socket=", "--log.level=error"],
@@ -140,12 +144,14 @@ def _found(name: str, built: Path) -> str:
 
 
 @contextmanager
-def _started(name: str, environment: Mapping[str, str]) -> Iterator[tuple[Daemon, str]]:
+def _started(
+    name: str, gpus: int | None, environment: Mapping[str, str]
+) -> Iterator[tuple[Daemon, str]]:
     """A program, and what it took until its first answer."""
     port = free_port()
     begin = time.monotonic()
     child = subprocess.Popen(
-        _commands(port)[name],
+        _commands(port, gpus)[name],
         env=dict(environment),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
