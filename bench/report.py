@@ -149,8 +149,8 @@ ABOUT_FIGURES = (
     "The first rows are of the daemon beside other exporters, over the fake driver. The "
     "ledger is compared with traces of every kernel, the verdict with what each workload was made "
     "to suffer from, all on H200s. The programs of the ledger's first four rows were drawn after "
-    "its last change, 27 of 65 from what people run with common libraries; those on several GPUs, and "
-    "the workloads, were known while it was made. Expect the accuracy of these four."
+    "its last change, 27 of 65 from what people run with common libraries; those on several GPUs, "
+    "and the workloads, were known while it was made. Expect the accuracy of these four."
 )
 
 
