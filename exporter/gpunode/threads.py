@@ -31,7 +31,7 @@ def charge(seconds: float) -> None:
     _for_another.seconds = getattr(_for_another, "seconds", 0.0) + seconds
 
 
-class Threads:
+class SpareThreads:
     """Does each thing in a thread that has no other; some stay for the next."""
 
     def __init__(self, kept: int = KEPT) -> None:
@@ -75,5 +75,5 @@ class Threads:
                 return
 
 
-SHARED = Threads()
+SHARED = SpareThreads()
 """Those of all that ask what may never answer."""

@@ -28,8 +28,8 @@ from gpunode.holders.slurm import SlurmJobs
 from gpunode.host.kernel_log import (
     KMSG,
     WATCHED,
+    KernelLine,
     KernelLog,
-    Line,
     kind_of,
     message_of,
 )
@@ -613,9 +613,9 @@ def test_the_name_of_a_process_makes_no_line_one_of_a_driver(form: str, tmp_path
         for length in range(1, 16):
             message = form.format(told_of[:length])
             assert {kind_of(message)} <= {None, *own}, message
-            assert list(kernel._count_event([Line(message, 3, 0.0, driver_of(message))])) == [], (
-                message
-            )
+            assert (
+                list(kernel._count_event([KernelLine(message, 3, 0.0, driver_of(message))])) == []
+            ), message
 
 
 def a_node(root: Path, *bus_ids: str) -> LocalNode:

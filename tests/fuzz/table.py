@@ -311,7 +311,7 @@ def of_the_kernel(data: bytes) -> None:
     source._devices, source.xids = {"0000:1b:00.0"}, {"0000:1b:00.0": {}}
     exports(source, node)
     for line in node.text.split("\n"):
-        told = kernel_log.Line.of("/var/log/messages", line)
+        told = kernel_log.KernelLine.of("/var/log/messages", line)
         if told is not None:
             assert len(list(source._count_event([told]))) <= 3
     assert all(len(counts) <= 64 + len(kernel_log.WATCHED) + 1 for counts in source.xids.values())

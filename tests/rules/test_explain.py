@@ -108,7 +108,11 @@ def test_an_alert_that_fires_is_shown_with_all_that_holds(prometheus: int) -> No
     assert "gemma" not in text
     (held,) = re.findall(r"^  holds +job:gpunode_stalled:seconds > scalar.*\n(.*)$", text, re.M)
     assert held.split()[:3] == ["305", ">", "60"]
-    assert re.search(r"^  quiet +unless on \(.*\) job:gpunode_stall_explained:gpus$", text, re.M)
+    assert re.search(
+        r"^  quiet +unless on \(.*\) last_over_time\(job:gpunode_stall_explained:gpus\[30m\]\)$",
+        text,
+        re.M,
+    )
     rules, raw = text.split("Rules behind it")[1].split("Raw series")
     assert re.search(r"^  job:gpunode_stalled:seconds = 305 \(5 min\)", rules, re.M)
     assert re.search(r"^    job:gpunode_workless:seconds = 305 \(5 min\)", rules, re.M)
@@ -123,8 +127,8 @@ def test_the_clause_that_silences_is_named_first(prometheus: int) -> None:
     assert ran.returncode == 0, ran.stderr
     told = ran.stdout.splitlines()[2]
     assert told.startswith("JobStalled (page): is silent: this matches: unless on (cluster, ")
-    assert told.endswith("job:gpunode_stall_explained:gpus")
-    assert re.search(r"^  SILENCES +unless on .*_explained:gpus\n +1  \{", ran.stdout, re.M)
+    assert told.endswith("last_over_time(job:gpunode_stall_explained:gpus[30m])")
+    assert re.search(r"^  SILENCES +unless on .*_explained:gpus.*\n +1  \{", ran.stdout, re.M)
 
 
 def test_a_comparison_that_is_not_met_is_shown_with_both_figures(prometheus: int) -> None:

@@ -325,7 +325,7 @@ def level_of(path: str, line: str) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class KernelLine:
     """A message of the kernel: how urgent it is, and when it was written, where its log says so."""
 
     message: str
@@ -335,7 +335,7 @@ class Line:
     """What wrote it, where that is a driver of which lines are looked at."""
 
     @classmethod
-    def of(cls, path: str, line: str) -> Line | None:
+    def of(cls, path: str, line: str) -> KernelLine | None:
         """None if the kernel did not write it."""
         start = (RECORD if path == KMSG else SYSLOG).match(line[:LONGEST_LINE])
         if start is None:
@@ -346,9 +346,9 @@ class Line:
         return cls(message, level_of(path, line), seconds, driver_of(message))
 
 
-def events_of(lines: Iterable[Line]) -> Iterator[list[Line]]:
+def events_of(lines: Iterable[KernelLine]) -> Iterator[list[KernelLine]]:
     """The lines that a driver wrote of one event: one after another, each soon after the last."""
-    event: list[Line] = []
+    event: list[KernelLine] = []
     for line in lines:
         if event and not _follows(event[-1], line, unless_known=True):
             yield event
@@ -358,11 +358,11 @@ def events_of(lines: Iterable[Line]) -> Iterator[list[Line]]:
         yield event
 
 
-def _is_strange(line: Line) -> bool:
+def _is_strange(line: KernelLine) -> bool:
     return troubled(line.message, line.level) and not OF_A_PROCESS.match(line.message)
 
 
-def _follows(last: Line, line: Line, *, unless_known: bool = False) -> bool:
+def _follows(last: KernelLine, line: KernelLine, *, unless_known: bool = False) -> bool:
     """Whether a driver wrote a line soon after another; where no times are known, as said."""
     if not line.driver or line.driver != last.driver:
         return False
@@ -398,8 +398,8 @@ class KernelLog:
         self.xids: dict[str, dict[str, int]] = {}
         self.xid_times: dict[tuple[str, str], float] = {}
         self.nvlink = NvlinkXids()
-        self._told: Line | None = None
-        self._checked: Line | None = None
+        self._told: KernelLine | None = None
+        self._checked: KernelLine | None = None
         self._devices: set[str] = set()
         self._failure: str | None = None
 
@@ -422,7 +422,7 @@ class KernelLog:
         unread = [found for event in events_of(lines) for found in self._count_event(event)]
         return Reading(tuple(self._samples()), unread=tuple(unread))
 
-    def _lines(self) -> list[Line]:
+    def _lines(self) -> list[KernelLine]:
         """The new messages of the first log that can be read. Raises ``OSError``."""
         here = False
         for path in LOGS:
@@ -436,7 +436,7 @@ class KernelLog:
             before, self.path = self.path, path
             # Another log may hold what was counted already.
             new = lines if before in (None, path) else []
-            return [line for text in new if (line := Line.of(path, text)) is not None]
+            return [line for text in new if (line := KernelLine.of(path, text)) is not None]
         if not here:
             raise FileNotFoundError
         raise OSError(
@@ -452,7 +452,7 @@ class KernelLog:
             log.info("kernel_log: reads %s again", self.path)
         self._failure = failure
 
-    def _count_event(self, event: list[Line]) -> Iterator[Unread]:
+    def _count_event(self, event: list[KernelLine]) -> Iterator[Unread]:
         """Count the lines of an event, and say what of it is not understood.
 
         What a driver writes before and after a line that is known belongs to it, as a dump does; of
@@ -475,7 +475,7 @@ class KernelLog:
         yield from (UNREAD_LINE.seen(unnumbered(message)) for message in strange[:1])
         self._told = event[-1] if told else None
 
-    def _is_told(self, line: Line, kind: str) -> bool:
+    def _is_told(self, line: KernelLine, kind: str) -> bool:
         """Whether a line of an error of the hardware is about one that was just counted."""
         if kind != "machine_check":
             return False

@@ -24,7 +24,7 @@ LONG = 0.1
 """Seconds that something may take, or be late, before another thread does what is due meanwhile."""
 
 
-class Job(Protocol):
+class DueWork(Protocol):
     """Something to do again and again."""
 
     @property
@@ -51,7 +51,7 @@ class Workers:
         """Why there is no thread for what is due, if there is none."""
 
         self._changed = threading.Condition()
-        self._due: list[tuple[float, int, Job]] = []
+        self._due: list[tuple[float, int, DueWork]] = []
         self._number = itertools.count()
         self._waits = False
         """Whether a thread waits for what is due next."""
@@ -61,7 +61,7 @@ class Workers:
 
         self._stopped = False
 
-    def add(self, job: Job, delay: float) -> None:
+    def add(self, job: DueWork, delay: float) -> None:
         """Do a job after some seconds, and again."""
         with self._changed:
             self._push(job, delay)
@@ -102,7 +102,7 @@ class Workers:
             self._stopped = True
             self._changed.notify_all()
 
-    def _push(self, job: Job, delay: float) -> None:
+    def _push(self, job: DueWork, delay: float) -> None:
         entry = time.monotonic() + delay, next(self._number), job
         heapq.heappush(self._due, entry)
         if self._waits and self._due[0] is entry:
@@ -123,7 +123,7 @@ class Workers:
                     self._push(job, again)
             del job, taken
 
-    def _next(self) -> tuple[float, int, Job] | None:
+    def _next(self) -> tuple[float, int, DueWork] | None:
         """Wait for what is due next and take it; None for a thread that is one too many."""
         with self._changed:
             while not self._stopped and not self._waits:

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from gpunode.node.node import NoDescriptors
-from gpunode.threads import Tell, Threads, charge, used
+from gpunode.threads import SpareThreads, Tell, charge, used
 
 log = logging.getLogger(__name__)
 
@@ -80,13 +80,13 @@ class Question(Generic[T]):
 class Patience:
     """What is overdue now, and a way to ask for the rest."""
 
-    def __init__(self, wait: float | None = None, threads: Threads | None = None) -> None:
+    def __init__(self, wait: float | None = None, threads: SpareThreads | None = None) -> None:
         """``threads`` stay for the next questions, which then must not change them.
 
         Without them, each question has a thread of its own, which ends with it.
         """
         self._wait = wait
-        self._threads = threads or Threads(kept=0)
+        self._threads = threads or SpareThreads(kept=0)
         self._lock = threading.Lock()
         self._asked: dict[str, Question[Any]] = {}
         """What is not back, overdue or not: nothing is asked twice at a time."""

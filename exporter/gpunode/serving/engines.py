@@ -503,7 +503,7 @@ FAMILIES = re.compile(
 )
 
 
-class Series(Collection[str]):
+class KnownSeries(Collection[str]):
     """The series to keep of a page: those that are read, and what may be a part of a sum."""
 
     def __contains__(self, name: object) -> bool:
@@ -516,4 +516,4 @@ class Series(Collection[str]):
         return len(WANTED)
 
 
-SERIES = Series()
+SERIES = KnownSeries()

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import cast
 
 from gpunode.client.protocol import PHASES
+from gpunode.gpu import health
 from gpunode.gpu.ledger import STATES
 from gpunode.holders.job_name import JobIdentity, JobNames
 from gpunode.holders.owner import Owner, Started
@@ -625,9 +626,8 @@ def _hardware(out: Exposition, gpu: int, labels: Mapping[str, str], does: Behavi
     out.gauge("gpunode_gpu_ecc_errors_total", 0.0, kind="uncorrected", **labels)
     out.gauge("gpunode_gpu_recovery_action", 1.0, action="none", **labels)
     out.gauge("gpunode_source_up", 1.0, source="gpu_activity", mountpoint="", **labels)
-    info = {"name": "NVIDIA H100 80GB HBM3", "bus_id": bus_id(gpu), "serial": "", "vbios": ""}
-    info |= {"compute_capability": "9.0", "parent": "", "gsp": "", "inforom": ""}
-    info |= {"cluster_uuid": "", "clique_id": ""}
+    info = dict.fromkeys(health.INFO.labels[2:], "")
+    info |= {"name": "NVIDIA H100 80GB HBM3", "bus_id": bus_id(gpu), "compute_capability": "9.0"}
     out.gauge("gpunode_gpu_info", 1.0, **info, **labels)
 
 
