@@ -119,7 +119,8 @@ def test_idle_threads_end_and_the_next_question_has_one(monkeypatch: pytest.Monk
 def test_a_thread_that_comes_back_late_is_kept_and_its_question_may_be_asked_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    over, asked, seen = threading.Event(), Patience(0.01, SpareThreads(2)), list[threading.Thread]()
+    over, seen = threading.Event(), list[threading.Thread]()
+    asked = Patience(0.01, SpareThreads(2))
 
     def answer() -> bool:
         seen.append(threading.current_thread())
