@@ -22,6 +22,7 @@ from gpunode.verdict.facts import At
 from gpunode.verdict.reasons import (
     ANOTHER_PROCESS,
     CHECKPOINTING,
+    CPU_BOUND,
     EVALUATING,
     LOCK,
     PREPARING,
@@ -67,8 +68,8 @@ FLICKERS = 10.0
 """Seconds for which a cause may be away, or another in its place, before it is over."""
 
 RESTING = ("serving", "interactive")
-RESTS = frozenset(one.name for one in (ANOTHER_PROCESS, LOCK, SLEEPING, SOCKET, UNKNOWN))
-"""Kinds of work that wait for requests, and what a process may do meanwhile."""
+RESTS = frozenset(one.name for one in (ANOTHER_PROCESS, CPU_BOUND, LOCK, SLEEPING, SOCKET, UNKNOWN))
+"""Kinds of work that wait for requests, and what a process may do meanwhile: some poll."""
 
 USED = frozenset({ALLOCATED, BLOCKED_STREAK, INFO, PHASES, PROCESSES, STARTING, STOPPED, TOKENLESS})
 

@@ -33,7 +33,7 @@ from gpunode.verdict.held_up import FLICKERS, HeldUp
 from gpunode.verdict.held_up import USED as OF_HELD_UP
 from gpunode.verdict.reasons import WAITED_FOR
 from gpunode.verdict.source import BOTTLENECK, Judged, Judgement
-from gpunode.verdict.workload import Workload
+from gpunode.verdict.workload import WORKLOAD, Workload
 from tests.alerts.scenarios.course import (
     Course,
     Exposition,
@@ -64,7 +64,9 @@ READ: Mapping[str, Metric] = {
 }
 """The metrics that are looked at."""
 
-NAMES = frozenset({*READ, BOTTLENECK.name, WAITED_FOR.name, SOURCE_UP, CLOCK, PROCESS})
+NAMES = frozenset(
+    {*READ, BOTTLENECK.name, WAITED_FOR.name, WORKLOAD.name, SOURCE_UP, CLOCK, PROCESS}
+)
 """The series that a node must have to be judged."""
 
 LOOKS_AFTER = (-0.5, 1.0, FLICKERS + 2.0)
@@ -257,6 +259,7 @@ def _here(exposition: Exposition, before: Here) -> Here:
     late: dict[At, str] = {}
     pids: dict[At, Started] = {}
     jobs: dict[At, object] = {}
+    kinds: dict[At, str] = {}
     for (name, pairs), course in exposition.series.items():
         if name not in NAMES:
             continue
@@ -277,6 +280,8 @@ def _here(exposition: Exposition, before: Here) -> Here:
             causes[at] = labels["cause"]
         elif name == WAITED_FOR.name and course == Linear(1.0):
             late[at] = labels["reason"]
+        elif name == WORKLOAD.name and course == Linear(1.0):
+            kinds[at] = labels["kind"]
         elif name == PROCESS:
             pid = int(labels["pid"])
             pids[at] = Started(
@@ -291,7 +296,7 @@ def _here(exposition: Exposition, before: Here) -> Here:
         at: (job, (pids[at],) if at in pids else (), exposition.containers.get(at, frozenset()))
         for at, job in jobs.items()
     }
-    here.details = tuple(_details(exposition, causes, late, pids))
+    here.details = tuple(_details(exposition, causes, late, pids, kinds))
     return here
 
 
@@ -300,6 +305,7 @@ def _details(
     causes: Mapping[At, str],
     late: Mapping[At, str],
     pids: Mapping[At, Started],
+    kinds: Mapping[At, str],
 ) -> Iterator[Reported[object]]:
     """What is told beside the series: verdicts, and the processes on each GPU with their states."""
     jobs = exposition.jobs
@@ -310,7 +316,7 @@ def _details(
             "",
             1.0,
             (),
-            Workload("", ""),
+            Workload(kinds.get(at, "unknown"), ""),
             waits_for=tuple(
                 WaitedFor(other, reason)
                 for other, reason in late.items()
