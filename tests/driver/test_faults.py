@@ -13,6 +13,7 @@ import pytest
 
 from gpunode.driver.nvidia.xids import OF_HARDWARE
 from gpunode.gpu.ledger import STATES
+from gpunode.jobs.owners import GpuOwners
 from gpunode.verdict.held_up import HELD_UP
 from tests.conftest import INTERVAL, Series, by_label, scrape, until, values, watching
 from tests.daemon import Daemon
@@ -57,9 +58,9 @@ def shares(running: Daemon, gpu: int = 0, windows: int = 4) -> dict[str, float]:
 
 
 def series_of(series: Series, gpu: int) -> set[str]:
-    """The names of all that is exported of a GPU, but for the one that says that it is lost."""
+    """The names of all that is exported of a GPU, but what says that it is lost and whose it is."""
     found = {n for n, have in series if n.startswith("gpunode_gpu_") and ("gpu", str(gpu)) in have}
-    return found - {HELD_UP.name}
+    return found - {metric.name for metric in (HELD_UP, *GpuOwners.metrics)}
 
 
 def accounted(series: Series, gpu: int) -> float:
