@@ -670,7 +670,6 @@ TOLD_IN_WORDS: Mapping[str, str] = {
     "GpuLemon": "of faults that are over; the dashboard of the GPU has those of the time shown",
     "GpunodeCertificateExpires": "the alert says the day",
     "GpunodeThresholdsMissing": "of the rules' own files",
-    "GpunodeMissing": "of nodes of which nothing is known; Fleet lists the alert",
 }
 """Alerts of which no panel shows what they look at, and why."""
 
