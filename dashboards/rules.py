@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 import re
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -12,15 +11,13 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 import promql_parser
-import yaml
 
+from gpunode.explain import rule_files
+from gpunode.explain.rule_files import THRESHOLD, Rule
 from gpunode.metric import Metric
 from gpunode.sources import METRICS
 
 FOLDER = Path(__file__).parents[1] / "alerts" / "rules"
-THRESHOLD = "gpunode_threshold"
-"""The series of the figures that sites change, by their ``name``."""
-
 OF_EVERY_TARGET = ("cluster", "instance")
 """The labels that a scrape adds."""
 
@@ -51,40 +48,21 @@ class Limit:
     alert: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Alert:
-    """A tier of an alert."""
-
-    name: str
-    expression: str
-    labels: Mapping[str, str]
-    runbook: str
-
-
-def _rules() -> Iterator[dict[str, Any]]:
-    for path in sorted(FOLDER.glob("*.yaml")):
-        for group in yaml.safe_load(path.read_text())["groups"]:
-            yield from group["rules"]
+@cache
+def _rules() -> tuple[Rule, ...]:
+    return tuple(rule_files.read(FOLDER))
 
 
 @cache
 def records() -> dict[str, str]:
     """The expressions of what is recorded, by its name."""
-    found: dict[str, list[str]] = defaultdict(list)
-    for rule in _rules():
-        if "record" in rule and rule["record"] != THRESHOLD:
-            found[rule["record"]].append(rule["expr"])
-    return {name: " or ".join(parts) for name, parts in found.items()}
+    found = rule_files.recorded(_rules())
+    return {name: " or ".join(one.expression for one in rules) for name, rules in found.items()}
 
 
-@cache
-def alerts() -> tuple[Alert, ...]:
-    """The alerts, in the order of the files."""
-    return tuple(
-        Alert(rule["alert"], rule["expr"], rule["labels"], rule["annotations"]["runbook_url"])
-        for rule in _rules()
-        if "alert" in rule
-    )
+def alerts() -> tuple[Rule, ...]:
+    """The tiers of alerts, in the order of the files."""
+    return tuple(rule for rule in _rules() if rule.alerts)
 
 
 def limit(alert: str) -> Limit:
@@ -102,8 +80,8 @@ def limit(alert: str) -> Limit:
 def threshold(name: str) -> float:
     """A figure that sites change, by its name. Raises ``LookupError``."""
     for rule in _rules():
-        if rule.get("record") == THRESHOLD and rule["labels"]["name"] == name:
-            return float(rule["expr"].removeprefix("vector(").removesuffix(")"))
+        if rule.name == THRESHOLD and rule.labels["name"] == name:
+            return float(rule.expression.removeprefix("vector(").removesuffix(")"))
     raise LookupError(f"{FOLDER}: no threshold {name}")
 
 

@@ -10,7 +10,7 @@ import promql_parser
 
 from dashboards.rules import alerts, records
 
-RUNBOOKS = alerts()[0].runbook.rpartition("/")[0]
+RUNBOOKS = alerts()[0].annotations["runbook_url"].rpartition("/")[0]
 """Where the runbooks are."""
 
 MOST = 3
@@ -55,7 +55,7 @@ def _looked_through(name: str) -> set[str]:
 
 def runbook(alert: str) -> str:
     """The address of an alert's runbook."""
-    return next(one.runbook for one in alerts() if one.name == alert)
+    return next(one.annotations["runbook_url"] for one in alerts() if one.name == alert)
 
 
 @cache

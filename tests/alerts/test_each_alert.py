@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from gpunode.explain import rule_files
 from tests.needs import need
 
 HERE = Path(__file__).parent
@@ -23,28 +24,16 @@ CASES: list[dict[str, Any]] = [
     for case in yaml.safe_load(file.read_text())
     if "alert" in case
 ]
-OF_FILES = {
-    stem: yaml.safe_load((RULES / f"{stem}.yaml").read_text())
-    for stem in sorted(
-        (file.stem for file in RULES.glob("*.yaml")),
-        key=lambda stem: (stem not in ("thresholds", "records"), stem),
-    )
-}
+FIRST = ("thresholds", "records")
+STEMS = sorted(
+    (file.stem for file in RULES.glob("*.yaml")), key=lambda stem: (stem not in FIRST, stem)
+)
 """The files of rules, each after those on which it rests."""
 
-ALERTS = [
-    rule
-    for content in OF_FILES.values()
-    for group in content["groups"]
-    for rule in group["rules"]
-    if "alert" in rule
-]
-IN_ORDER = [
-    group["name"]
-    for stem in sorted(OF_FILES, key=lambda stem: stem not in ("thresholds", "records"))
-    for group in OF_FILES[stem]["groups"]
-]
-"""The groups of rules, each after those on which it rests."""
+OF_FILES = {
+    stem: list(rule_files.rules_of((RULES / f"{stem}.yaml").read_text(), stem)) for stem in STEMS
+}
+ALERTS = [rule for rules in OF_FILES.values() for rule in rules if rule.alerts]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +70,10 @@ def _tests(case: dict[str, Any]) -> dict[str, Any]:
 
 def _fired(alert: str, severity: str, fires: dict[str, Any]) -> dict[str, Any]:
     """An alert that fires. Its annotations are the rule's, but for the description."""
-    (rule,) = (
-        one for one in ALERTS if (one["alert"], one["labels"]["severity"]) == (alert, severity)
-    )
-    annotations = {
-        name: _filled(text, fires["labels"]) for name, text in rule["annotations"].items()
-    }
+    (rule,) = (one for one in ALERTS if (one.name, one.severity) == (alert, severity))
+    annotations = {name: _filled(text, fires["labels"]) for name, text in rule.annotations.items()}
     return {
-        "exp_labels": {**rule["labels"], **fires["labels"]},
+        "exp_labels": {**rule.labels, **fires["labels"]},
         "exp_annotations": {**annotations, "description": fires["says"]},
     }
 
@@ -112,7 +97,9 @@ def _played(
     test = {
         "rule_files": [str(RULES / f"{stem}.yaml") for stem in stems],
         "evaluation_interval": "30s",
-        "group_eval_order": [group["name"] for stem in stems for group in OF_FILES[stem]["groups"]],
+        "group_eval_order": [
+            *dict.fromkeys(rule.group for stem in stems for rule in OF_FILES[stem])
+        ],
         "tests": tests,
     }
     file.write_text(yaml.safe_dump(test, allow_unicode=True, width=1000))
@@ -147,6 +134,6 @@ def test_without_its_thresholds_the_rules_say_so(tmp_path: Path) -> None:
 
 def test_each_alert_has_a_case() -> None:
     told = {(case["alert"], case["severity"]) for case in CASES}
-    rules = {(rule["alert"], rule["labels"]["severity"]) for rule in ALERTS}
+    rules = {(rule.name, rule.severity) for rule in ALERTS}
     assert rules - told == {("GpunodeThresholdsMissing", "ticket")}
     assert all("over" in case or "lasts" in case for case in CASES)

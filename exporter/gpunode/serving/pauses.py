@@ -50,7 +50,7 @@ SHORTEST = 60.0
 """Seconds from which a pause is one."""
 
 MOST_PAUSES = 64
-"""ServingPauses that are remembered, the longest: each is shorter than those before it."""
+"""Pauses that are remembered, the longest: each is shorter than those before it."""
 
 At = tuple[str, ...]
 
