@@ -20,6 +20,9 @@ from gpunode.verdict.guidance import Urgency
 
 BAR = 8
 
+CAUSE = 38
+"""Characters of what a GPU does before others are beside it: most causes have fewer."""
+
 LONGEST_TEXT = 200
 """Characters of a text."""
 
@@ -109,10 +112,10 @@ def fitting(columns: Sequence[Column], width: int, entries: Sequence[Row]) -> li
     beside_a_gpu = max(1, width - 5)
     wanted = [replace(one, width=min(one.width, beside_a_gpu)) for one in said or columns]
     wanted.sort(key=lambda column: not column.first)
-    # What a GPU does is whole before anything but its owner is beside it.
-    room = width - sum(column.width + 1 for column in wanted if column.first)
+    # What a GPU does comes before where its time went.
+    room = max(0, width - sum(column.width + 1 for column in wanted if column.first))
     wanted = [
-        replace(one, width=one.width + max(0, min(room, _longest(one, entries) - one.width)))
+        replace(one, width=min(one.width + room, max(one.width, _longest(one, entries)), CAUSE))
         if one.heading == NOW.heading
         else one
         for one in wanted

@@ -58,15 +58,9 @@ KEYS: dict[str, tuple[str, Callable[[Row], tuple[float, str]]]] = {
 }
 """What each key sorts by; rows that are equal keep the order of the GPUs."""
 
-HELP = "  ".join(
-    f"{key}: {does}".replace(" ", "\N{NO-BREAK SPACE}")  # a line does not end between the two
-    for key, does in (
-        *((key, f"by {name}") for key, (name, _) in KEYS.items()),
-        ("r", "reverse"),
-        ("/", "only with"),
-        ("Enter", "evidence"),
-        ("q", "quit"),
-    )
+HELP = (
+    "  ".join(f"{key}: by {name}" for key, (name, _) in KEYS.items())
+    + "  r: reverse  /: only with  Enter: evidence  q: quit"
 )
 
 ESCAPE, ENTER, RUBOUT, ENDS = "\x1b", "\r\n", "\x7f\b", "\x03\x04"
@@ -79,6 +73,9 @@ MOVES = {
     "j": 1,
 }
 """What each key moves the choice by: arrows, page up and down, and as in ``less``."""
+
+DEGREES = "degrees Celsius"
+"""Begins the meaning of a temperature."""
 
 IN_A_PIPE = 160
 """Columns of the table where no terminal says how many there are."""
@@ -276,6 +273,9 @@ def _opened(gpu: GpuNow, above: Group, console: Console, height: int) -> Group:
 
 def _evidence(one: Evidence) -> Text:
     """A figure behind a verdict; without it where only that it is so counts."""
+    if one.meaning.startswith(DEGREES):
+        heat = one.meaning.replace(DEGREES, f"{one.value:.0f} °C")
+        return Text(f"  because {printable(heat, LONGEST_TEXT)}", style="dim")
     form = ".0%" if one.meaning.startswith("share") else ".3g"
     value, limit = (f"{each:{form}}".replace("%", " %") for each in (one.value, one.threshold))
     below = f" (limit {limit})" if one.threshold else ""
