@@ -157,9 +157,9 @@ NO_WORD = "\N{NO-BREAK SPACE}"
 
 def in_words(names: Iterable[str]) -> dict[str, str]:
     """What readers are told for raw names of one kind; other names speak for themselves."""
-    raw = {*names}
+    raw = tuple(names)
     kinds = (words.STATES, words.CAUSES, words.REASONS)
-    table = next((kind for kind in kinds if raw <= {*kind}), {})
+    table = next((kind for kind in kinds if {*kind}.issuperset(raw)), {})
     return {name: words.on_a_board(table, name) if name in table else name for name in raw}
 
 
