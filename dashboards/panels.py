@@ -785,9 +785,9 @@ def _colour(limit: Limit | None, *, instant: bool) -> FieldColor:
 
 
 def _or_zero(query: Query, among: Query) -> Query:
-    """A line at 0, whose name is none, where nothing is found among what there is."""
+    """A line at 0, whose name is nothing, where nothing is found among what there is."""
     label, *_ = re.findall(r"{{(\w+)}}", query.legend)
-    named = f'{ZERO_OF}({among.expression}), "{label}", "none", "", "")'
+    named = f'{ZERO_OF}({among.expression}), "{label}", "nothing", "", "")'
     return replace(query, expression=f"({query.expression}){named}")
 
 
