@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field, TypeAdapter, ValidationError
 
@@ -17,7 +17,7 @@ from gpunode.verdict.where import StackLook
 
 Kind = Literal["stall", "slow", "gpu_lost", "xid", "out_of_memory", "crash_loop"]
 
-KINDS = words.INCIDENTS
+KINDS: dict[Kind, str] = {kind: words.INCIDENTS[kind] for kind in get_args(Kind)}
 """The kinds, with what each means."""
 
 Time = Annotated[float, Field(ge=0, lt=1e11, allow_inf_nan=False)]
