@@ -148,17 +148,15 @@ def checks() -> str:
         "",
         "`gpunode audit` runs every check once and prints the results. The daemon runs them every "
         f"{HostSettings().audit_interval / 60:g} minutes and exports `gpunode_audit_ok{{check}}`; "
-        "a check that cannot be decided on this node has no series.",
+        "a check that cannot be decided on this node has no series. The command also says why each "
+        "failed check matters.",
+        "",
+        "| check | advised | remedy |",
+        "|---|---|---|",
     ]
     for check in CHECKS:
-        lines += [
-            "",
-            f"## `{check.name}`",
-            "",
-            f"Advised: {check.advised}.",
-            "",
-            f"{check.why} To change it: `{check.remedy}` ([source]({check.source})).",
-        ]
+        remedy = check.remedy.replace("|", "\\|")
+        lines.append(f"| `{check.name}` | [{check.advised}]({check.source}) | `{remedy}` |")
     return "\n".join(lines) + "\n"
 
 
