@@ -110,9 +110,8 @@ COMMUNICATION = Cause(
     name="communication",
     meaning="data moves between GPUs or nodes while nothing is computed",
     named_when=(
-        "data moves between GPUs or nodes for at least a quarter of the time, with no "
-        f"computation meanwhile; the finding names `{'='.join(P2P_OFF)}` where a process on the "
-        "GPU has it and the job has other GPUs on the node"
+        "data moves between GPUs or nodes for at least a quarter of the time, without "
+        f"computation; the finding names `{'='.join(P2P_OFF)}` where it is set"
     ),
     looks=(Loses(_communicates),),
     guidance=Guidance(
@@ -240,9 +239,8 @@ STRAGGLER = Cause(
     name="straggler",
     meaning="kernels spin in a collective until a peer arrives",
     named_when=(
-        "the GPU spins in a collective (`blocked`) until a peer arrives; the evidence names the "
-        f"peer. Not where each rank does by turns, no longer than the gaps of another explain, and "
-        f"at least {LAUNCHES:g} of its time is gaps between its own small kernels"
+        "the GPU spins in a collective (`blocked`) until a peer arrives, and not each rank "
+        "waits in turn; the evidence names the peer"
     ),
     looks=(Loses(_straggler),),
     uses=(*OF_ENGINE, AWAITED, BLOCKED_STREAK, LEDGER_SENSOR),
@@ -272,11 +270,9 @@ STALLED_COLLECTIVE = Cause(
     name="stalled_collective",
     meaning="kernels spin in a collective and no peer arrives",
     named_when=(
-        "the GPU has spun for six seconds or more while nothing moved and nothing was "
-        "launched, no engine says that it has no request, and no peer is seen evaluating, saving "
-        "or preparing data; without counters "
-        f"of SMs (before Hopper, without DCGM), for {SURE_AFTER:g} seconds, at full utilisation "
-        "near the draw of a resting GPU with NVLinks that move nothing, which is less certain"
+        "the GPU has spun for six seconds while nothing moved and nothing was launched, and no "
+        "peer is seen evaluating, saving or preparing data; without counters of SMs, for "
+        f"{SURE_AFTER:g} seconds near the draw of a resting GPU"
     ),
     looks=(Loses(_stalled),),
     uses=(*OF_ENGINE, AWAITED, BLOCKED_STREAK, LEDGER_SENSOR),

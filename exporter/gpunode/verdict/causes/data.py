@@ -142,10 +142,9 @@ DATA_LOADING_CPU = Cause(
     name="data_loading_cpu",
     meaning="starved, and the CPUs that prepare the data are at their limit",
     named_when=(
-        "the GPU is `starved`, and the CPUs are the reason: a process that prepares data "
-        "keeps a CPU busy or more, or the thread that runs the training was busy for most of the "
-        "gaps, or the job's CPU quota throttles it, or its tasks wait for a CPU (PSI); or the "
-        "process sleeps in most of the gaps between kernels, however short, for such a reason"
+        "the GPU is `starved`, and a process that prepares data keeps a CPU busy, the training "
+        "thread was busy for most of the gaps, the job's CPU quota throttles it, or its tasks "
+        "wait for a CPU (PSI)"
     ),
     looks=(
         Explains(_loader, rank=70),
@@ -214,8 +213,8 @@ DATA_LOADING_STORAGE = Cause(
     name="data_loading_storage",
     meaning="starved, and the job waits for storage",
     named_when=(
-        "the GPU is `starved`, and storage is the reason: the job's tasks wait for I/O "
-        "(PSI), or a disk is always busy, or an NFS or Lustre server answers slowly"
+        "the GPU is `starved`, and the job's tasks wait for I/O (PSI), a disk is always busy, "
+        "or an NFS or Lustre server answers slowly"
     ),
     looks=(Explains(_storage, rank=60),),
     uses=(
