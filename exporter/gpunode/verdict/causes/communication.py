@@ -239,8 +239,8 @@ STRAGGLER = Cause(
     name="straggler",
     meaning="kernels spin in a collective until a peer arrives",
     named_when=(
-        "the GPU spins in a collective (`blocked`) until a peer arrives, and not each rank "
-        "waits in turn; the evidence names the peer"
+        "the GPU spins in a collective (`blocked`) until a peer arrives, and the ranks do not "
+        "merely take turns; the evidence names the peer"
     ),
     looks=(Loses(_straggler),),
     uses=(*OF_ENGINE, AWAITED, BLOCKED_STREAK, LEDGER_SENSOR),
