@@ -1,7 +1,7 @@
 """The metrics that no panel shows and no rule looks at, each with the reason.
 
-``make dashboards`` writes the same into ``docs/dashboards.md``. What a verdict rests on needs none:
-the verdict is shown, and its evidence is on the node page and in the API.
+What a verdict rests on needs none: the verdict is shown, and its evidence is on the node page and
+in the API.
 """
 
 from __future__ import annotations
@@ -100,7 +100,6 @@ UNSHOWN: Mapping[str, tuple[str, ...]] = {
         "gpunode_serving_tokenless_seconds",
         "gpunode_training_last_step_timestamp_seconds",
     ),
-    "What alerts rest on, whose pages tell the figure": (),
     "Of daemons that keep incidents in a folder; their log says why": (
         "gpunode_incident_write_failures_total",
     ),
@@ -116,12 +115,3 @@ UNSHOWN: Mapping[str, tuple[str, ...]] = {
     ),
 }
 """By reason, in the order of the alphabet."""
-
-
-def table() -> str:
-    """The same for the document."""
-    rows = (
-        f"| {reason} | {', '.join(f'`{name}`' for name in names)} |"
-        for reason, names in UNSHOWN.items()
-    )
-    return "\n".join(("| why | metrics |", "|---|---|", *rows, ""))
