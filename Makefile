@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 
-.PHONY: demo test quick attacks integration nightly tools lint bench golden docs alerts xids dashboards dashboards-data story pictures report-data report-pictures page terminal-pictures fuzz incidents scenarios monitoring kubernetes chart chart-oldest chart-files fleet podresources lock image release release-image release-index release-dry-run clean
+.PHONY: demo test quick attacks integration nightly tools lint bench golden docs alerts xids dashboards dashboards-data story pictures report-data report-pictures page terminal-pictures fuzz scenarios monitoring kubernetes chart chart-oldest chart-files fleet podresources lock image release release-image release-index release-dry-run clean
 
 $(INSTALLED): pyproject.toml
 	@echo "Setting up $(VENV) with what tests need, which takes a minute or two."
@@ -97,9 +97,6 @@ report-pictures: $(INSTALLED)  ## take the pictures of docs/report.md: make repo
 fuzz: $(INSTALLED)  ## ten minutes of fuzzing for each parser; for less: make fuzz FUZZ="--seconds 60 tape"
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[fuzz]'
 	nice $(BIN)/python -m tests.fuzz $(FUZZ)
-
-incidents: $(INSTALLED)  ## play every incident through Prometheus and Alertmanager; docs/alerts.md
-	$(BIN)/python -m tests.prometheus.incidents
 
 scenarios: $(INSTALLED)  ## who is notified of what happens to a fleet: tests/alerts/scenarios
 	$(BIN)/python -m tests.alerts.scenarios.play
