@@ -104,13 +104,6 @@ def test_a_page_says_how_to_do_without_a_release_until_there_is_one(page: Path) 
         assert UNTIL in text
 
 
-def test_the_source_in_the_architecture_is_one_that_runs() -> None:
-    (example,) = re.findall(
-        r"```python\n(.*?)```", (ROOT / "docs/architecture.md").read_text(), re.S
-    )
-    assert example == (SOURCES / "host/filefd.py").read_text()
-
-
 def test_the_root_of_the_package_stays_small() -> None:
     assert len(list(SOURCES.glob("*.py"))) <= 11
 
