@@ -270,8 +270,8 @@ DATA_LOADING_COPY = Cause(
     meaning="copies between host and device run while the compute engines wait; whether their "
     "memory is pinned is not known",
     named_when=(
-        "copies between host and device run while the compute engines wait; whether from memory "
-        "that is pinned is not known, and such copies take long from other memory"
+        "copies between host and device run while the compute engines wait, which takes longest "
+        "from pageable memory"
     ),
     looks=(Loses(_copies),),
     uses=(PCIE_BYTES, PCIE_GENERATION, PCIE_WIDTH, *CHECKPOINT.uses, *HOST_COMPUTE.uses),

@@ -294,8 +294,8 @@ NO_REQUESTS = Cause(
     name="no_requests",
     meaning="nothing asks the server or notebook for work",
     named_when=(
-        "a server's engine says that it has no request, or its threads have time left or its "
-        "GPU runs nothing; or a notebook has time left and its GPU runs nothing"
+        "a server's engine reports no requests, or without a report its threads have time left or "
+        "its GPU runs nothing; or a notebook's threads have time left and its GPU runs nothing"
     ),
     looks=(Explains(_no_requests, rank=50, of_idle=True), Loses(_spins_for_requests)),
     uses=(*OF_ENGINE, job.HOST_THREAD, job.LOADER_CPUS),

@@ -292,8 +292,8 @@ COLD_START = Cause(
     name="cold_start",
     meaning="an engine starts: it loads the model, compiles or captures graphs",
     named_when=(
-        "the GPU has no work while an engine's process is on it that does not answer yet, or says "
-        "that it loads"
+        "the GPU has no work, and an engine's process on it does not answer yet or says that it "
+        "loads"
     ),
     looks=(Explains(_starts, rank=25, of_idle=True),),
     uses=(STARTING,),
