@@ -108,7 +108,10 @@ def condition(rule: Rule) -> str:
             limit = A_THRESHOLD.sub(r"\1", sides.right)
             short += f" {sides.operator} {' '.join(limit.split())}"
         said.append(f"{short}`".replace("|", "\\|"))
-    return " or ".join(dict.fromkeys(said))
+    different = [*dict.fromkeys(said)]
+    if len(different) > 2:
+        return f"{different[0]}, or {len(different) - 1} more"
+    return " or ".join(different)
 
 
 def _names(names: Sequence[str]) -> str:
@@ -135,16 +138,14 @@ def thresholds(rules: Sequence[Written]) -> str:
         "",
         "## Alerts",
         "",
-        "| alert | severity | compares | for | summary |",
-        "|---|---|---|---|---|",
+        "| alert | severity | condition | summary |",
+        "|---|---|---|---|",
     ]
     for rule in (one.rule for one in rules):
         if rule.alerts:
             name = f"[{rule.name}](../alerts/runbooks/{rule.name}.md)"
-            said = rule.annotations["summary"]
-            lines.append(
-                f"| {name} | {rule.severity} | {condition(rule)} | {rule.lasting} | {said} |"
-            )
+            met = condition(rule) + (f" for {rule.lasting}" if rule.lasting else "")
+            lines.append(f"| {name} | {rule.severity} | {met} | {rule.annotations['summary']} |")
     lines += ["", "## Recording rules", "", "| series | meaning |", "|---|---|"]
     records = {
         one.rule.name: one.comment.partition(". ")[0].rstrip(".")
