@@ -230,7 +230,7 @@ def test_the_budgets_in_the_document_are_those_of_the_code() -> None:
     written = (ROOT / "docs" / "security.md").read_text()
     words = ("", "one", "two", "three", "four", "five", "six", "seven", "eight")
     for claim in (
-        f"{server.CONNECTIONS} connections",
+        f"| {server.CONNECTIONS}: the origin",
         f"{words[visitors.RESERVED]} connections: {visitors.READERS} addresses, "
         f"{words[visitors.READERS_OF_ORIGIN]} of an origin",
         f"{guard.CREDIT:g} s of CPU",
