@@ -280,7 +280,7 @@ def _pill(cause: str, x: float, y: float, width: float) -> Drawn:
 
 
 def verdict() -> str:
-    """How a verdict is found: the losses of the ledger, their causes, and the limits of the work."""
+    """How a verdict is found: losses of the ledger, their causes, and the limits of the work."""
     lost = {cause for found in LOSSES.values() for cause in found}
     assert {*lost, *OF_SLEEP} == {cause.name for cause, _ in LOOKS_FOR_LOSSES}
     assert {*EXPLAINED, *LIMITS, *lost, UNEXPLAINED.name, NONE.name} == set(CAUSES)
