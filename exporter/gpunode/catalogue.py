@@ -24,12 +24,14 @@ from gpunode.config.command import CommandSettings
 from gpunode.config.daemon import HostSettings
 from gpunode.config.fields import is_shared, leaves, option, variable
 from gpunode.driver.nvidia import xids
+from gpunode.export.dcgm_names import DcgmNames
 from gpunode.export.web.app import create_app
 from gpunode.export.web.entrance import Entrance
 from gpunode.faults.source import Faults
 from gpunode.incidents.black_box import BlackBox
 from gpunode.loop import Loop
 from gpunode.loop.door import MORE_SERIES
+from gpunode.metric import Metric
 from gpunode.node.node import SteppedClock
 from gpunode.recorded import STORIES
 from gpunode.source import Meets
@@ -41,27 +43,40 @@ from gpunode.verdict.reasons import REASONS
 
 
 def metrics() -> str:
-    """The reference of all metrics."""
+    """The reference of all metrics, a line for each."""
     lines = [
         "# Metrics",
         "",
         "Generated from the declarations by `make docs`; do not edit.",
         "",
-        "`gpu` is the driver's index of a GPU or MIG instance and `uuid` its identity. A sensor "
-        "that a GPU lacks or that did not answer has no series.",
+        "A name that ends in `_total` is a counter, one that is marked so a histogram, any other a "
+        "gauge. `gpu` is the driver's index of a GPU or MIG instance, `uuid` its identity. A "
+        "sensor that a GPU lacks or that does not answer has no series. Brackets name the source.",
     ]
     for title, declared in METRICS.items():
-        lines += [
-            "",
-            f"## {title}",
-            "",
-            "| metric | type | labels | meaning |",
-            "|---|---|---|---|",
-        ]
-        for metric in sorted(declared, key=lambda m: m.name):
-            labels = ", ".join(f"`{label}`" for label in metric.labels)
-            lines.append(f"| `{metric.name}` | {metric.kind} | {labels} | {metric.help} |")
+        common = [name for name in declared[0].labels if all(name in m.labels for m in declared)]
+        of_all = ", ".join(f"`{name}`" for name in common)
+        rows = sorted(declared, key=lambda m: m.name)
+        lines += ["", f"## {title}", ""]
+        lines += [f"Labels of all: {of_all}.", ""] if common else []
+        if declared is DcgmNames.metrics:
+            lines.append(f"{DCGM} {', '.join(f'`{metric.name}`' for metric in rows)}.")
+        else:
+            lines += ["| metric | meaning |", "|---|---|"]
+            lines += [_row(metric, common) for metric in rows]
     return "\n".join(lines) + "\n"
+
+
+DCGM = (
+    "The names, units and labels of dcgm-exporter "
+    "([compatibility.md](compatibility.md#dcgm-exporter)):"
+)
+
+
+def _row(metric: Metric, common: Collection[str]) -> str:
+    own = ",".join(name for name in metric.labels if name not in common)
+    histogram = "Histogram: " if metric.kind == "histogram" else ""
+    return f"| `{metric.name}{own and f'{{{own}}}'}` | {histogram}{metric.help} |"
 
 
 def unread() -> str:

@@ -27,8 +27,7 @@ ACTIVE_WARPS = Metric(
 PCIE_BYTES = Metric(
     "gpunode_gpu_pcie_bytes_total",
     "counter",
-    "Bytes over PCI Express as seen by the GPU, including headers (GPM 20 and 21; NVML's own "
-    "counters have 32 bits and wrap every 70 ms at full speed).",
+    "Bytes over PCI Express as seen by the GPU, including headers (GPM 20 and 21).",
     (*GPU, "direction"),
 )
 NVLINK_BYTES = Metric(

@@ -46,8 +46,8 @@ MORE_JOBS = limit("slurm_jobs")
 ENDS = Metric(
     "gpunode_slurm_job_end_timestamp_seconds",
     "gauge",
-    "When Slurm ends the job, by the time limit that it began with, as Unix time: what a Prolog "
-    "wrote to the job's file. Of a job without a limit, Slurm says a year.",
+    "Unix time at which Slurm ends the job, by the time limit with which it began (the job's "
+    "file, which a Prolog writes).",
     ("slurm_job",),
 )
 

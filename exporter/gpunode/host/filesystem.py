@@ -33,8 +33,8 @@ MOUNT = ("mountpoint", "fstype")
 SIZE = Metric(
     "gpunode_filesystem_size_bytes",
     "gauge",
-    "Size of the filesystem (statvfs). Where it is mounted only as a volume of pods, `mountpoint` "
-    "is the name of the PersistentVolume, or the server and folder.",
+    "Size of the filesystem (statvfs). For a volume of pods, `mountpoint` is the "
+    "PersistentVolume, or the server and folder.",
     MOUNT,
 )
 AVAILABLE = Metric(

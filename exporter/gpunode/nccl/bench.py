@@ -25,7 +25,8 @@ BANDWIDTH = Metric(
     "gpunode_nccl_bus_bandwidth_bytes_per_second",
     "gauge",
     "Highest bus bandwidth over all sizes in the last run of `gpunode nccl-bench`. With several "
-    "`nodes`, sendrecv is what a GPU of this one exchanges; the first node has the others.",
+    "`nodes`, sendrecv is that of this node's slowest GPU; the first node has the other "
+    "collectives.",
     WHICH,
 )
 EXPECTED = Metric(
