@@ -211,8 +211,8 @@ MEMORY_FAULTS = {
 
 UNKNOWN_MODEL = Unknown(
     "gpu_model",
-    "gpunode has no figures for this model of GPU: there is no peak of it, and the ledger takes it "
-    "for another model of the same compute capability",
+    "gpunode has no figures for this model of GPU; the ledger uses those of another model of its "
+    "compute capability",
 )
 
 BANKS_EVERY = 300.0
@@ -220,8 +220,7 @@ BANKS_EVERY = 300.0
 
 ENUM_VALUE = Unknown(
     "enum_value",
-    "the driver gave a state, a mode or a reason as a number that has no name in gpunode; a newer "
-    "gpunode may know it",
+    "the driver gave a state, mode or reason that has no name in gpunode; a newer one may have it",
 )
 
 WHOLE = "hw_slowdown"

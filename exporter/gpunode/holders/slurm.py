@@ -53,9 +53,8 @@ ENDS = Metric(
 
 FOLDER = Unknown(
     "slurm_job_folder",
-    "a cgroup of Slurm has steps, but nothing in it says the number of its job; "
-    "CgroupJobIdPaths=yes in cgroup.conf (Slurm 26.05.2 and later) names cgroups after the numbers "
-    "of jobs",
+    "a cgroup of Slurm has steps, but no number of its job; CgroupJobIdPaths=yes in cgroup.conf "
+    "(Slurm 26.05.2 and later) names cgroups after these numbers",
 )
 GPUS = Unknown(
     "slurm_job_gpus",

@@ -133,8 +133,8 @@ MOST_OF_USERS = 8
 
 UNKNOWN_TYPE = Unknown(
     "filesystem_type",
-    "a filesystem without a disk has a type that gpunode does not know and that may be one of the "
-    "network; neither its space nor its server is watched",
+    "a filesystem without a disk has a type that gpunode does not know, and is not watched; it may "
+    "be one of the network",
 )
 
 

@@ -109,8 +109,7 @@ UNREAD_COUNTER = Unknown(
 )
 FULL_COUNTER = Unknown(
     "counter_full",
-    "a counter of an RDMA port is full and counts no more until it is reset, so it has no series; "
-    "`perfquery -R` resets those of a port",
+    "a counter of an RDMA port is full, so it has no series; `perfquery -R` resets it",
 )
 UNREAD_PORT = Unknown(
     "port", "an RDMA port has no counter that gpunode can read, so its traffic is not seen"

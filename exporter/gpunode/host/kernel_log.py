@@ -68,8 +68,7 @@ UNREAD_LINE = Unknown(
 )
 UNREAD_RECOVERY_ACTION = Unknown(
     "enum_value",
-    "the driver advises, in a line of XID 154, something that has no name in gpunode; a newer "
-    "gpunode may know it",
+    "the driver advises, in a line of XID 154, something that has no name in gpunode",
 )
 
 ADDRESS = r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?"

@@ -34,7 +34,7 @@ METRICS = (ERRORS, LAST)
 UNREAD_NVLINK = Unknown(
     "nvlink_xid",
     "the kernel log has an error of NVLink 5 (XIDs 144-150) that NVIDIA's catalogue does not "
-    "explain; the XID is counted, but what to do is not known",
+    "explain",
 )
 
 NUMBERS = frozenset(map(str, OF_NVLINK5))

@@ -111,8 +111,8 @@ ALLOCATIONS = 256
 
 CONTAINER = Unknown(
     "container",
-    "the cgroup of a process on the GPU looks like a container's, but not like one that only a "
-    "known runtime can make; the GPU counts for the user of the process",
+    "the cgroup of a process on the GPU looks like a container's, but not like one that a known "
+    "runtime makes; the GPU counts for the user of the process",
 )
 
 

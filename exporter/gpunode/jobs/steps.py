@@ -183,15 +183,14 @@ WORKING = ("step", "data")
 
 MORE_MESSAGES = Unknown(
     "messages",
-    "processes sent more messages to the socket of gpunode.client than there is room for; those of "
-    "processes on a GPU always have some",
+    "processes sent more messages than the socket has room for; processes on a GPU always have "
+    "some",
     bound=True,
 )
 
 IMPOSSIBLE = Unknown(
     "training_seconds",
-    "a process reported more time in training than has passed since it was first heard of; the "
-    "rest is not counted",
+    "a process reported more time in training than has passed; the rest is not counted",
     bound=True,
 )
 

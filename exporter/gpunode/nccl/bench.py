@@ -57,7 +57,7 @@ BytesPerSecond = Annotated[float, Field(gt=0, lt=1e15, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1, lt=1_000_000)]
 
 NO_RESULT = Unknown(
-    "nccl_results", "a file in the folder of results that is none, or is another's than its name"
+    "nccl_results", "a file in the folder of results is none, or not that of its name"
 )
 
 

@@ -106,13 +106,13 @@ PARTS = 4
 
 NOT_COUNTED = Unknown(
     "nccl_collectives",
-    "a collective that NCCL Inspector measured has another form than those that gpunode knows, or "
-    "its time is not of the GPU's clock; it is not counted",
+    "a collective in NCCL Inspector's log has an unknown form, or no time of the GPU's clock; it is "
+    "not counted",
 )
 SEVERAL_GPUS = Unknown(
     "nccl_ranks",
-    "a process with NCCL Inspector is on several GPUs; its log does not say on which one a "
-    "collective ran, and is not read",
+    "a process with NCCL Inspector is on several GPUs; its log does not tell these apart, and is "
+    "not read",
 )
 LATE = Unknown(
     "nccl_collectives",

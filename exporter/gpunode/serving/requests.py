@@ -160,24 +160,20 @@ UNANSWERED = Metric(
 
 UNKNOWN = Unknown(
     "engine",
-    "a server on the GPU has a page of metrics, but of no engine that is known; its requests are "
-    "not read",
+    "a server on the GPU has a page of metrics of no known engine; its requests are not read",
 )
 PAGELESS = Unknown(
     "engine_page",
-    "a program of an engine is on the GPU, or a server with a page of metrics, and no page of it "
-    "could be had or parsed: its requests are not read; docs/serving.md says what makes an engine "
-    "tell",
+    "an engine on the GPU has no page of metrics that can be had and parsed; docs/serving.md says "
+    "how to turn it on",
 )
 PARTIAL = Unknown(
     "engine_sum",
-    "an engine tells other parts of a figure than those that gpunode adds up; the figure is left "
-    "out",
+    "an engine has other parts of a figure than those that gpunode adds up; the figure is absent",
 )
 STRANGE = Unknown(
     "figure",
-    "an engine told a figure that cannot be, as one below zero, or a line that cannot be read; it "
-    "is left out",
+    "an engine has an impossible figure, as one below zero, or a line that cannot be read",
 )
 
 MORE_SERVERS = limit("servers")

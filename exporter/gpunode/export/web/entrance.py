@@ -26,8 +26,7 @@ EXPIRY = Metric(
 )
 CONNECTIONS = Unknown(
     "connections",
-    "more clients were connected to the web server than it keeps; one of those from where most "
-    "came was hung up on",
+    "more clients were connected than the web server keeps; the origin with most lost one",
     bound=True,
 )
 
