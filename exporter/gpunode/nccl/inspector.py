@@ -106,8 +106,8 @@ PARTS = 4
 
 NOT_COUNTED = Unknown(
     "nccl_collectives",
-    "a collective in NCCL Inspector's log has an unknown form, or no time of the GPU's clock; it is "
-    "not counted",
+    "a collective in NCCL Inspector's log has an unknown form, or no time of the GPU's clock; it "
+    "is not counted",
 )
 SEVERAL_GPUS = Unknown(
     "nccl_ranks",
