@@ -278,6 +278,13 @@ are given on the command line alone.
 Each command refuses options that it does not read; `gpunode COMMAND --help` lists those that it
 does. The environment and the file may have settings of several commands, but none that no command
 reads. The daemon reads its settings once, at its start.
+
+For completion of commands, options and values, put one of these lines into your shell's start-up
+file:
+
+    source <(gpunode completion bash)    # ~/.bashrc
+    source <(gpunode completion zsh)     # ~/.zshrc, after compinit
+    gpunode completion fish | source     # ~/.config/fish/config.fish
 """
 
 
