@@ -437,7 +437,7 @@ def jobs() -> Report:
     slower = client / alone - 1
     spread = (max(loop.alone) - min(loop.alone)) / alone
     return Report(
-        "Whose second it was, on GPUs",
+        "A stalled job, from GPU to pager",
         machine(),
         f"An NCCL job of {len(job.pids)} ranks whose last rank stops joining, watched by "
         "Prometheus and Alertmanager with the shipped rules and routes and a scrape every 15 s; "

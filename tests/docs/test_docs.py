@@ -62,9 +62,8 @@ def test_the_causes_are_documented() -> None:
         assert f"| `{cause}` |" in document
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/verdict.md"])
-def test_a_verdict_covers_as_long_as_is_said(page: str) -> None:
-    assert f"last {JUDGED:g} seconds" in " ".join((ROOT / page).read_text().split())
+def test_a_verdict_covers_as_long_as_is_said() -> None:
+    assert f"last {JUDGED:g} seconds" in " ".join((ROOT / "docs/verdict.md").read_text().split())
 
 
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("alerts/**/*.md")]

@@ -55,8 +55,8 @@ SECONDS = Metric(
 SHORT_GAPS = Metric(
     "gpunode_gpu_short_gaps_seconds_total",
     "counter",
-    "Seconds of `starved` in windows whose gaps between kernels were mostly shorter than 20 ms, as "
-    "the draw shows: evidence that launches hold the GPU up. Absent without samples of the draw.",
+    "Seconds of `starved` in windows whose gaps between kernels were mostly shorter than 20 ms: "
+    "evidence of `kernel_launch`. Absent without samples of the power draw.",
     GPU,
 )
 SURE_AFTER = 60.0
@@ -67,8 +67,8 @@ BLOCKED_STREAK = Metric(
     "gpunode_gpu_blocked_streak_seconds",
     "gauge",
     f"Time for which every window was at least {STANDS_STILL:g} `blocked`, with nothing launched "
-    "and nothing moved: how long a collective has stalled. Without counters of launches (before "
-    f"Hopper, without DCGM), 0 up to {SURE_AFTER:g} s.",
+    "and nothing moved: how long a collective has stalled. Before Hopper and without DCGM, 0 up to "
+    f"{SURE_AFTER:g} s.",
     GPU,
 )
 LEDGER_SENSOR = Metric(
@@ -80,8 +80,7 @@ LEDGER_SENSOR = Metric(
 LEDGER_CALIBRATED = Metric(
     "gpunode_gpu_ledger_calibrated",
     "gauge",
-    "Whether the ledger's ceilings were measured on this model of GPU (1) or are those of another "
-    "(0).",
+    "Whether the ledger's ceilings were measured on this model of GPU (1) or on another (0).",
     GPU,
 )
 UTILIZATION = Metric(
@@ -139,7 +138,7 @@ PROCESSES = Metric(
 STOPPED = Metric(
     "gpunode_job_stopped_processes",
     "gauge",
-    "Processes with a context on the GPU that a signal or a debugger has stopped: state T or t "
+    "Processes with a context on the GPU that a signal or a debugger stopped: state T or t "
     "(/proc/PID/stat).",
     GPU,
 )

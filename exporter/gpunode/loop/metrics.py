@@ -56,16 +56,15 @@ DROPPED = Metric(
 UNREAD = Metric(
     "gpunode_unread_total",
     "counter",
-    "Times that a read of the source met something that it does not understand: a line of a log "
-    "counts once, what stays counts at each read. docs/unread.md has every kind (`what`), the API "
-    "and `gpunode doctor` show examples.",
+    "Things that the source met and does not understand: a line of a log counts once, what stays "
+    "at each read. docs/unread.md lists every kind (`what`), `gpunode doctor` shows examples.",
     ("source", "what"),
 )
 REFUSED = Metric(
     "gpunode_refused_total",
     "counter",
-    "What a bound left out: things of the node at each read, connections and messages once. "
-    "docs/unread.md has every kind (`what`); the API and `gpunode doctor` show them.",
+    "Things that a bound left out: things of the node at each read, connections and messages "
+    "once. docs/unread.md lists every kind (`what`), `gpunode doctor` shows them.",
     ("source", "what"),
 )
 METRICS = (UP, LAST_SUCCESS, DURATION, CPU_SECONDS, LATE, SKIPPED, DROPPED, UNREAD, REFUSED)

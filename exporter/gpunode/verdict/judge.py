@@ -32,8 +32,8 @@ USES = (PCIE_BYTES, SHORT_GAPS, UNREADABLE)
 FAILURES = Metric(
     "gpunode_verdict_failures_total",
     "counter",
-    "Times that looking for this cause on a GPU failed, by a fault of gpunode that the log has. "
-    "The verdict was made of the other causes.",
+    "Times that the check for this cause failed, by a defect of gpunode; the log has it. The "
+    "verdict was made of the other causes.",
     ("cause",),
 )
 

@@ -35,8 +35,8 @@ D = TypeVar("D")
 BOTTLENECK = Metric(
     "gpunode_gpu_bottleneck",
     "gauge",
-    "Whether this was the bottleneck of the GPU over the last seconds. Exactly one cause is 1; the "
-    "evidence is at /api/v1/verdict.",
+    "Whether this was the bottleneck of the GPU over the last seconds: exactly one cause is 1; "
+    "/api/v1/verdict has the evidence.",
     (*GPU, "cause"),
 )
 
