@@ -30,7 +30,7 @@ def updates(seed: int = 5000) -> Report:
         Result(
             f"a change that makes steps {effect:.0%} longer is told"
             if effect
-            else "of a change without effect nothing is told",
+            else "no change reported where there is none",
             f"{sum(right)} of {len(right)}",
             "95%",
             sum(right) >= 0.95 * len(right),

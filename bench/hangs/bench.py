@@ -401,7 +401,7 @@ def report(path: Path) -> Report:
             len(called) == len(at_once) and max(called) <= IN_TIME,
         ),
         Result(
-            "its line was told after the call, within",
+            "its line is known after the call, within",
             f"median {statistics.median(after):.1f} s, at most {max(after):.1f} s",
             f"≤ {IN_TIME:g} s",
             max(after) <= IN_TIME,

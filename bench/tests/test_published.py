@@ -38,6 +38,14 @@ def test_the_page_of_performance_is_up_to_date() -> None:
     assert page == render(), "run: make bench"
 
 
+def test_the_figures_of_the_readme_are_published() -> None:
+    _, _, right = (DOCS.parent / "README.md").read_text().partition("## How right it is\n")
+    figures = re.findall(r"\d+ of \d+", right.partition("\n## ")[0])
+    assert len(figures) >= 5
+    published = [one["measured"] for kept in PUBLISHED.values() for one in kept["results"]]
+    assert [one for one in figures if not any(one in each for each in published)] == []
+
+
 @pytest.mark.parametrize("name", OF_OUTCOMES)
 def test_a_report_is_that_of_the_outcomes_that_were_kept(name: str) -> None:
     found = asdict(OF_OUTCOMES[name]())

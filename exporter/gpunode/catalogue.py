@@ -182,30 +182,27 @@ def errors() -> str:
         "Generated from the table of XIDs by `make docs`; do not edit.",
         "",
         f"NVIDIA's [catalogue]({xids.SOURCE}) as of {xids.DATE} says what each error of the driver "
-        "means and what to do at once. The alerts follow it: an XID after which the GPU cannot be "
-        "used pages, one that takes somebody to look at it is a ticket "
-        "([GpuUnhealthy](../alerts/runbooks/GpuUnhealthy.md)); one after which a program starts "
-        "again notifies nobody. An "
-        'XID that is not here counts in `gpunode_unread_total{what="xid"}`. No action differs by '
-        "model; the last column names the models that report an XID where not all do.",
+        "means and what to do. An XID after which the GPU cannot be used pages; one that somebody "
+        "has to look at is a ticket ([GpuUnhealthy](../alerts/runbooks/GpuUnhealthy.md)); others "
+        "notify nobody. In brackets stand the models that report an XID where not all do. An XID "
+        'that is not here counts in `gpunode_unread_total{what="xid"}`.',
         "",
-        "| XID | meaning | at once | if it comes again | notifies | only |",
-        "|---|---|---|---|---|---|",
+        "| XID | meaning | at once | if it comes again |",
+        "|---|---|---|---|",
     ]
     unused = [code for code in xids.CODES.values() if not code.models]
     for code in xids.CODES.values():
         if code.models:
-            models = "" if len(code.models) == len(xids.MODELS) else ", ".join(code.models)
+            models = f" ({', '.join(code.models)})" if len(code.models) < len(xids.MODELS) else ""
+            notify = f"**{code.notify}**: " if code.notify in ("page", "ticket") else ""
             lines.append(
-                f"| {code.number} | {code.meaning} | {code.words} | {code.then} | "
-                f"{code.notify if code.notify in ('page', 'ticket') else 'nobody'} | {models} |"
+                f"| {code.number} | {code.meaning}{models} | {notify}{code.words} | {code.then} |"
             )
     lines += [
         "",
-        "Of 144 to 150, the line in the kernel log says which link it is and how bad, and its "
-        "registers what to do; `gpunode_kernel_log_nvlink_xid_errors_total` has them. One that "
-        "asks for a reset pages, the others notify nobody. Where no kernel log can be read, the "
-        "number alone is a ticket.",
+        "Of 144 to 150, the line in the kernel log names the link, the severity and, by its "
+        "registers, what to do (`gpunode_kernel_log_nvlink_xid_errors_total`). One that asks for a "
+        "reset pages, the others notify nobody. Without a kernel log, the number is a ticket.",
         "",
         "No GPU since Ampere reports "
         + ", ".join(str(code.number) for code in unused)
@@ -297,9 +294,9 @@ def settings() -> str:
         groups.setdefault(("run",) if "run" in names else tuple(names), []).append(setting)
     lines = [SETTINGS, "## The daemon", "", "Other commands read some of these, too.", ""]
     lines += _table(groups.pop(("run",)))
-    for names in sorted(groups, key=lambda names: (len(names) == 1, names)):
-        title = f"`gpunode {'`, `'.join(names)}`"
-        lines += ["", f"## {title}", "", *_table(groups[names])]
+    for commands in sorted(groups, key=lambda names: (len(names) == 1, names)):
+        title = f"`gpunode {'`, `'.join(commands)}`"
+        lines += ["", f"## {title}", "", *_table(groups[commands])]
     return "\n".join(lines) + "\n"
 
 
