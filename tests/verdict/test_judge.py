@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from gpunode import words
 from gpunode.gpu import GPU
 from gpunode.gpu.ledger import STATES
 from gpunode.gpu.units import PCIE_BYTES
@@ -31,7 +32,6 @@ from gpunode.verdict.causes import (
 )
 from gpunode.verdict.causes.cause import Bounds, Cause, Effect, Explains, Loses
 from gpunode.verdict.facts import Facts, Snapshot
-from gpunode.verdict.guidance import Guidance
 from gpunode.verdict.source import USED
 from tests import strict
 from tests.verdict.stage import SHORT, Actor, Stage
@@ -247,11 +247,15 @@ def test_a_cause_is_found_by_somebody() -> None:
     assert USES <= USED
 
 
+@pytest.fixture(autouse=True)
+def _in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(words.CAUSES, MADE_UP.name, words.Words("made up", "made up"))
+
+
 MADE_UP = Cause(
     name="made_up",
-    meaning="made up",
     named_when="made up",
-    guidance=Guidance("fine", "made up", ""),
+    urgency="fine",
     family="unknown",
 )
 

@@ -26,8 +26,7 @@ from gpunode.report.view import (
     useful,
 )
 from gpunode.report.words import REMEDIES, clock
-from gpunode.verdict.causes import CAUSES
-from gpunode.verdict.held_up import OF_THE_MOMENT
+from gpunode.words import CAUSES as WORDS
 
 ASKED_BY = {"node": history.NODES, "model": history.MODELS}
 """What is asked for groups that are no jobs or owners."""
@@ -331,7 +330,7 @@ def _cost_of_gain(view: PeriodView, hours: float | None) -> tuple[Value, ...]:
 
 
 def _meaning(cause: str) -> str:
-    return CAUSES[cause].meaning if cause in CAUSES else OF_THE_MOMENT.get(cause, "")
+    return WORDS[cause].sentence if cause in WORDS else ""
 
 
 def _remedy(cause: str) -> str:
