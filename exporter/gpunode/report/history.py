@@ -144,14 +144,6 @@ FAULTS = Query(
 )
 """Hours of faults that are worth waking somebody."""
 
-_OF_MONTH = f"sum_over_time(node:{LEDGER}[30d])"
-BY_USEFUL_SHARE = (
-    'count_values("useful", round('
-    f"sum by (cluster, instance) (sum_over_time(node:{LEDGER}{IS_USEFUL}[30d])) / "
-    f"sum by (cluster, instance) ({_OF_MONTH}), 0.1))"
-)
-"""Nodes by the share of the 30 days before in which their GPUs were useful."""
-
 _PENDING = (
     '{__name__=~"slurm_account_jobs_pending(_total)?"} '
     'or slurm_account_job_state_total{state=~"(?i)pending"}'
@@ -294,7 +286,6 @@ class Past:
     faults: dict[tuple[str, NodeKey, str], dict[int, float]] = field(default_factory=dict)
     """Hours of each fault of each node and GPU (empty for a node), by the end of the window."""
 
-    by_useful_share: Amounts = field(default_factory=dict)
     queued: Amounts = field(default_factory=lambda: defaultdict(float))
     """Hours that jobs waited in the queue, by account."""
 
@@ -338,9 +329,6 @@ class Asking:
     def ask(self, *, whole: bool) -> None:
         """Ask for the rest: all of it, or what the next period is compared with."""
         self._put(self._whole() if whole else self._brief())
-        if whole:
-            for labels, value in self.server.at(BY_USEFUL_SHARE, self.past.period.end + LATE):
-                self.past.by_useful_share[labels.get("useful", "")] = value
 
     def _brief(self) -> list[tuple[Query, int, Put]]:
         return [

@@ -64,6 +64,11 @@ KINDS: dict[str, str] = {
 }
 
 
+def headline(name: str) -> str:
+    """What a cause or a state of the ledger is, in a few words."""
+    return CAUSES[name].guidance.does if name in CAUSES else STATES.get(name, name)
+
+
 def number(value: float) -> str:
     """A number with three digits, or all of those before the point; what reads as 0 has no sign."""
     if round(value, 2) == 0:

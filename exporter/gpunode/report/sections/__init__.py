@@ -6,25 +6,34 @@ from collections.abc import Iterable
 
 from gpunode.report import history
 from gpunode.report.document import Report
-from gpunode.report.sections import bills, changes, hours, jobs, nodes, outlook, queue, serving
+from gpunode.report.sections import (
+    bills,
+    changes,
+    hours,
+    jobs,
+    nodes,
+    outlook,
+    queue,
+    serving,
+    summary,
+)
 from gpunode.report.view import PeriodView
 from gpunode.report.words import clock, date
 
 SECTIONS = (
-    hours.summary,
+    summary.summary,
+    outlook.demand,
     bills.bills,
-    hours.causes,
     jobs.losers,
-    hours.groups,
     jobs.idle,
+    hours.groups,
+    nodes.failures,
+    nodes.slow,
     jobs.training,
     serving.serving,
-    hours.energy,
     changes.changed,
-    nodes.slow,
-    nodes.failures,
-    outlook.demand,
     queue.queue,
+    hours.energy,
     outlook.change,
     nodes.coverage,
 )
@@ -41,7 +50,7 @@ def report(view: PeriodView, source: str, warnings: Iterable[str]) -> Report:
         source=source,
         price=view.price,
         currency=view.billing.currency,
-        finding=outlook.finding(view),
+        finding=summary.finding(view),
         sections=tuple(section(view) for section in SECTIONS),
         warnings=tuple(sorted(warnings)),
         reading="What is recorded once an hour is recorded up to four minutes after it. Where an "

@@ -89,6 +89,12 @@ def slow(view: PeriodView) -> ReportSection:
     )
 
 
+def nodes_waited_for(view: PeriodView) -> list[str]:
+    """The nodes for which others wait, by how long those waited, the longest first."""
+    found = sorted(_behind(view), key=lambda one: -one.waited)
+    return [view.node_name(one.node) for one in found]
+
+
 def _behind(view: PeriodView) -> Iterator[_Behind]:
     behind: dict[NodeKey, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
     jobs: dict[NodeKey, set[JobKey]] = defaultdict(set)
