@@ -31,7 +31,6 @@ from gpunode.verdict.causes import (
 )
 from gpunode.verdict.causes.cause import Bounds, Cause, Effect, Explains, Loses
 from gpunode.verdict.facts import Facts, Snapshot
-from gpunode.verdict.guidance import Guidance
 from gpunode.verdict.source import USED
 from tests import strict
 from tests.verdict.stage import SHORT, Actor, Stage
@@ -249,9 +248,8 @@ def test_a_cause_is_found_by_somebody() -> None:
 
 MADE_UP = Cause(
     name="made_up",
-    meaning="made up",
     named_when="made up",
-    guidance=Guidance("fine", "made up", ""),
+    urgency="fine",
     family="unknown",
 )
 

@@ -6,14 +6,13 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gpunode.report import words
 from gpunode.report.history import Amounts
 from gpunode.report.view import (
     LOST,
     held,
     ratio,
 )
-from gpunode.report.words import OF_STATES, REMEDIES, counted, written
+from gpunode.report.words import REMEDIES, counted, headline, helps, written
 from gpunode.verdict.causes.cause import GAPS
 
 
@@ -78,10 +77,10 @@ def losses_of(states: Mapping[str, float], causes: Mapping[str, float]) -> list[
         elif state == "unknown":
             nobody_knows = hours
         else:
-            ranked.append(Loss(state, "", share_of(state, states), OF_STATES[state], hours))
+            ranked.append(Loss(state, "", share_of(state, states), helps(state), hours))
     ranked += [_of_cause(cause, hours, states, causes[cause]) for cause, hours in back.items()]
     ranked.sort(key=lambda loss: -loss.given_back)
-    unknown = Loss("unknown", "", share_of("unknown", states), OF_STATES["unknown"], 0.0)
+    unknown = Loss("unknown", "", share_of("unknown", states), helps("unknown"), 0.0)
     if not ranked[0].cause and ranked[0].given_back < nobody_knows:
         return [unknown, *ranked]
     return [*ranked, unknown]
@@ -89,11 +88,11 @@ def losses_of(states: Mapping[str, float], causes: Mapping[str, float]) -> list[
 
 def _of_cause(cause: str, back: float, states: Mapping[str, float], named: float) -> Loss:
     taken = max(REMEDIES[cause].states, key=lambda name: states.get(name, 0.0))
-    evidence = f"{share_of(taken, states)}; verdict {cause} for {counted(named, 'GPU hour')}"
+    evidence = f"{share_of(taken, states)}; verdicts name it for {counted(named, 'GPU hour')}"
     return Loss(taken, cause, evidence, REMEDIES[cause].do, back)
 
 
 def share_of(state: str, states: Mapping[str, float]) -> str:
     """For which share of the time that was held the GPUs were in a state, in words."""
     share = written(ratio(states.get(state, 0.0), held(states)), "share")
-    return f"{state} for {share} of the time held ({words.STATES[state]})"
+    return f"{headline(state)} for {share} of the time held"

@@ -7,12 +7,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from gpunode.report import words
 from gpunode.report.history import Amounts, JobPast
 from gpunode.report.sections.losses import taken
 from gpunode.report.sections.nodes import nodes_waited_for
 from gpunode.report.view import LOST, PeriodView, added, held, owner, ratio
-from gpunode.report.words import OF_STATES, REMEDIES, number
+from gpunode.report.words import REMEDIES, headline, helps, number
 from gpunode.verdict.causes.communication import STRAGGLER
 from gpunode.verdict.causes.limits import POWER, THERMAL
 from gpunode.verdict.causes.serving import NO_REQUESTS
@@ -24,15 +23,15 @@ NAMED = 3
 OPERATORS = "whoever runs the nodes"
 OF_OPERATORS = (THERMAL.name, POWER.name)
 OTHERS = "others"
+NO_CAUSE = "no cause: "
 
 UNEXPLAINED = {
-    "communication": "Communication that no verdict calls avoidable",
-    "blocked": "No cause known: waiting for peers",
-    "copy": "Copies that no verdict calls avoidable",
-    "starved": "No cause known: waiting for data, launches or the host",
-    "idle": "Held with nothing running",
-    "unknown": "Not measured: sensors were missing",
-    OTHERS: "Other causes",
+    "communication": "Communication, none called avoidable",
+    "blocked": "Waiting for peers, no cause known",
+    "copy": "Copies, none called avoidable",
+    "starved": "Nothing to run, no cause known",
+    "idle": "Held, and nothing runs",
+    "unknown": "Not measured, as sensors lack",
 }
 """By state: what is lost in it where no verdict names a cause."""
 
@@ -67,11 +66,15 @@ class LostTo:
     @property
     def what(self) -> str:
         """What it is, for somebody who does not know its name."""
-        return UNEXPLAINED.get(self.name) or words.headline(self.name)
+        if self.name == OTHERS:
+            return "Other causes"
+        _, _, state = self.name.partition(NO_CAUSE)
+        return UNEXPLAINED[state] if state else headline(self.name)
 
     @property
     def remedy(self) -> str:
-        return REMEDIES[self.name].do if self.name in REMEDIES else OF_STATES.get(self.name, "")
+        _, _, state = self.name.partition(NO_CAUSE)
+        return helps(state) if state else REMEDIES[self.name].do
 
     def ask(self) -> str:
         """Who can mend it: who runs the nodes, or the owners that lost most."""
@@ -100,13 +103,15 @@ def lost_to(view: PeriodView) -> list[LostTo]:
         for (state, cause), hours in taken(past.states, past.causes).items():
             if hours:
                 jobs[state, cause] += hours
-                owners[cause or state][owner(job)] += hours
-                unused[cause or state] += hours if runs_nothing(past) else 0.0
+                name = cause or f"{NO_CAUSE}{state}"
+                owners[name][owner(job)] += hours
+                unused[name] += hours if runs_nothing(past) else 0.0
     by_name: dict[str, Amounts] = {name: {} for name in view.past.gains if name in REMEDIES}
     for state in LOST:
         whole, of_jobs = view.total.get(state, 0.0), _in(state, jobs)
         fits = min(1.0, whole / sum(of_jobs.values())) if of_jobs else 1.0
-        of_jobs[state] = of_jobs.get(state, 0.0) + max(0.0, whole - sum(of_jobs.values()))
+        no_cause = f"{NO_CAUSE}{state}"
+        of_jobs[no_cause] = of_jobs.get(no_cause, 0.0) + max(0.0, whole - sum(of_jobs.values()))
         for name, hours in of_jobs.items():
             by_name.setdefault(name, {})[state] = hours * fits
     found = [
@@ -125,13 +130,13 @@ def lost_to(view: PeriodView) -> list[LostTo]:
 
 
 def _in(state: str, hours: Mapping[tuple[str, str], float]) -> Amounts:
-    """The hours of one state, by cause, or by the state itself where none is known."""
-    return {cause or state: one for (of, cause), one in hours.items() if of == state}
+    """The hours of one state by cause."""
+    return {cause or f"{NO_CAUSE}{state}": one for (of, cause), one in hours.items() if of == state}
 
 
 def _idles(name: str) -> bool:
     """Whether its time comes back by giving GPUs back, so that no job runs faster."""
-    return name in ("idle", NO_REQUESTS.name)
+    return name in (f"{NO_CAUSE}idle", NO_REQUESTS.name)
 
 
 def _back(name: str, states: Amounts, gains: Mapping[str, float] | None, unused: float) -> Back:

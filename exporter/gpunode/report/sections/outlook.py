@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from gpunode.gpu.ledger import STATES
 from gpunode.report import history, words
 from gpunode.report.document import Figure, ReportSection, Table, TableColumn, Value
 from gpunode.report.history import DAY, HOUR, Amounts, JobKey, Past
@@ -377,7 +378,7 @@ def _shares_of_all(view: PeriodView) -> Iterator[tuple[Value, ...]]:
     for state in LOST:
         if now.get(state, 0.0) or then.get(state, 0.0):
             yield from _compared(
-                f"{words.STATES[state]} ({state}), of what was held".capitalize(),
+                f"{words.headline(state)}, of what was held",
                 ratio(now.get(state, 0.0), held(now)),
                 ratio(then.get(state, 0.0), held(then)),
                 more_is_better=False,

@@ -229,7 +229,7 @@ def _by_state(view: PeriodView) -> Table:
         tuple(
             (
                 state,
-                words.STATES[state],
+                words.headline(state),
                 total[state],
                 ratio(total[state], sum(total.values())),
                 *view.cost(total[state], view.price_in(state)),

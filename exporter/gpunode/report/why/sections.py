@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable
 
+from gpunode.gpu.ledger import STATES
 from gpunode.report import job as asked
 from gpunode.report import words
 from gpunode.report.document import Figure, ReportSection, Table, TableColumn, Value
@@ -85,7 +86,7 @@ def _by_state(view: JobView) -> Table:
         tuple(
             (
                 state,
-                words.STATES.get(state, state),
+                words.headline(state),
                 hours,
                 ratio(hours, view.held),
                 ratio(latest.get(state, 0.0), held(latest)),
@@ -106,12 +107,12 @@ def _over_time(view: JobView) -> Table:
         "Over time",
         (
             TableColumn("at", "Begins"),
-            *(TableColumn(state, state, "GPU hours") for state in words.STATES),
+            *(TableColumn(state, state, "GPU hours") for state in STATES),
         ),
         tuple(
             (
                 clock(past.begin(end)),
-                *(past.states.get(end, {}).get(state) for state in words.STATES),
+                *(past.states.get(end, {}).get(state) for state in STATES),
             )
             for end in asked.moments(past)
         ),

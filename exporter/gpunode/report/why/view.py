@@ -303,7 +303,7 @@ class JobView:
         states = {
             state: share
             for state, share in late.states.items()
-            if state in words.OF_STATES and state not in ("blocked", "unknown")
+            if state in OWN_STATES and state != "blocked"
         }
         state = max(states, key=lambda name: states[name], default="")
         goes_on = self.run.goes_on
@@ -316,7 +316,7 @@ class JobView:
         own = CAUSES[late.cause].meaning if late.cause in CAUSES else ""
         if state and states[state] >= CLEARLY:
             does = f"{'is' if goes_on else 'was'} {OWN_STATES[state]}"
-            why = f", {rest}" if (rest := own.removeprefix(f"{state}, ")) != own else ""
+            why = f": {rest}" if (rest := own.removeprefix(f"{state}: ")) != own else ""
             says.append(f"it {does} {written(states[state], 'share')} of the time{why}")
             own = "" if why else own
         if own:
