@@ -57,6 +57,7 @@ class Query:
 
 STATES = Query(f"sum by (cluster, state) (sum_over_time(cluster:{LEDGER}[WINDOW]))")
 JOBS = Query(f"sum by ({OF_JOB}, state) (sum_over_time(job:{LEDGER}[WINDOW]))")
+JOB_HOURS = Query(f"max by ({OF_JOB}) (count_over_time(job:{LEDGER}[WINDOW]))")
 NODES = Query(f"sum by (cluster, instance, state) (sum_over_time(node:{LEDGER}[WINDOW]))")
 NODE_HOURS = Query(f"max by (cluster, instance) (count_over_time(node:{LEDGER}[WINDOW]))")
 MODELS = Query(f"sum by (name, state) (sum_over_time(node:{LEDGER}[WINDOW]))")
@@ -228,6 +229,9 @@ class JobPast:
     useful: dict[int, float] = field(default_factory=lambda: defaultdict(float))
     held: dict[int, float] = field(default_factory=lambda: defaultdict(float))
     idle: dict[int, float] = field(default_factory=lambda: defaultdict(float))
+    hours: dict[int, float] = field(default_factory=dict)
+    """For how many hours of each day it held GPUs."""
+
     phases: dict[int, Amounts] = field(default_factory=dict)
     mfu: dict[int, float] = field(default_factory=dict)
     steps: dict[int, float] = field(default_factory=dict)
@@ -342,6 +346,7 @@ class Asking:
         return [
             *self._brief(),
             (JOBS, DAY, self._job),
+            (JOB_HOURS, DAY, self._job_hours),
             (GAINS, DAY, self._gain),
             (JOB_CAUSES, DAY, self._job_cause),
             (JOB_KINDS, DAY, self._job_kind),
@@ -386,6 +391,9 @@ class Asking:
             job.useful[at] += hours
         if state == "idle":
             job.idle[at] += hours
+
+    def _job_hours(self, labels: Labels, at: int, hours: float) -> None:
+        self.past.jobs[_job(labels)].hours[at] = hours
 
     def _job_cause(self, labels: Labels, _: int, hours: float) -> None:
         self.past.jobs[_job(labels)].causes[labels.get("cause", "")] += hours

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from gpunode.report import history
-from gpunode.report.document import Report
+from gpunode.report.document import Report, ReportSection
 from gpunode.report.sections import (
     bills,
     changes,
@@ -51,9 +51,14 @@ def report(view: PeriodView, source: str, warnings: Iterable[str]) -> Report:
         price=view.price,
         currency=view.billing.currency,
         finding=summary.finding(view),
-        sections=tuple(section(view) for section in SECTIONS),
+        sections=tuple(section(view) for section in SECTIONS if not _again(section, view)),
         warnings=tuple(sorted(warnings)),
         reading="What is recorded once an hour is recorded up to four minutes after it. Where an "
         "expression has a window of a day or an hour, the figures add up its values at the end of "
         "each.",
     )
+
+
+def _again(section: Callable[[PeriodView], ReportSection], view: PeriodView) -> bool:
+    """Whether the bills have the same lines: each namespace is a team where none are given."""
+    return section is hours.groups and view.by == "namespace" and not view.billing.teams

@@ -10,6 +10,7 @@ from gpunode.report import history, words
 from gpunode.report.document import Figure, ReportSection, Table, TableColumn, Value
 from gpunode.report.history import Amounts, JobKey, JobPast
 from gpunode.report.sections.losses import loss_of
+from gpunode.report.sections.scaling import twice_the_gpus
 from gpunode.report.view import (
     TOP,
     WEEK,
@@ -117,6 +118,7 @@ def _idle_jobs(view: PeriodView) -> Table:
             TableColumn("used", "Used", "share"),
             TableColumn("idle", "Idle", "GPU hours"),
             *view.cost_column("Price of idle"),
+            TableColumn("now", "Idle in the last week", "GPUs"),
         ),
         tuple(_use(view, *item) for item in jobs[:TOP]),
         (view.over(history.JOBS), view.over(history.JOB_KINDS)),
@@ -132,7 +134,16 @@ def _use(view: PeriodView, job: JobKey, past: JobPast) -> tuple[Value, ...]:
         ratio(used(past.states), held(past.states)),
         idle_hours,
         *view.cost(idle_hours, view.price_of(past)),
+        _idle_now(view, job, past),
     )
+
+
+def _idle_now(view: PeriodView, job: JobKey, past: JobPast) -> float | None:
+    """Idle GPUs in the mean of the last week; None for a job that holds none any more."""
+    end = view.past.period.end
+    hours = sum(end - at < WEEK for at in view.past.clusters.get(job.cluster, {}))
+    idle = sum(gpus for at, gpus in past.idle.items() if end - at < WEEK)
+    return ratio(idle, hours) if past.held.get(end, 0.0) > 0 else None
 
 
 def training(view: PeriodView) -> ReportSection:
@@ -173,7 +184,7 @@ def training(view: PeriodView) -> ReportSection:
                 "each job by its GPU hours",
             ),
         ),
-        (_by_week(view, weeks), _slower_steps(view)),
+        (_by_week(view, weeks), twice_the_gpus(view), _slower_steps(view)),
     )
 
 

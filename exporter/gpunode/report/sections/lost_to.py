@@ -9,15 +9,16 @@ from typing import NamedTuple
 
 from gpunode.report.history import Amounts, JobPast
 from gpunode.report.sections.losses import taken
-from gpunode.report.sections.nodes import nodes_waited_for
+from gpunode.report.sections.nodes import waited_for
 from gpunode.report.view import LOST, PeriodView, added, held, owner, ratio
 from gpunode.report.words import REMEDIES, headline, helps, number
 from gpunode.verdict.causes.communication import STRAGGLER
+from gpunode.verdict.causes.host import NO_REQUESTS
 from gpunode.verdict.causes.limits import POWER, THERMAL
-from gpunode.verdict.causes.serving import NO_REQUESTS
 
 HALF = 0.5
-"""Share of its time from which on a job that runs nothing might give its GPUs back."""
+"""Share of its time from which on a job that runs nothing might give its GPUs back, and of what is
+lost to waiting from which on nodes explain it."""
 
 NAMED = 3
 OPERATORS = "whoever runs the nodes"
@@ -121,7 +122,7 @@ def lost_to(view: PeriodView) -> list[LostTo]:
             sum(hours * (view.price_in(state) or 0.0) for state, hours in states.items()),
             _back(name, states, view.past.gains.get(name), unused[name]),
             owners[name],
-            tuple(nodes_waited_for(view)[:NAMED]) if name == STRAGGLER.name else (),
+            _nodes(view, sum(states.values())) if name == STRAGGLER.name else (),
             measured=_idles(name),
         )
         for name, states in by_name.items()
@@ -132,6 +133,13 @@ def lost_to(view: PeriodView) -> list[LostTo]:
 def _in(state: str, hours: Mapping[tuple[str, str], float]) -> Amounts:
     """The hours of one state by cause."""
     return {cause or f"{NO_CAUSE}{state}": one for (of, cause), one in hours.items() if of == state}
+
+
+def _nodes(view: PeriodView, lost: float) -> tuple[str, ...]:
+    """The nodes for which others waited, if they explain half of what was lost to waiting."""
+    found = waited_for(view)[:NAMED]
+    enough = sum(one.waited for one in found) >= HALF * lost
+    return tuple(view.node_name(one.node) for one in found) if enough else ()
 
 
 def _idles(name: str) -> bool:

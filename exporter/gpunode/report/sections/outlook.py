@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from gpunode.gpu.ledger import STATES
 from gpunode.report import history, words
 from gpunode.report.document import Figure, ReportSection, Table, TableColumn, Value
-from gpunode.report.history import DAY, HOUR, Amounts, JobKey, Past
+from gpunode.report.history import DAY, Amounts, Past
+from gpunode.report.sections.lost_to import lost_to
 from gpunode.report.sections.trend import LEAST_DAYS, LEAST_FOR_INTERVAL, Trend, trend
 from gpunode.report.view import (
     LOST,
@@ -19,9 +20,7 @@ from gpunode.report.view import (
     added,
     energy_by_day,
     held,
-    owner,
     ratio,
-    shown,
     totals,
     used,
     useful,
@@ -36,11 +35,6 @@ NEARLY_ALL = 20
 
 WORTH_WAITING = 14.0
 """Days by which supply lasts longer from which on it is worth to reclaim before one buys."""
-
-IDLE_SHARE = 0.5
-"""Share of a job's GPUs from which on, if they are idle, its holding might be reclaimed."""
-
-RECLAIMED = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +52,6 @@ class _Day:
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
-    """What a job held in the last week, in the mean: its GPUs, and those of them that idled."""
-
-    job: JobKey
-    held: float
-    idle: float
-
-
-@dataclass(frozen=True, slots=True)
 class Demand:
     """The busiest hours of the days, the line through them, and what there is to reclaim."""
 
@@ -75,18 +60,20 @@ class Demand:
     supply: float | None
     """GPUs in the last week."""
 
-    holdings: Sequence[Holding]
+    back: float
+    """GPUs that would have done the same work with what can be had back, in the mean."""
 
     @classmethod
     def of(cls, view: PeriodView) -> Demand:
         days = _busiest(view, view.whole_hours())
+        back = sum(one.back.estimate for one in lost_to(view) if one.lost)
         end = view.past.period.end
         lately = [day.supply for at, day in days.items() if end - at < WEEK]
         return cls(
             days,
             trend({(at - end) / DAY: day.held for at, day in days.items()}),
             statistics.fmean(lately) if lately else None,
-            reclaimable(view),
+            back / len(view.hours) if view.hours else 0.0,
         )
 
 
@@ -105,7 +92,7 @@ def demand(view: PeriodView) -> ReportSection:
     return ReportSection(
         "demand",
         "Buy or reclaim",
-        _full(full, len(whole), full_days, len(lately)) + buy_or_reclaim(view, found),
+        _full(full, len(whole), full_days, len(lately)) + buy_or_reclaim(end, found),
         (
             Figure("supply", "GPUs", found.supply, "GPUs", by_hour, "in the last week"),
             Figure(
@@ -130,10 +117,7 @@ def demand(view: PeriodView) -> ReportSection:
                 ),
             ),
         ),
-        (
-            _reclaimable(view, found.holdings),
-            _trend_of_days(view, found.days, found.line, found.supply),
-        ),
+        (_trend_of_days(view, found.days, found.line, found.supply),),
     )
 
 
@@ -143,32 +127,6 @@ def _busiest(view: PeriodView, whole: Mapping[int, Amounts]) -> dict[int, _Day]:
     for at, states in whole.items():
         hours[view.past.day(at)].append(states)
     return {end: _Day.of(of) for end, of in sorted(hours.items()) if len(of) >= NEARLY_ALL}
-
-
-def _reclaimable(view: PeriodView, holdings: Sequence[Holding]) -> Table:
-    return Table(
-        "reclaimable",
-        "Idle GPUs that jobs hold now",
-        (
-            *view.job_columns(),
-            TableColumn("held", "GPUs held", "GPUs"),
-            TableColumn("idle", "of them idle", "GPUs"),
-            *view.cost_column("Price of a week of it"),
-        ),
-        tuple(
-            (
-                *view.job_cells(one.job),
-                one.held,
-                one.idle,
-                *view.cost(one.idle * WEEK / HOUR, view.price_of(view.past.jobs[one.job])),
-            )
-            for one in holdings
-        ),
-        (history.JOBS.over("1d"),),
-        note=f"The {RECLAIMED} jobs that held most of them in the mean of the last week and ran "
-        f"nothing for {IDLE_SHARE:.0%} of their time or more.",
-        nothing="No job that runs nothing for half of its time holds any.",
-    )
 
 
 def _trend_of_days(
@@ -225,75 +183,45 @@ def _full(full: int, hours: int, full_days: int, days: int) -> str:
     )
 
 
-def buy_or_reclaim(view: PeriodView, found: Demand | None = None) -> str:
-    """What to do about supply, in one sentence."""
-    of = found or Demand.of(view)
-    idle = sum(one.idle for one in of.holdings)
-    back = f"give back the {_held_idle(of.holdings)}" if idle else ""
+def buy_or_reclaim(end: int, of: Demand) -> str:
+    """What to do about supply, in one sentence; ``end`` is that of the period."""
+    worth = f"the time that can be had back is worth {counted(round(of.back), 'GPU')}"
+    reclaim = of.back >= 1
     if of.line is None or of.supply is None:
-        first = f"; {back} meanwhile" if back else ""
-        return (
-            "Whether to buy or to reclaim GPUs cannot be told yet, as it takes "
-            f"{LEAST_DAYS} days of data{first}."
-        )
-    every = f"all {number(round(of.supply))} GPUs"
+        also = f"; {worth}" if reclaim else ""
+        return f"Whether to buy GPUs cannot be told: it takes {LEAST_DAYS} days of data{also}."
+    every = f"all {number(round(of.supply))} GPUs in the busiest hour"
     likely, early, late = of.line.reaches(of.supply)
-    end = view.past.period.end
-    unsure = of.line.gains() is None or late is None
     if likely is None and early is None:
-        also = f"; to use those that there are, {back}" if back else ""
+        also = f", and {worth}" if reclaim else ""
         return (
             f"Buy nothing: at this trend jobs do not come to hold {every} within two years{also}."
         )
-    if unsure and likely != 0:
+    if likely != 0 and (of.line.gains() is None or late is None):
+        when = f"from {_day(end, early)} on, perhaps not within two years"
         why = (
             f"it takes {LEAST_FOR_INTERVAL} days of data"
             if of.line.gains() is None
-            else "the trend is too uncertain (with 80\u202f% confidence "
-            + (f"from {_day(end, early)} on, perhaps" if early is not None else "probably")
-            + " not within two years)"
+            else f"with 80\u202f% confidence it is {when}"
         )
-        first = f"{back[0].upper()}{back[1:]} before you buy" if back else "Do not buy yet"
-        return f"{first}: when jobs come to hold {every} cannot be told, as {why}."
+        first = f"Reclaim before you buy: {worth}, and" if reclaim else "Do not buy yet:"
+        return f"{first} when jobs come to hold {every} cannot be told, as {why}."
     when = (
-        f"Jobs hold {every} in the busiest hour already"
+        f"jobs hold {every} already"
         if likely == 0
-        else f"Jobs come to hold {every} in the busiest hour around {_day(end, likely)}"
+        else f"jobs come to hold {every} around {_day(end, likely)} (with 80\u202f% confidence "
+        f"from {_day(end, early)} to {_day(end, late)})"
     )
-    if early is not None and late is not None and likely != 0:
-        when += f" (with 80\u202f% confidence from {_day(end, early)} to {_day(end, late)})"
-    if not back:
-        return f"{when}: buy GPUs, as no job that idles for half of its time holds any to reclaim."
-    later = of.line.reaches(of.supply, idle)[0]
-    if later is not None and later - (likely or 0.0) < WORTH_WAITING:
-        return f"{when}: buy GPUs, as to {back} would change that by days only."
+    later = of.line.reaches(of.supply, of.back)[0]
+    if not reclaim or (later is not None and later - (likely or 0.0) < WORTH_WAITING):
+        by_days = f", and {worth}, which moves that by days only" if reclaim else ""
+        return f"Buy: {when}{by_days}."
     until = f"to {_day(end, later)}" if later is not None else "beyond two years"
-    return f"{when}: {back} before you buy, which moves that {until}."
+    return f"Reclaim before you buy: {when}; {worth}, which moves that {until}."
 
 
 def _day(end: int, days: float | None) -> str:
     return date(end + days * DAY) if days else "now"
-
-
-def _held_idle(holdings: Sequence[Holding]) -> str:
-    """The GPUs that jobs hold idle, and which jobs."""
-    names = [f"{shown(one.job.workload)} of {owner(one.job)}" for one in holdings]
-    which = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
-    return f"{counted(sum(one.idle for one in holdings), 'GPU')} that {which} {'hold' if len(names) > 1 else 'holds'} idle"
-
-
-def reclaimable(view: PeriodView) -> list[Holding]:
-    """The three jobs that lately held most idle GPUs and still hold them."""
-    end = view.past.period.end
-    found = []
-    for job, past in view.past.jobs.items():
-        hours = sum(end - at < WEEK for at in view.past.clusters.get(job.cluster, {}))
-        lately = sum(gpus for at, gpus in past.held.items() if end - at < WEEK)
-        idle = sum(gpus for at, gpus in past.idle.items() if end - at < WEEK)
-        if hours and past.held.get(end, 0.0) > 0 and idle >= IDLE_SHARE * lately:
-            found.append(Holding(job, lately / hours, idle / hours))
-    found.sort(key=lambda one: (-one.idle, one.job))
-    return [one for one in found if one.idle >= 1][:RECLAIMED]
 
 
 def change(view: PeriodView) -> ReportSection:

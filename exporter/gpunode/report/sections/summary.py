@@ -8,7 +8,7 @@ from gpunode.gpu.ledger import STATES
 from gpunode.report import history, words
 from gpunode.report.document import Figure, ReportSection, Table, TableColumn
 from gpunode.report.sections.lost_to import LostTo, lost_to, together, worth
-from gpunode.report.sections.outlook import buy_or_reclaim
+from gpunode.report.sections.outlook import Demand, buy_or_reclaim
 from gpunode.report.view import (
     LOST,
     PeriodView,
@@ -35,13 +35,13 @@ def finding(view: PeriodView) -> str:
     ]
     if lost(total) > 0:
         all_of = together(one for one in lost_to(view) if one.lost)
-        low, high = (written(ratio(bound, lost(total)), "share") for bound in all_of.back[1:])
+        share, low, high = (written(ratio(one, lost(total)), "share") for one in all_of.back)
         says.append(
             f"{number(lost(total))} were held and lost{_worth(view, view.worth(LOST))}; about "
-            f"{number(all_of.back.estimate)} of these ({low} to {high}) can be had back"
-            f"{_worth(view, worth(all_of, view))}."
+            f"{number(all_of.back.estimate)} of these ({share}; at least {low}, at most {high}) "
+            f"can be had back{_worth(view, worth(all_of, view))}."
         )
-    says.append(buy_or_reclaim(view))
+    says.append(buy_or_reclaim(view.past.period.end, Demand.of(view)))
     if (change := view.useful_change()) is not None:
         says.append(
             f"Against the {view.length()} before, the useful share of what was held "
