@@ -103,7 +103,7 @@ def fleet(nodes: int, days: int) -> Fleet:
             end = min(hours, begin + chance.randrange(24, 15 * 24))
             (pattern,) = chance.choices(PATTERNS, WEIGHTS)
             jobs.append(_job(pattern, own, begin, end, len(jobs), chance))
-            begin = end + chance.randrange(1, 40 + 110 * (hours - end) // hours)
+            begin = end + chance.randrange(1, 80 + 40 * (hours - end) // hours)
     jobs += [
         Job(
             workload="llama-8b-pretrain",
@@ -124,7 +124,7 @@ def fleet(nodes: int, days: int) -> Fleet:
         for fault in ("network", "exporter", "thermal", "filesystem")
         for _ in range(days // 7)
     )
-    at = int(time.time()) // 86400 * 86400 - days * 86400
+    at = int(time.time()) // HOUR * HOUR - hours * HOUR
     return Fleet(
         start=at,
         hours=hours,

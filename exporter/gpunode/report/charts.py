@@ -18,14 +18,14 @@ from gpunode.report.words import Unit, written
 
 WIDTH = 960
 LEFT, RIGHT, TOP, BOTTOM = 76, 16, 12, 30
-NAMES = 400
+NAMES = 330
 """Width of the names beside horizontal bars, and of the figures behind them."""
 
 FIGURES = 150
-LONGEST_NAME = 52
+LONGEST_NAME = 47
 """Characters that fit beside the bars."""
 
-ROW = 28
+ROW = 21
 TICKS = 5
 MOST_LABELS = 9
 
@@ -119,7 +119,7 @@ def bars(title: str, says: str, rows: Sequence[Bar]) -> Chart:
                 x=scale(row.begin),
                 y=y + 1,
                 width=max(1.0, scale(row.value) - NAMES),
-                height=ROW - 8,
+                height=ROW - 6,
                 fill=row.colour,
                 elements=[_title(f"{row.name}: {row.figures}")],
             ),

@@ -177,7 +177,7 @@ def _summary(section: ReportSection) -> list[Chart]:
     rows, at, before = [], 0.0, ""
     for of, part, what, value in zip(_texts(fall, "of"), parts, whats, hours, strict=True):
         at = at if of == before else useful if of in ("lost", "lost by cause") else 0.0
-        colour = WATERFALL.get(part) or palette.CAUSES.get(part) or palette.STATES.get(part, "")
+        colour = WATERFALL.get(part) or palette.CAUSES.get(part, "var(--quiet)")
         share = written(value / hours[0] if hours[0] else None, "share")
         rows.append(Bar(what, at, value, colour, f"{written(value, 'GPU hours')} · {share}"))
         at, before = at + value, of

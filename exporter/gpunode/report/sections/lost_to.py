@@ -11,10 +11,11 @@ from gpunode.report.history import Amounts, JobPast
 from gpunode.report.sections.losses import taken
 from gpunode.report.sections.nodes import waited_for
 from gpunode.report.view import LOST, PeriodView, added, held, owner, ratio
-from gpunode.report.words import REMEDIES, headline, helps, number
+from gpunode.report.words import REMEDIES, headline, number
 from gpunode.verdict.causes.communication import STRAGGLER
 from gpunode.verdict.causes.host import NO_REQUESTS
 from gpunode.verdict.causes.limits import POWER, THERMAL
+from gpunode.words import STATES
 
 HALF = 0.5
 """Share of its time from which on a job that runs nothing might give its GPUs back, and of what is
@@ -23,18 +24,31 @@ lost to waiting from which on nodes explain it."""
 NAMED = 3
 OPERATORS = "whoever runs the nodes"
 OF_OPERATORS = (THERMAL.name, POWER.name)
-OTHERS = "others"
-NO_CAUSE = "no cause: "
-
-UNEXPLAINED = {
-    "communication": "Communication, none called avoidable",
-    "blocked": "Waiting for peers, no cause known",
-    "copy": "Copies, none called avoidable",
-    "starved": "Nothing to run, no cause known",
-    "idle": "Held, and nothing runs",
-    "unknown": "Not measured, as sensors lack",
+OTHERS, NO_CAUSE, EXCHANGE, IDLE, UNMEASURED = (
+    "others",
+    "no_cause",
+    "exchange",
+    "idle",
+    "unmeasured",
+)
+WITHOUT_CAUSE = {
+    "communication": EXCHANGE,
+    "copy": EXCHANGE,
+    "blocked": NO_CAUSE,
+    "starved": NO_CAUSE,
+    "idle": IDLE,
+    "unknown": UNMEASURED,
 }
-"""By state: what is lost in it where no verdict names a cause."""
+"""By state: what it counts as where no verdict names a cause."""
+
+SAID = {
+    OTHERS: ("Other causes", ""),
+    NO_CAUSE: ("No cause known", STATES["starved"].for_good),
+    EXCHANGE: ("Other communication and copies", ""),
+    IDLE: ("Held, and nothing runs", STATES["idle"].for_good),
+    UNMEASURED: ("Not measured: sensors lack", STATES["unknown"].for_good),
+}
+"""What is said of what no verdict names, and what helps."""
 
 
 class Back(NamedTuple):
@@ -67,15 +81,11 @@ class LostTo:
     @property
     def what(self) -> str:
         """What it is, for somebody who does not know its name."""
-        if self.name == OTHERS:
-            return "Other causes"
-        _, _, state = self.name.partition(NO_CAUSE)
-        return UNEXPLAINED[state] if state else headline(self.name)
+        return SAID[self.name][0] if self.name in SAID else headline(self.name)
 
     @property
     def remedy(self) -> str:
-        _, _, state = self.name.partition(NO_CAUSE)
-        return helps(state) if state else REMEDIES[self.name].do
+        return SAID[self.name][1] if self.name in SAID else REMEDIES[self.name].do
 
     def ask(self) -> str:
         """Who can mend it: who runs the nodes, or the owners that lost most."""
@@ -92,7 +102,7 @@ class LostTo:
         bounds = f"{number(self.back.at_least)} to {number(self.back.at_most)}"
         if not self.back.at_least:
             return f"at most {number(self.back.at_most)}"
-        return f"measured: {bounds}" if self.measured else f"{bounds}, nine times in ten"
+        return f"{bounds}, counted" if self.measured else f"{bounds} (90\u202f%)"
 
 
 def lost_to(view: PeriodView) -> list[LostTo]:
@@ -104,14 +114,14 @@ def lost_to(view: PeriodView) -> list[LostTo]:
         for (state, cause), hours in taken(past.states, past.causes).items():
             if hours:
                 jobs[state, cause] += hours
-                name = cause or f"{NO_CAUSE}{state}"
+                name = cause or WITHOUT_CAUSE[state]
                 owners[name][owner(job)] += hours
                 unused[name] += hours if runs_nothing(past) else 0.0
     by_name: dict[str, Amounts] = {name: {} for name in view.past.gains if name in REMEDIES}
     for state in LOST:
         whole, of_jobs = view.total.get(state, 0.0), _in(state, jobs)
         fits = min(1.0, whole / sum(of_jobs.values())) if of_jobs else 1.0
-        no_cause = f"{NO_CAUSE}{state}"
+        no_cause = WITHOUT_CAUSE[state]
         of_jobs[no_cause] = of_jobs.get(no_cause, 0.0) + max(0.0, whole - sum(of_jobs.values()))
         for name, hours in of_jobs.items():
             by_name.setdefault(name, {})[state] = hours * fits
@@ -132,7 +142,7 @@ def lost_to(view: PeriodView) -> list[LostTo]:
 
 def _in(state: str, hours: Mapping[tuple[str, str], float]) -> Amounts:
     """The hours of one state by cause."""
-    return {cause or f"{NO_CAUSE}{state}": one for (of, cause), one in hours.items() if of == state}
+    return {cause or WITHOUT_CAUSE[state]: one for (of, cause), one in hours.items() if of == state}
 
 
 def _nodes(view: PeriodView, lost: float) -> tuple[str, ...]:
@@ -144,7 +154,7 @@ def _nodes(view: PeriodView, lost: float) -> tuple[str, ...]:
 
 def _idles(name: str) -> bool:
     """Whether its time comes back by giving GPUs back, so that no job runs faster."""
-    return name in (f"{NO_CAUSE}idle", NO_REQUESTS.name)
+    return name in (IDLE, NO_REQUESTS.name)
 
 
 def _back(name: str, states: Amounts, gains: Mapping[str, float] | None, unused: float) -> Back:

@@ -209,8 +209,8 @@ def buy_or_reclaim(end: int, of: Demand) -> str:
     when = (
         f"jobs hold {every} already"
         if likely == 0
-        else f"jobs come to hold {every} around {_day(end, likely)} (with 80\u202f% confidence "
-        f"from {_day(end, early)} to {_day(end, late)})"
+        else f"jobs come to hold {every} around {_day(end, likely)} (80\u202f% interval: "
+        f"{_day(end, early)} to {_day(end, late)})"
     )
     later = of.line.reaches(of.supply, of.back)[0]
     if not reclaim or (later is not None and later - (likely or 0.0) < WORTH_WAITING):

@@ -20,7 +20,7 @@ from gpunode.report.view import (
 from gpunode.report.words import counted, number, written
 
 ACTIONS = 3
-NAMED = 8
+NAMED = 6
 """Causes with a row of their own; the others share one."""
 
 
@@ -42,18 +42,19 @@ def finding(view: PeriodView) -> str:
             f"can be had back{_worth(view, worth(all_of, view))}."
         )
     says.append(buy_or_reclaim(view.past.period.end, Demand.of(view)))
+    rest = []
     if (change := view.useful_change()) is not None:
-        says.append(
+        rest.append(
             f"Against the {view.length()} before, the useful share of what was held "
             f"{'rose' if change >= 0 else 'fell'} by {abs(change) * 100:.1f} points, to "
             f"{written(ratio(useful(total), held(total)), 'share')}."
         )
     if missing := view.missing_hours():
-        says.append(
+        rest.append(
             f"For {number(missing)} of {view.hours_of(view.expected_hours())} there are no "
             "data; they are left out, not filled."
         )
-    return "\n".join(says)
+    return "\n".join(filter(None, (*says, " ".join(rest))))
 
 
 def _worth(view: PeriodView, price: float, end: str = "") -> str:
@@ -66,10 +67,9 @@ def summary(view: PeriodView) -> ReportSection:
     return ReportSection(
         "summary",
         "Where the GPU hours went, and what to do",
-        "Useful is time in which kernels of a job computed. Lost is all other time of a GPU that a "
-        "job held. Communication between GPUs and copies to and from the host are lost, too: the "
-        "GPU computes nothing meanwhile. Every parallel job has some of both, so only what a "
-        "verdict calls avoidable counts as what can be had back.",
+        "Useful is time in which kernels of a job computed; all other time of a GPU that a job held "
+        "is lost. Communication and copies are lost, too, as nothing is computed meanwhile. Every "
+        "parallel job has some, so only what verdicts call avoidable counts as to be had back.",
         tuple(_shares(view)),
         (
             _actions(view, found),
@@ -91,7 +91,7 @@ def _shares(view: PeriodView) -> Iterator[Figure]:
     yield Figure("gpu_hours", "Installed", whole, "GPU hours", everything, "GPU hours")
     for name, title, of, states, note in (
         ("allocated", "Held", held, '{state!="free"}', "by jobs"),
-        ("useful", "Useful", useful, history.IS_USEFUL, "kernels computed"),
+        ("useful", "Useful", useful, history.IS_USEFUL, "computing"),
     ):
         share = ratio(of(view.total), whole)
         yield Figure(name, title, share, "share", f"{_asked(view, states)} / {everything}", note)
@@ -99,7 +99,7 @@ def _shares(view: PeriodView) -> Iterator[Figure]:
     if view.price is not None:
         yield Figure(
             "lost_cost",
-            view.priced("Price of lost"),
+            "Price of lost",
             view.worth(LOST),
             "price",
             "" if view.billing.prices else f"{lost_hours} * {view.price:g}",
@@ -117,8 +117,8 @@ def _actions(view: PeriodView, found: Sequence[LostTo]) -> Table:
             TableColumn("what", "What takes the time"),
             TableColumn("given_back", "To get back", "GPU hours"),
             *view.cost_column("Worth"),
-            TableColumn("sure", "How sure, in GPU hours"),
-            TableColumn("ask", "Whom to ask, and what they lost to it"),
+            TableColumn("sure", "How sure"),
+            TableColumn("ask", "Whom to ask (what they lost to it)"),
             TableColumn("remedy", "What to do"),
         ),
         tuple(
@@ -142,7 +142,7 @@ def _waterfall(view: PeriodView, found: Sequence[LostTo]) -> Table:
     """From installed to what can be had back: the parts of a whole add up to it."""
     total, whole = view.total, sum(view.total.values())
     of_lost = [one for one in found if one.lost > 0]
-    few = [one for one in of_lost[NAMED:] if one.name in words.REMEDIES]
+    few = [one for one in of_lost if one.name in words.REMEDIES][NAMED:]
     named = [one for one in of_lost if one not in few] + ([together(few)] if few else [])
     every = together(of_lost)
     back, price = every.back.estimate, sum(worth(one, view) for one in of_lost)
