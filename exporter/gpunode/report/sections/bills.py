@@ -229,7 +229,7 @@ def _losses(view: PeriodView, bill: Bill) -> ReportSection:
     rows = tuple(
         (
             *view.job_cells(job),
-            loss.name,
+            words.headline(loss.name),
             loss.given_back,
             *view.cost(loss.given_back, view.price_of(past)),
             loss.evidence,
