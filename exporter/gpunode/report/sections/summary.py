@@ -67,8 +67,8 @@ def summary(view: PeriodView) -> ReportSection:
     return ReportSection(
         "summary",
         "Where the GPU hours went, and what to do",
-        "Useful is time in which kernels of a job computed; all other time of a GPU that a job held "
-        "is lost. Communication and copies are lost, too, as nothing is computed meanwhile. Every "
+        "Useful is time in which kernels of a job computed; all other time that it held a GPU is "
+        "lost. Communication and copies are lost, too, as nothing is computed meanwhile. Every "
         "parallel job has some, so only what verdicts call avoidable counts as to be had back.",
         tuple(_shares(view)),
         (

@@ -125,6 +125,7 @@ def causes(view: JobView) -> ReportSection:
     """What held it up, the costliest first."""
     rows = tuple(
         (
+            words.headline(one.name),
             one.name,
             one.named,
             one.back.estimate,
@@ -150,7 +151,8 @@ def causes(view: JobView) -> ReportSection:
                 "causes",
                 "Causes, and what each would give back",
                 (
-                    TableColumn("cause", "Cause"),
+                    TableColumn("what", "Cause"),
+                    TableColumn("cause", "Name"),
                     TableColumn("named", "The cause for", "GPU hours"),
                     TableColumn("given_back", "Gives back", "GPU hours"),
                     TableColumn("given_back_lower", "At least", "GPU hours"),
@@ -287,7 +289,7 @@ def _run(
     """A row of a run; what it lost most to are the causes that took as much as the first."""
     losses, whole = losses_of(states, causes), held(states)
     alike = [
-        loss.name
+        words.headline(loss.name)
         for loss in losses
         if loss.given_back >= CLEARLY * whole > 0
         and is_as_much(loss.given_back, losses[0].given_back, whole)
@@ -301,7 +303,7 @@ def _run(
         known_lost(states),
         *view.cost(known_lost(states)),
         step,
-        ", ".join(alike) or "-",
+        "; ".join(alike) or "-",
     )
 
 
