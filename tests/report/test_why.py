@@ -652,7 +652,8 @@ def test_a_job_that_storage_starves(why: Why) -> None:
     assert ", and still runs." in said.finding.splitlines()[0]
     assert (
         "For 33.3\u202f% of their time, its GPUs were starved: storage is too slow; "
-        f"without it the job would be about {cause['faster']} over the whole run, worth {2 * 14.2:.1f}; from now on it would be {cause['faster_lately']}, "
+        f"without it the job would be about {cause['faster']} over the whole run, "
+        f"worth {2 * 14.2:.1f}; from now on it would be {cause['faster_lately']}, "
         "by what is recorded since 2027-01-15 07:30 UTC."
     ) in said.finding
     assert f"What helps: {remedy}" in said.finding.splitlines()

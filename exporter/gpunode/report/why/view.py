@@ -86,14 +86,13 @@ class GivenBack:
     @property
     def faster(self) -> str:
         """How many times as fast the job would have been, where there is an estimate."""
+        likely = _written(self._times(self.hours))
         if self.estimate is None:
-            return (
-                f"at most {_written(self._times(self.hours))} times as fast" if self.capped else ""
-            )
+            return f"at most {likely} times as fast" if self.capped else ""
         low, high = (self._times(one) for one in (self.at_least or 0.0, self.at_most or self.hours))
         if high >= UNSURE * low:
             return f"at least {_written(low)} times as fast"
-        return f"{_written(self._times(self.hours))} times as fast ({_written(low)} to {_written(high)})"
+        return f"{likely} times as fast ({_written(low)} to {_written(high)})"
 
     def _times(self, back: float) -> float:
         """A speed-up."""
