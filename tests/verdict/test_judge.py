@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from gpunode import words
 from gpunode.gpu import GPU
 from gpunode.gpu.ledger import STATES
 from gpunode.gpu.units import PCIE_BYTES
@@ -244,6 +245,11 @@ def test_a_cause_is_found_by_somebody() -> None:
     """Each has a look, but for what is named where no look finds anything."""
     assert [cause.name for cause in CAUSES.values() if not cause.looks] == ["none"]
     assert USES <= USED
+
+
+@pytest.fixture(autouse=True)
+def _in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(words.CAUSES, MADE_UP.name, words.Words("made up", "made up"))
 
 
 MADE_UP = Cause(

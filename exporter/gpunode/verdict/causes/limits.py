@@ -12,6 +12,7 @@ from gpunode.gpu.activity import (
     SECONDS,
     SM_CLOCK,
     SM_CLOCK_MAX,
+    TEMPERATURE,
 )
 from gpunode.gpu.health import THROTTLED
 from gpunode.gpu.models import MEASURED_ON_H200
@@ -123,7 +124,11 @@ def _held_down(case: Case, reasons: Iterable[str]) -> Effect | None:
 
 
 def _thermal(case: Case) -> Effect | None:
-    return _held_down(case, HEAT)
+    found, heat = _held_down(case, HEAT), case.facts.now(TEMPERATURE, *case.at)
+    if found is None or heat is None:
+        return found
+    hot = case.evidence(TEMPERATURE, heat, 0.0, "degrees Celsius at the GPU")
+    return Effect(found.share, (*found.evidence, hot))
 
 
 def _cooled(case: Case) -> float | None:
@@ -134,7 +139,7 @@ THERMAL = Cause(
     name="thermal",
     named_when="heat held the clocks down",
     looks=(Loses(_thermal),),
-    uses=(ACTIVE, SM_CLOCK, SM_CLOCK_MAX, THROTTLED),
+    uses=(ACTIVE, SM_CLOCK, SM_CLOCK_MAX, TEMPERATURE, THROTTLED),
     urgency="soon",
     remedy=Remedy((), WORDS["thermal"].for_good, left=_cooled, unsure=0.3),
     family="device",

@@ -83,6 +83,7 @@ function evidence(one) {
   const [, seconds, share, rest] = /^(seconds for which )?(share of time(?:: | (?=with|that)))?(.*)$/.exec(one.meaning);
   if (seconds) return `${rest} for ${lasting(one.value)} (limit ${lasting(one.threshold)})`;
   if (share) return `${rest}: ${percent(one.value)} of the time (limit ${percent(one.threshold)})`;
+  if (rest.startsWith("degrees Celsius")) return rest.replace("degrees Celsius", `${Math.round(one.value)} °C`);
   const unit = rest.startsWith("share") ? "ratio" : rest.startsWith("bytes per second") ? "bytes_per_second" : rest.startsWith("seconds") ? "seconds" : "";
   const limit = one.threshold ? ` (limit ${figured(one.threshold, unit)})` : "";
   if (unit) return `${rest}: ${figured(one.value, unit)}${limit}`;
@@ -211,6 +212,7 @@ class Row {
   rest(gpu) {
     const words = [];
     if (gpu.serves) words.push(gpu.serves);
+    if (gpu.cause === "thermal" && gpu.temperature_celsius !== null) words.push(`${Math.round(gpu.temperature_celsius)} °C`);
     if (gpu.waited_for_by.length) words.push(`holds up ${gpu.waited_for_by.length > 2 ? `${gpu.waited_for_by.length} GPUs` : named(gpu.waited_for_by)}`);
     if (gpu.cause && gpu.cause !== "none" && gpu.share < 0.995) words.push(`${percent(gpu.share)} of its time`);
     if (gpu.lasts_seconds !== null && gpu.urgency !== "fine") {
