@@ -57,6 +57,9 @@ class Story:
 
     tape: str
     job: str
+    memory: float
+    """Bytes that the process on each GPU holds, as such a job would: the recordings were small."""
+
     most: int = 0
     odd: tuple[str, int] | None = None
     begins: float = 0.0
@@ -135,6 +138,7 @@ STORY = {
         "GPUs 0–7 are starved: storage is too slow",  # noqa: RUF001
         "h200_storage",
         "resnet-imagenet-0",
+        34e9,
     ),
     "hang": Story(
         "A training job hangs",
@@ -143,6 +147,7 @@ STORY = {
         "GPUs 0–4, 6 and 7 hang: they wait for GPU 5",  # noqa: RUF001
         "h200_hang",
         "llama-70b-worker-0",
+        129e9,
         odd=("h200_hang", 1),
         begins=8.0,
         again_from=20.0,
@@ -153,6 +158,7 @@ STORY = {
         "while nothing is computed: NCCL_P2P_DISABLE=1 is set",
         "comm_nop2p",
         "mixtral-pretrain-0",
+        127e9,
         edit=without_p2p,
     ),
     "throttled": Story(
@@ -161,6 +167,7 @@ STORY = {
         "GPUs 0–4, 6 and 7 wait for GPU 5, which is slowed down by heat",  # noqa: RUF001
         "straggler",
         "gemma-tune-worker-0",
+        92e9,
         odd=("healthy", 0),
         edit=hot,
     ),
@@ -170,9 +177,23 @@ STORY = {
         "GPUs 0–7 are starved: the job's /dev/shm is full",  # noqa: RUF001
         "h200_shm",
         "clip-laion-0",
+        48e9,
         edit=leaking,
     ),
 }
+
+
+DRIVER = 9e6
+"""Bytes of each GPU that no process holds."""
+
+
+def holding(memory: float, line: Line) -> Line:
+    """A line in which the processes hold so much memory."""
+    if line.get("call") == "processes":
+        return {**line, "answer": [{**one, "memory": memory} for one in line["answer"]]}
+    if line.get("call") == "memory":
+        return {**line, "answer": {**line["answer"], "used": memory + DRIVER}}
+    return line
 
 
 @cache
@@ -308,7 +329,8 @@ def main(folder: Path = STORIES) -> None:
         if story.again_from is None:
             header["again_from"] = OPENING
         with gzip.GzipFile(folder / f"{name}.jsonl.gz", "wb", mtime=0) as file:
-            for line in (header, *(one for one in lines if one["t"] <= LASTS)):
+            kept = (holding(story.memory, one) for one in lines if one["t"] <= LASTS)
+            for line in (header, *kept):
                 file.write(json.dumps(line, separators=(",", ":")).encode() + b"\n")
 
 

@@ -32,7 +32,7 @@ LEAST_HOURS_TOGETHER = 12.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Behind:
+class SlowNode:
     """A node that waits less than its peers."""
 
     node: NodeKey
@@ -47,7 +47,7 @@ class _Behind:
 
 def slow(view: PeriodView) -> ReportSection:
     """Nodes for which others wait."""
-    found = sorted(_behind(view), key=lambda one: -one.waited)
+    found = waited_for(view)
     return ReportSection(
         "slow_nodes",
         "Nodes slower than their peers",
@@ -89,7 +89,12 @@ def slow(view: PeriodView) -> ReportSection:
     )
 
 
-def _behind(view: PeriodView) -> Iterator[_Behind]:
+def waited_for(view: PeriodView) -> list[SlowNode]:
+    """The nodes for which others wait, by how long those waited, the longest first."""
+    return sorted(_behind(view), key=lambda one: -one.waited)
+
+
+def _behind(view: PeriodView) -> Iterator[SlowNode]:
     behind: dict[NodeKey, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
     jobs: dict[NodeKey, set[JobKey]] = defaultdict(set)
     for (job, _), nodes in view.past.blocked.items():
@@ -109,7 +114,7 @@ def _behind(view: PeriodView) -> Iterator[_Behind]:
             jobs[node].add(job)
     for node, (gap, hours, waited) in behind.items():
         if hours >= LEAST_HOURS_TOGETHER and gap / hours >= LATE_SHARE:
-            yield _Behind(node, gap / hours, len(jobs[node]), hours, waited)
+            yield SlowNode(node, gap / hours, len(jobs[node]), hours, waited)
 
 
 @dataclass(frozen=True, slots=True)
