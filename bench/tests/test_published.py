@@ -44,7 +44,7 @@ def test_the_page_of_performance_is_up_to_date() -> None:
     page = (DOCS / "performance.md").read_text()
     assert page == render(), "run: make bench"
     opening, _, _ = page.partition("\n## ")
-    assert len(re.findall(r"^\| \[", opening, re.M)) == len(FIGURES) == 18
+    assert len(re.findall(r"^\| \[", opening, re.M)) == len(FIGURES) == 21
 
 
 @pytest.mark.parametrize("name", OF_OUTCOMES)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
 from gpunode.config.daemon import Settings
@@ -150,6 +150,11 @@ LATE = 3
 """Windows longer than this many intervals were not observed: they go to ``unknown``."""
 
 
+FREE_EVERY = 8.0
+"""Seconds between reads of the counters of a GPU that nobody uses; whether anybody does, and its
+draw, are looked at in each window."""
+
+
 class Moment(NamedTuple):
     """A time on the monotonic clock, and in seconds since the epoch."""
 
@@ -238,6 +243,12 @@ class GpuActivity:
 
         self._counters = VENDORS[gpu.identity.vendor].counters
         self._opened: Moment | None = None
+        self._read_at = 0.0
+        """When all of it was last read."""
+
+        self._free: tuple[Window, tuple[Sample, ...]] | None = None
+        """If it was free then, what was read."""
+
         self._last_work = -math.inf
         self._rested_at: float | None = None
         self._limits_due = Due(LIMITS_EVERY)
@@ -245,6 +256,8 @@ class GpuActivity:
     def read(self) -> Reading | None:
         """Close the window that began at the last read; None at the first, which opens one."""
         closed = Moment(self.clock.monotonic(), self.clock.time())
+        if (still_free := self._still_free(closed)) is not None:
+            return still_free
         if self._limits_due.at(closed.monotonic):
             limits = self.sensors.read(self.gpu.limits) or self.limits
             self.limits = limits_of(self.gpu.identity, limits)
@@ -255,11 +268,11 @@ class GpuActivity:
             self.units.count_nvlinks(0.0)
             if drawn is not None:
                 self.power.energy.begin(closed.monotonic)
-            self._opened = closed
+            self._opened, self._read_at = closed, closed.monotonic
             return None
         window = self._window(opened, closed, activity, drawn)
         # If a sensor failed, the next window has the time of this one, too.
-        self._opened = closed
+        self._opened, self._read_at = closed, closed.monotonic
         if window.rests and window.power is not None:
             self._rested_at = window.power.mean
         late = window.seconds > LATE * self.every
@@ -274,9 +287,37 @@ class GpuActivity:
         sure = window.activity is not None or self.still_for >= SURE_AFTER
         self.blocked_streak = self.still_for if sure else 0.0
         self.power.count(drawn, closed.monotonic, shares, window.resting_power)
-        samples = tuple(self._samples(window))
+        measured = tuple(self._measured(window))
+        self._free = (window, measured) if shares["free"] == 1.0 and window.empty else None
+        samples = (*self._counted(window), *measured)
         unread = (*unread, *self.xids.unread(), *self.sensors.unread())
         return Reading(samples, self._detail(window, shares), unread)
+
+    def _still_free(self, closed: Moment) -> Reading | None:
+        """A window of a GPU that was free when all was read, if nobody has come since.
+
+        None if somebody may have, and when all is to be read again.
+        """
+        if self._free is None or self._opened is None:
+            return None
+        before, measured = self._free
+        seconds = closed.monotonic - self._opened.monotonic
+        due = self._read_at + FREE_EVERY - self.every / 2
+        if closed.monotonic >= due or seconds > LATE * self.every:
+            return None
+        _, processes = self._processes()
+        utilization = known(self.gpu.utilization)
+        if processes != [] or (utilization and utilization.gpu):
+            return None
+        if self.census.given(self.gpu.identity):
+            return None
+        drawn = self.power.drain(closed.monotonic)
+        window = replace(before, seconds=seconds, power=drawn, utilization=utilization)
+        self._opened = closed
+        self.seconds["free"] += seconds
+        shares = {**dict.fromkeys(STATES, 0.0), "free": 1.0}
+        self.power.count(drawn, closed.monotonic, shares, window.resting_power)
+        return Reading((*self._counted(window), *measured), self._detail(window, shares))
 
     def _window(
         self,
@@ -287,11 +328,18 @@ class GpuActivity:
     ) -> Window:
         """Everything that was measured between two moments."""
         seconds = closed.monotonic - opened.monotonic
+        unread_for = closed.monotonic - self._read_at
         if activity is None:
-            rates = self.units.count_nvlinks(seconds)
+            rates = self.units.count_nvlinks(unread_for)
         else:
             rates = activity.values
             self.units.count(activity)
+        if unread_for > seconds:  # and the GPU was free before this window
+            rates = {
+                name: min(value * unread_for / seconds, 1.0 if name in units.SHARES else math.inf)
+                for name, value in rates.items()
+            }
+            activity = None if activity is None else replace(activity, values=rates)
         utilization = known(self.gpu.utilization)
         look, processes = self._processes()
         pcie, nvlink = _busier(rates, "pcie"), _busier(rates, "nvlink")
@@ -356,10 +404,16 @@ class GpuActivity:
             return None
         return self.calibration.ceilings.resting_power * (limits.default or limits.enforced)
 
-    def _samples(self, window: Window) -> Iterator[Sample]:
-        gpu, at = self.gpu, self.labels
+    def _counted(self, window: Window) -> Iterator[Sample]:
+        """What changes with each window, also of a GPU that nobody uses."""
+        at = self.labels
         for state, seconds in self.seconds.items():
             yield from SECONDS.at(seconds, *at, state)
+        yield from self.power.samples(window.power)
+
+    def _measured(self, window: Window) -> Iterator[Sample]:
+        """The rest."""
+        gpu, at = self.gpu, self.labels
         yield from SHORT_GAPS.at(self.short_gaps, *at)
         yield from BLOCKED_STREAK.at(self.blocked_streak, *at)
         for sensor, present in self._rests_on(window).items():
@@ -383,7 +437,6 @@ class GpuActivity:
                 yield from PROCESSES.at(float(count), *at, engine)
         yield from STOPPED.at(self._stopped, *at)
         yield from self.units.samples()
-        yield from self.power.samples(window.power)
         yield from self.xids.samples()
 
     def _rests_on(self, window: Window) -> dict[str, bool]:
