@@ -81,8 +81,7 @@ def test_a_daemon_reads_what_inspector_writes_and_no_file_that_its_name_leads_to
         log.symlink_to("/root-s")
         fake.write(f"gpu 0 process {pid} 1000\n")
         with watching(fake, "--gpu.processes-interval=1") as running:
-            read = {"name": "gpunode_source_up", "source": "nccl_inspector"}
-            until(lambda: values(scrape(running), **read) == [1.0])
+            read_again(running, "nccl_inspector", 2)
             assert not values(scrape(running), "gpunode_nccl_measured_seconds_total")
             log.unlink()
             later = re.sub(r'(?<="dump_timestamp_us":)\d+', f"{2 * 10**15}", lines)

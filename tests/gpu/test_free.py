@@ -57,7 +57,7 @@ def test_a_free_gpu_is_read_rarely_and_what_begins_on_it_counts_from_its_first_s
 
     windows(41)
     assert seconds["free"] == pytest.approx(82)
-    assert card.reads <= 82 / FREE_EVERY + 2
+    assert card.reads <= 41 / FREE_EVERY + 2
     card.hold(7)
     card.busy, card.watts = 1.0, COMPUTES
     windows(1)

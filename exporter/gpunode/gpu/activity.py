@@ -11,6 +11,7 @@ from gpunode.config.daemon import Settings
 from gpunode.driver.driver import (
     DIRECTIONS,
     Activity,
+    DriverError,
     Gpu,
     Limits,
     Process,
@@ -45,6 +46,7 @@ from gpunode.holders.source import HoldersSource
 from gpunode.metric import Metric, Sample
 from gpunode.node.node import NoDescriptors
 from gpunode.source import MORE_XIDS, Divided, Reading
+from gpunode.unread import Unread
 
 SECONDS = Metric(
     "gpunode_gpu_seconds_total",
@@ -150,9 +152,9 @@ LATE = 3
 """Windows longer than this many intervals were not observed: they go to ``unknown``."""
 
 
-FREE_EVERY = 8.0
-"""Seconds between reads of the counters of a GPU that nobody uses; whether anybody does, and its
-draw, are looked at in each window."""
+FREE_EVERY = 4
+"""Windows of a GPU that nobody uses of which one reads its activity counters, which cost by far the
+most; all else is read in each."""
 
 
 class Moment(NamedTuple):
@@ -243,11 +245,11 @@ class GpuActivity:
 
         self._counters = VENDORS[gpu.identity.vendor].counters
         self._opened: Moment | None = None
-        self._read_at = 0.0
-        """When all of it was last read."""
+        self._counted_at = 0.0
+        """When its activity counters were last read."""
 
-        self._free: tuple[Window, tuple[Sample, ...]] | None = None
-        """If it was free then, what was read."""
+        self._free: Window | None = None
+        """That window, if the GPU was free in it."""
 
         self._last_work = -math.inf
         self._rested_at: float | None = None
@@ -268,11 +270,11 @@ class GpuActivity:
             self.units.count_nvlinks(0.0)
             if drawn is not None:
                 self.power.energy.begin(closed.monotonic)
-            self._opened, self._read_at = closed, closed.monotonic
+            self._opened, self._counted_at = closed, closed.monotonic
             return None
         window = self._window(opened, closed, activity, drawn)
         # If a sensor failed, the next window has the time of this one, too.
-        self._opened, self._read_at = closed, closed.monotonic
+        self._opened, self._counted_at = closed, closed.monotonic
         if window.rests and window.power is not None:
             self._rested_at = window.power.mean
         late = window.seconds > LATE * self.every
@@ -287,37 +289,38 @@ class GpuActivity:
         sure = window.activity is not None or self.still_for >= SURE_AFTER
         self.blocked_streak = self.still_for if sure else 0.0
         self.power.count(drawn, closed.monotonic, shares, window.resting_power)
-        measured = tuple(self._measured(window))
-        self._free = (window, measured) if shares["free"] == 1.0 and window.empty else None
-        samples = (*self._counted(window), *measured)
-        unread = (*unread, *self.xids.unread(), *self.sensors.unread())
-        return Reading(samples, self._detail(window, shares), unread)
+        rests = shares["free"] == 1.0 and window.empty and not _shows_work(window.utilization)
+        self._free = window if rests else None
+        return self._reading(window, shares, unread)
 
     def _still_free(self, closed: Moment) -> Reading | None:
-        """A window of a GPU that was free when all was read, if nobody has come since.
+        """A window of a GPU that was free when its counters were read, if nobody has come since.
 
-        None if somebody may have, and when all is to be read again.
+        None if somebody may have, and when they are to be read again.
         """
         if self._free is None or self._opened is None:
             return None
-        before, measured = self._free
         seconds = closed.monotonic - self._opened.monotonic
-        due = self._read_at + FREE_EVERY - self.every / 2
-        if closed.monotonic >= due or seconds > LATE * self.every:
+        due = self._counted_at + (FREE_EVERY - 0.5) * self.every
+        if closed.monotonic >= due or seconds > LATE * self.every or not self._is_unused():
             return None
-        _, processes = self._processes()
-        utilization = known(self.gpu.utilization)
-        if processes != [] or (utilization and utilization.gpu):
-            return None
-        if self.census.given(self.gpu.identity):
-            return None
-        drawn = self.power.drain(closed.monotonic)
-        window = replace(before, seconds=seconds, power=drawn, utilization=utilization)
         self._opened = closed
         self.seconds["free"] += seconds
         shares = {**dict.fromkeys(STATES, 0.0), "free": 1.0}
+        drawn = self.power.drain(closed.monotonic)
+        window = replace(self._free, seconds=seconds, power=drawn)
         self.power.count(drawn, closed.monotonic, shares, window.resting_power)
-        return Reading((*self._counted(window), *measured), self._detail(window, shares))
+        return self._reading(window, shares)
+
+    def _is_unused(self) -> bool:
+        """Whether no process is on the GPU, nothing runs there, and no job is known to have it."""
+        try:
+            _, processes = self._processes()
+            utilization = known(self.gpu.utilization)
+        except DriverError:  # the whole read that follows tells of it
+            return False
+        unused = processes == [] and not _shows_work(utilization)
+        return unused and not self.census.given(self.gpu.identity)
 
     def _window(
         self,
@@ -328,15 +331,17 @@ class GpuActivity:
     ) -> Window:
         """Everything that was measured between two moments."""
         seconds = closed.monotonic - opened.monotonic
-        unread_for = closed.monotonic - self._read_at
+        uncounted_for = closed.monotonic - self._counted_at
         if activity is None:
-            rates = self.units.count_nvlinks(unread_for)
+            rates = self.units.count_nvlinks(uncounted_for)
         else:
             rates = activity.values
             self.units.count(activity)
-        if unread_for > seconds:  # and the GPU was free before this window
+        if uncounted_for > seconds:  # and the GPU was free before this window
             rates = {
-                name: min(value * unread_for / seconds, 1.0 if name in units.SHARES else math.inf)
+                name: min(
+                    value * uncounted_for / seconds, 1.0 if name in units.SHARES else math.inf
+                )
                 for name, value in rates.items()
             }
             activity = None if activity is None else replace(activity, values=rates)
@@ -404,16 +409,17 @@ class GpuActivity:
             return None
         return self.calibration.ceilings.resting_power * (limits.default or limits.enforced)
 
-    def _counted(self, window: Window) -> Iterator[Sample]:
-        """What changes with each window, also of a GPU that nobody uses."""
-        at = self.labels
+    def _reading(
+        self, window: Window, shares: Mapping[str, float], unread: tuple[Unread, ...] = ()
+    ) -> Reading:
+        samples = tuple(self._samples(window))
+        unread = (*unread, *self.xids.unread(), *self.sensors.unread())
+        return Reading(samples, self._detail(window, shares), unread)
+
+    def _samples(self, window: Window) -> Iterator[Sample]:
+        gpu, at = self.gpu, self.labels
         for state, seconds in self.seconds.items():
             yield from SECONDS.at(seconds, *at, state)
-        yield from self.power.samples(window.power)
-
-    def _measured(self, window: Window) -> Iterator[Sample]:
-        """The rest."""
-        gpu, at = self.gpu, self.labels
         yield from SHORT_GAPS.at(self.short_gaps, *at)
         yield from BLOCKED_STREAK.at(self.blocked_streak, *at)
         for sensor, present in self._rests_on(window).items():
@@ -437,6 +443,7 @@ class GpuActivity:
                 yield from PROCESSES.at(float(count), *at, engine)
         yield from STOPPED.at(self._stopped, *at)
         yield from self.units.samples()
+        yield from self.power.samples(window.power)
         yield from self.xids.samples()
 
     def _rests_on(self, window: Window) -> dict[str, bool]:
@@ -467,6 +474,10 @@ class GpuActivity:
             step_period_seconds=self.power.step_period,
             stand_in="" if self.calibration.own else self.calibration.measured_on,
         )
+
+
+def _shows_work(utilization: Utilization | None) -> bool:
+    return utilization is not None and utilization.gpu > 0.0
 
 
 def _may_have_copied(
