@@ -105,11 +105,12 @@ UNSHOWN: Mapping[str, tuple[str, ...]] = {
     ),
     "How well gpunode itself reads: `gpunode doctor` tells of it in words": (
         "gpunode_nccl_ras_unanswered",
+        "gpunode_rest_cpu_seconds_total",
         "gpunode_serving_unanswered",
         "gpunode_source_cpu_seconds_total",
         "gpunode_source_dropped_series_total",
         "gpunode_source_last_success_timestamp_seconds",
-        "gpunode_source_read_duration_seconds",
+        "gpunode_source_read_seconds_total",
         "gpunode_stack_looks_total",
         "gpunode_verdict_failures_total",
     ),

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from heapq import nlargest
-from itertools import islice
+from itertools import chain, islice
 from typing import ClassVar
 
 from gpunode.config.daemon import Settings
@@ -319,6 +319,10 @@ THREADS = 4096
 those that were busy are read again, and the others in turn. It is also the most on a GPU that are
 asked for their children."""
 
+ASK_ALL = 6
+"""Reads of a job that is not new of which one asks every thread of a process on the GPU for its
+children, and the others those that had any: nearly none of the 300 of a training process has."""
+
 STAY = 512
 """The most threads that are read again because they were busy: more than most nodes have CPUs."""
 
@@ -468,6 +472,8 @@ class JobProcesses:
         """By process, CPU seconds that the threads left out have used since they were read."""
 
         self._turn = 0
+        self._parents: dict[str, list[str]] = {}
+        """By process on the GPU, its threads that had children when all were asked."""
 
     def read(self) -> Reading | None:
         """The job since the last read, or None if that was too recent to compute shares."""
@@ -560,13 +566,21 @@ class JobProcesses:
                 job.unreadable["stat"] += 1
         queue = list(job.processes)
         room, elsewhere = THREADS, self.census.on_gpus
+        self._parents = {pid: self._parents.get(pid, []) for pid in job.roots}
+        new = job.roots != self._before.roots or self._usual > self.every
+        asks_all = new or self._turn % ASK_ALL == 0
         for pid in queue:
             # A process on the GPU may train in any thread, as those of Ray Train do.
-            others = self._other_threads(pid) if pid in job.roots else []
+            others = self._parents.get(pid, [])
+            if asks_all and pid in job.roots:
+                others = self._other_threads(pid)
             job.unasked += max(0, len(others) - room)
             others = others[:room]
             room -= len(others)
-            for child in self._children(pid, (pid, *others)):
+            found = self._children(pid, (pid, *others))
+            if asks_all and pid in job.roots:
+                self._parents[pid] = [thread for thread in found if thread != pid]
+            for child in chain.from_iterable(found.values()):
                 # What is on another GPU is a rank, and no loader of the one that started it.
                 if child in job.processes or int(child) in elsewhere:
                     continue
@@ -658,16 +672,17 @@ class JobProcesses:
         except OSError:
             return []
 
-    def _children(self, pid: str, threads: Iterable[str]) -> list[str]:
-        """The children of some threads of a process.
+    def _children(self, pid: str, threads: Iterable[str]) -> dict[str, list[str]]:
+        """The children of some threads of a process, by those that have any.
 
         The file requires CONFIG_PROC_CHILDREN, which the kernels of all distributions have.
         """
-        found: list[str] = []
+        found: dict[str, list[str]] = {}
         for thread in threads:
             with suppress(OSError):
-                found += self.node.read_text(f"/proc/{pid}/task/{thread}/children").split()
-        return [child for child in found if child.isdecimal()]
+                if text := self.node.read_text(f"/proc/{pid}/task/{thread}/children"):
+                    found[thread] = [child for child in text.split() if child.isdecimal()]
+        return found
 
     def _look_at_memory(self, job: JobRead) -> None:
         for pid in job.processes:
