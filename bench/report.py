@@ -139,6 +139,10 @@ ACCURACY = (
     Figure("Energy: error over all loads", "error over all loads", "23-gpu-energy"),
 )
 PRICE = (
+    *(
+        Figure(f"8 busy GPUs: {name}", f"8 busy GPUs: {name}", "0-peers")
+        for name in ("gpunode", "nvitop-exporter", "node_exporter")
+    ),
     Figure(
         "CPU, 8 busy GPUs, share of one core", "whole daemon for 8 GPUs, share of one core", COST
     ),
