@@ -7,6 +7,7 @@ turn its ``_`` into spaces, and a reader finds one in the other.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 
@@ -90,7 +91,7 @@ CAUSES: dict[str, Words] = {
         "Cache the data on local disks, use larger files and prefetch more.",
     ),
     "data_loading_copy": Words(
-        "data loading: copies to GPU",
+        "data loading: copy to GPU",
         "waiting for copies between host and GPU",
         "Pin the host memory (`pin_memory=True`), copy with `non_blocking=True`, and bring fewer "
         "results back to the host.",
@@ -104,13 +105,13 @@ CAUSES: dict[str, Words] = {
         for_good="Mount a larger /dev/shm, or start fewer loader workers.",
     ),
     "host_compute": Words(
-        "computing on host CPUs",
+        "host compute: CPUs busy",
         "starved while the process computes on CPUs",
         f"See what it computes: {STACKS}. Move that to the GPU or to loader workers.",
         for_good="Move what the process computes on CPUs to the GPU or to loader workers.",
     ),
     "compile": Words(
-        "compiling kernels",
+        "compile of kernels",
         "idle while kernels are compiled",
         "Nothing, if it ends within minutes. Keep a compile cache if every start pays for it. If "
         "it goes on, each new shape is compiled: pad lengths and sizes to a few.",
@@ -179,7 +180,7 @@ CAUSES: dict[str, Words] = {
         for_good="Raise the engine's limit of requests that run at a time.",
     ),
     "host_bound": Words(
-        "engine bound by the host",
+        "host bound: engine code",
         "waiting for the engine's scheduler, tokeniser or launches between steps",
         "If the process that takes requests is busy, start more of them: `--api-server-count` of "
         "vLLM, `--tokenizer-worker-num` of SGLang, `--validation-workers` of TGI. Else use CUDA "
@@ -190,7 +191,7 @@ CAUSES: dict[str, Words] = {
         "CPUs.",
     ),
     "cold_start": Words(
-        "cold start of an engine",
+        "cold start",
         "starting: the engine loads its model, compiles or captures graphs",
         "Nothing, if it ends within minutes. If each start takes long, keep weights on a local "
         "disk, keep the compile cache (`VLLM_CACHE_ROOT`), capture fewer graphs "
@@ -198,14 +199,14 @@ CAUSES: dict[str, Words] = {
         for_good="Keep weights near and the compile cache; scale ahead of need.",
     ),
     "prefill_interference": Words(
-        "prefill interferes",
+        "prefill interference",
         "at work on prompts, for which the tokens of other requests wait",
         "If tokens come too slowly, cut prompts into smaller pieces (`--max-num-batched-tokens` of "
         "vLLM, `--chunked-prefill-size` of SGLang), or prefill on other instances.",
         for_good="Nothing is lost; prefill in smaller pieces or on other instances.",
     ),
     "batch_small": Words(
-        "small batch",
+        "batch too small",
         "decoding for few requests, which costs nearly as much as for many",
         "Nothing is broken. Send the requests of several replicas to one, or use a smaller or "
         "quantised model, or speculative decoding.",
@@ -233,7 +234,7 @@ CAUSES: dict[str, Words] = {
         for_good="Set a time-out for collectives and restart from a checkpoint.",
     ),
     "kernel_launch": Words(
-        "gaps: kernel launches",
+        "kernel launch gaps",
         "waiting between kernels that are too small",
         "Launch fewer and larger kernels: CUDA graphs, `torch.compile`, larger batches.",
         for_good="Use CUDA graphs, torch.compile or larger batches.",
@@ -610,7 +611,7 @@ FAULTS: dict[tuple[str, str], Words] = {
 
 
 def on_a_board(table: dict[str, Words], name: str) -> str:
-    """The headline for a board or a table, with the raw name where it does not show that."""
-    words = table[name].headline
-    told = name.replace("_", " ")
-    return words if told in words.lower() else f"{words} [{name}]"
+    """The headline for a board or a table, with the raw name where its words are not in it."""
+    headline = table[name].headline
+    told = re.search(name.replace("_", ".*"), headline.lower())
+    return headline if told else f"{headline} [{name}]"

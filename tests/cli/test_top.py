@@ -199,7 +199,7 @@ def test_60_columns_keep_the_owner_and_say_since_when(run: Run) -> None:
     narrow, wide = (run(f"--url={address}", width=width).stdout for width in (60, 120))
     assert "owner" in narrow
     assert "step s" not in narrow, "no GPU has a step"
-    assert "its process is stopped" in narrow, "the cause comes before the bar"
+    assert "waited for: its process" in narrow, "the cause comes before the bar"
     assert re.search("GPU now +for owner", narrow)
     (gpu,) = [line for line in wide.splitlines() if line.startswith("2  ")]
     assert "2 min" in gpu

@@ -159,7 +159,7 @@ def test_every_panel_says_what_it_answers(uid: str) -> None:
                 one["options"].get(UNSEEN, {}).get("text", "") for one in defaults["mappings"]
             ]
             says = " ".join((defaults["noValue"], *unseen))
-            assert re.search("eeds|known|No GPU is seen|No such", says), panel["title"]
+            assert re.search("eeds|known|to see this|No GPU is seen|No such", says), panel["title"]
         if panel["type"] in ("timeseries", "state-timeline"):
             assert panel["options"]["legend"]["showLegend"] is True, panel["title"]
         if panel["type"] in ("timeseries", "state-timeline", "heatmap"):
@@ -213,7 +213,13 @@ SHORT = 5
 
 ANSWERS = {
     "gpunode-fleet": ("Main cause", "What holds GPUs up", "Jobs that lose most", "Firing alerts"),
-    "gpunode-job": ("The odd one out", "Stands still", "Who differs, and how", "Ranks by verdict"),
+    "gpunode-job": (
+        "The odd one out",
+        "What to do",
+        "Stands still",
+        "Who differs, and how",
+        "Ranks by verdict",
+    ),
     "gpunode-serving": ("1st token late", "Stands still", "Requests", "Time to the first token"),
     "gpunode-node": (
         "What holds each GPU up",
@@ -418,7 +424,7 @@ def test_nothing_is_wrong_only_where_there_is_something(uid: str) -> None:
             assert panel["fieldConfig"]["defaults"]["noValue"].startswith("No data"), panel["title"]
         if panel["type"] == "stat":
             nothing = panel["fieldConfig"]["defaults"]["noValue"]
-            assert nothing.startswith((NO_ANSWER, *OF_NONE, "Needs ")), panel["title"]
+            assert nothing.startswith((NO_ANSWER, *OF_NONE, "Needs ", "set a ")), panel["title"]
             says = "vector(-1)" in json.dumps(panel["targets"])
             assert says is (nothing == NO_ANSWER), panel["title"]
         if panel["type"] == "state-timeline":
