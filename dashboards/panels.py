@@ -25,6 +25,7 @@ from grafana_foundation_sdk.models.dashboard import (
     DashboardFieldConfigSourceOverrides,
     DashboardLink,
     DashboardLinkType,
+    DashboardRegexMapOptions,
     DashboardSpecialValueMapOptions,
     DataTransformerConfig,
     DynamicConfigValue,
@@ -34,6 +35,7 @@ from grafana_foundation_sdk.models.dashboard import (
     FieldConfigSource,
     MatcherConfig,
     Panel,
+    RegexMap,
     SpecialValueMap,
     SpecialValueMatch,
     Threshold,
@@ -113,6 +115,9 @@ RANGE = "[$__range:$__rate_interval] @ end()"
 XIDS = {str(code.number): code.summary for code in CODES.values() if code.models}
 """What tables show for an XID."""
 
+OF_FAULTS = {reason: said.headline for (_, reason), said in words.FAULTS.items()}
+"""What tables show for the reason of a fault; of an XID, its number."""
+
 NARROW = {"Cluster": 75, "GPU": 50, "Level": 61, "Port": 52, "#": 50}
 """Pixels of columns whose words are short."""
 
@@ -141,6 +146,13 @@ OF_CELLS = {**DECIMALS, "s": 1}
 
 NAME = 12
 """Pixels of the name beside a figure; Grafana would make it as small as the figure leaves room."""
+
+XID_NUMBER = RegexMap(
+    options=DashboardRegexMapOptions(
+        pattern="^xid_(\\d+)(_fatal)?.*",
+        result=ValueMappingResult(text="XID $1", index=len(OF_FAULTS)),
+    )
+)
 
 Colours = Mapping[str, str]
 
@@ -672,7 +684,8 @@ def _valued(
             value: ValueMappingResult(text=text, index=at)
             for at, (value, text) in enumerate(texts.items())
         }
-        _override(panel, column, mappings=[ValueMap(options=shown_for), *_absent()])
+        numbered = [XID_NUMBER] if texts is OF_FAULTS else []
+        _override(panel, column, mappings=[ValueMap(options=shown_for), *numbered, *_absent()])
     for column, colours in values.items():
         plain = {nothing: NO_COLOUR} if nothing else {}
         said = {nothing: nothing, **in_words(colours)}
@@ -772,9 +785,9 @@ def _colour(limit: Limit | None, *, instant: bool) -> FieldColor:
 
 
 def _or_zero(query: Query, among: Query) -> Query:
-    """A line at 0, whose name is none, where nothing is found among what there is."""
+    """A line at 0, whose name is nothing, where nothing is found among what there is."""
     label, *_ = re.findall(r"{{(\w+)}}", query.legend)
-    named = f'{ZERO_OF}({among.expression}), "{label}", "none", "", "")'
+    named = f'{ZERO_OF}({among.expression}), "{label}", "nothing", "", "")'
     return replace(query, expression=f"({query.expression}){named}")
 
 

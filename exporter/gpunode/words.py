@@ -91,7 +91,7 @@ CAUSES: dict[str, Words] = {
         "Cache the data on local disks, use larger files and prefetch more.",
     ),
     "data_loading_copy": Words(
-        "data loading: copies to GPU",
+        "data loading: copy to GPU",
         "waiting for copies between host and GPU",
         "Pin the host memory (`pin_memory=True`), copy with `non_blocking=True`, and bring fewer "
         "results back to the host.",

@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from gpunode.holders.pods import KUBELET
+from gpunode.holders.pods import CONTAINER_LOGS, KUBELET, POD_LOGS
 from gpunode.recorded import INCIDENTS, STORIES
 
 Line = dict[str, Any]
@@ -33,6 +33,7 @@ PODS = "/var/lib/kubelet/pod-resources/kubelet.sock"
 COUNTED = {"energy", "throttled", "nvlink_bytes", "pcie_replays", "pcie_errors"}
 """Counters since the driver was loaded, which one GPU has once."""
 
+STOPPED = re.compile(r"(State:\t|\) )T")
 PROCESS = re.compile(r"/proc/(\d+)/")
 OF_NOBODY = {"1"}
 
@@ -196,6 +197,36 @@ def holding(memory: float, line: Line) -> Line:
     return line
 
 
+POD_UID = "6f1c2a3e-7d54-4b0e-9a41-2b8c5d0e7f93"
+CONTAINER = "b1946ac92492d2347c6235b4d2611184" * 2
+
+
+def in_its_pod(job: str, lines: list[Line]) -> Iterator[Line]:
+    """The same with every process in the pod of the job, which runs until it is stopped.
+
+    The recordings were made outside of a pod, and of processes that were stopped already.
+    """
+    names = {
+        POD_LOGS: [f"research_{job}_{POD_UID}"],
+        CONTAINER_LOGS: [f"{job}_research_trainer-{CONTAINER}.log"],
+    }
+    for folder, within in names.items():
+        yield {"t": 0.0, "of": folder, "call": "list_directory", "answer": within}
+    cgroup = f"0::/kubepods.slice/kubepods-pod{POD_UID.replace('-', '_')}.slice"
+    cgroup += f"/cri-containerd-{CONTAINER}.scope\n"
+    processes = {p["pid"] for line in lines if line["call"] == "processes" for p in line["answer"]}
+    for pid in sorted(processes):
+        yield {"t": 0.0, "of": f"/proc/{pid}/cgroup", "call": "read_text", "answer": cgroup}
+    seen = set()
+    for line in lines:
+        of = str(line["of"])
+        if of.endswith(("/stat", "/status")) and of not in seen:
+            seen.add(of)
+            yield {**line, "t": 0.0, "answer": STOPPED.sub(r"\1R", str(line.get("answer", "")))}
+        if not of.endswith("/cgroup"):
+            yield line
+
+
 @cache
 def recorded(name: str) -> tuple[float, list[Line]]:
     """When a recording began, and its lines."""
@@ -325,7 +356,8 @@ def main(folder: Path = STORIES) -> None:
         }
         if story.again_from is not None:
             header["again_from"] = OPENING - story.begins + story.again_from
-        lines = sorted(told(story), key=lambda line: float(line["t"]))
+        lines = list(in_its_pod(story.job, list(told(story))))
+        lines.sort(key=lambda line: float(line["t"]))
         if story.again_from is None:
             header["again_from"] = OPENING
         with gzip.GzipFile(folder / f"{name}.jsonl.gz", "wb", mtime=0) as file:

@@ -331,7 +331,7 @@ class BlackBox:
             if gpu.at in causes and causes[gpu.at] != self._causes.get(gpu.at):
                 changed.setdefault(causes[gpu.at], []).append(gpu.label)
         for cause, labels in changed.items():
-            text = f"{counted(labels)}: {CAUSES[cause].meaning} (`{cause}`)"
+            text = f"{counted(labels)}: {CAUSES[cause].meaning}"
             yield _moment(time, "verdict", text, tuple(labels))
         self._causes = causes
         yield from self._processes_changed(processes_on(readings), time)
