@@ -33,7 +33,6 @@ PODS = "/var/lib/kubelet/pod-resources/kubelet.sock"
 COUNTED = {"energy", "throttled", "nvlink_bytes", "pcie_replays", "pcie_errors"}
 """Counters since the driver was loaded, which one GPU has once."""
 
-STOPPED = re.compile(r"(State:\t|\) )T")
 PROCESS = re.compile(r"/proc/(\d+)/")
 OF_NOBODY = {"1"}
 
@@ -202,10 +201,7 @@ CONTAINER = "b1946ac92492d2347c6235b4d2611184" * 2
 
 
 def in_its_pod(job: str, lines: list[Line]) -> Iterator[Line]:
-    """The same with every process in the pod of the job, which runs until it is stopped.
-
-    The recordings were made outside of a pod, and of processes that were stopped already.
-    """
+    """The same with every process in the pod of the job: the recordings were made outside."""
     names = {
         POD_LOGS: [f"research_{job}_{POD_UID}"],
         CONTAINER_LOGS: [f"{job}_research_trainer-{CONTAINER}.log"],
@@ -217,14 +213,7 @@ def in_its_pod(job: str, lines: list[Line]) -> Iterator[Line]:
     processes = {p["pid"] for line in lines if line["call"] == "processes" for p in line["answer"]}
     for pid in sorted(processes):
         yield {"t": 0.0, "of": f"/proc/{pid}/cgroup", "call": "read_text", "answer": cgroup}
-    seen = set()
-    for line in lines:
-        of = str(line["of"])
-        if of.endswith(("/stat", "/status")) and of not in seen:
-            seen.add(of)
-            yield {**line, "t": 0.0, "answer": STOPPED.sub(r"\1R", str(line.get("answer", "")))}
-        if not of.endswith("/cgroup"):
-            yield line
+    yield from (line for line in lines if not str(line["of"]).endswith("/cgroup"))
 
 
 @cache
