@@ -197,6 +197,7 @@ def holding(memory: float, line: Line) -> Line:
 
 
 POD_UID = "6f1c2a3e-7d54-4b0e-9a41-2b8c5d0e7f93"
+RECORDED_IN = "/user.slice/training.scope"
 CONTAINER = "b1946ac92492d2347c6235b4d2611184" * 2
 
 
@@ -208,12 +209,14 @@ def in_its_pod(job: str, lines: list[Line]) -> Iterator[Line]:
     }
     for folder, within in names.items():
         yield {"t": 0.0, "of": folder, "call": "list_directory", "answer": within}
-    cgroup = f"0::/kubepods.slice/kubepods-pod{POD_UID.replace('-', '_')}.slice"
-    cgroup += f"/cri-containerd-{CONTAINER}.scope\n"
+    cgroup = f"/kubepods.slice/kubepods-pod{POD_UID.replace('-', '_')}.slice"
+    cgroup += f"/cri-containerd-{CONTAINER}.scope"
     processes = {p["pid"] for line in lines if line["call"] == "processes" for p in line["answer"]}
-    for pid in sorted(processes):
-        yield {"t": 0.0, "of": f"/proc/{pid}/cgroup", "call": "read_text", "answer": cgroup}
-    yield from (line for line in lines if not str(line["of"]).endswith("/cgroup"))
+    told = {line["of"] for line in lines}
+    for of in sorted({f"/proc/{pid}/cgroup" for pid in processes} - told):
+        yield {"t": 0.0, "of": of, "call": "read_text", "answer": f"0::{cgroup}\n"}
+    for line in lines:
+        yield json.loads(json.dumps(line).replace(RECORDED_IN, cgroup))
 
 
 @cache
