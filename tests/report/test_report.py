@@ -658,9 +658,9 @@ def test_a_baseline_that_cannot_be_used_is_misuse(
 
 def test_failures(written: Written) -> None:
     faults = written.by("failures", "faults", "fault")
-    assert faults.keys() == {"network", "XID 79"}
-    assert (faults["network"]["count"], faults["network"]["times"]) == (1, 2)
-    assert near(faults["network"]["lost"], 3 * GPUS)
+    assert faults.keys() == {"network port", "XID 79"}
+    assert (faults["network port"]["count"], faults["network port"]["times"]) == (1, 2)
+    assert near(faults["network port"]["lost"], 3 * GPUS)
     assert near(faults["XID 79"]["lost"], 1)
 
 

@@ -17,6 +17,7 @@ from gpunode.report.sections import report
 from gpunode.report.sections.bills import team_bills, team_report
 from gpunode.report.view import PeriodView
 from gpunode.report.words import written
+from gpunode.verdict.causes import CAUSES
 from tests.needs import ROOT
 from tests.report import demand
 
@@ -267,7 +268,7 @@ def test_a_node_that_failed_says_of_what() -> None:
     of.nodes[node] = NodePast({"free": 8.0 * 168}, 168.0)
     of.faults["", node, "network"] = {START + DAY: 0.25}
     of.faults["", node, "thermal"] = {START + DAY: 0.25, START + 2 * DAY: 0.25}
-    assert cells(table(told(of), "failures", "nodes"), "faults") == ["thermal 2, network 1"]
+    assert cells(table(told(of), "failures", "nodes"), "faults") == ["cooling 2, network port 1"]
 
 
 def test_faults_at_once_cost_the_gpus_of_a_node_once() -> None:
@@ -398,6 +399,26 @@ def test_jobs_that_held_idle_gpus_say_what_they_hold_now() -> None:
     assert cells(rows, "now") == [pytest.approx(4.0)]
 
 
+def test_the_report_says_causes_in_words() -> None:
+    of = past(7)
+    cluster(of, "a", 400, 60)
+    for states in of.clusters["a"].values():
+        states |= {"starved": 40.0, "blocked": 20.0, "communication": 20.0, "copy": 20.0}
+    for cause in CAUSES:
+        own = job(of, "llm", states={"starved": 1.0, "blocked": 1.0, "copy": 1.0}, user=cause)
+        own.causes[cause] = 300.0
+    found = told(of)
+    said = [found.finding, *(says(found, section.name) for section in found.sections)]
+    for section, name, columns in (
+        ("summary", "actions", ("what", "remedy")),
+        ("summary", "waterfall", ("what",)),
+        ("losers", "jobs", ("cause", "evidence", "remedy")),
+    ):
+        said += [str(cell) for one in columns for cell in cells(table(found, section, name), one)]
+    raw = [name for name in CAUSES if "_" in name]
+    assert not [name for name in raw if any(name in text for text in said)]
+
+
 def ran(of: JobPast, first: int, gpus: int, step: float, mfu: float | None, days: int = 4) -> None:
     """Make a job run on so many GPUs for some days, for half of each."""
     for day in range(first, first + days):
@@ -464,11 +485,11 @@ def test_a_gpu_that_flaps_is_one_failure() -> None:
     rows = table(told(of), "failures", "faults")
     assert dict(zip(cells(rows, "fault"), cells(rows, "count"), strict=True)) == {
         "XID 94": 1,
-        "network": 4,
+        "network port": 4,
     }
     assert dict(zip(cells(rows, "fault"), cells(rows, "times"), strict=True)) == {
         "XID 94": 12,
-        "network": 4,
+        "network port": 4,
     }
 
 

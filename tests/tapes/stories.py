@@ -33,7 +33,6 @@ PODS = "/var/lib/kubelet/pod-resources/kubelet.sock"
 COUNTED = {"energy", "throttled", "nvlink_bytes", "pcie_replays", "pcie_errors"}
 """Counters since the driver was loaded, which one GPU has once."""
 
-STOPPED = re.compile(r"(State:\t|\) )T")
 PROCESS = re.compile(r"/proc/(\d+)/")
 OF_NOBODY = {"1"}
 
@@ -198,33 +197,26 @@ def holding(memory: float, line: Line) -> Line:
 
 
 POD_UID = "6f1c2a3e-7d54-4b0e-9a41-2b8c5d0e7f93"
+RECORDED_IN = "/user.slice/training.scope"
 CONTAINER = "b1946ac92492d2347c6235b4d2611184" * 2
 
 
 def in_its_pod(job: str, lines: list[Line]) -> Iterator[Line]:
-    """The same with every process in the pod of the job, which runs until it is stopped.
-
-    The recordings were made outside of a pod, and of processes that were stopped already.
-    """
+    """The same with every process in the pod of the job: the recordings were made outside."""
     names = {
         POD_LOGS: [f"research_{job}_{POD_UID}"],
         CONTAINER_LOGS: [f"{job}_research_trainer-{CONTAINER}.log"],
     }
     for folder, within in names.items():
         yield {"t": 0.0, "of": folder, "call": "list_directory", "answer": within}
-    cgroup = f"0::/kubepods.slice/kubepods-pod{POD_UID.replace('-', '_')}.slice"
-    cgroup += f"/cri-containerd-{CONTAINER}.scope\n"
+    cgroup = f"/kubepods.slice/kubepods-pod{POD_UID.replace('-', '_')}.slice"
+    cgroup += f"/cri-containerd-{CONTAINER}.scope"
     processes = {p["pid"] for line in lines if line["call"] == "processes" for p in line["answer"]}
-    for pid in sorted(processes):
-        yield {"t": 0.0, "of": f"/proc/{pid}/cgroup", "call": "read_text", "answer": cgroup}
-    seen = set()
+    told = {line["of"] for line in lines}
+    for of in sorted({f"/proc/{pid}/cgroup" for pid in processes} - told):
+        yield {"t": 0.0, "of": of, "call": "read_text", "answer": f"0::{cgroup}\n"}
     for line in lines:
-        of = str(line["of"])
-        if of.endswith(("/stat", "/status")) and of not in seen:
-            seen.add(of)
-            yield {**line, "t": 0.0, "answer": STOPPED.sub(r"\1R", str(line.get("answer", "")))}
-        if not of.endswith("/cgroup"):
-            yield line
+        yield json.loads(json.dumps(line).replace(RECORDED_IN, cgroup))
 
 
 @cache

@@ -20,6 +20,7 @@ from gpunode.report.view import (
     shown,
 )
 from gpunode.report.words import clock, counted, number
+from gpunode.words import FAULTS, PARTS
 
 LATE_SHARE = 0.05
 """From which share of their time on a node makes its peers wait for it, it is named."""
@@ -209,7 +210,7 @@ def _by_fault(view: PeriodView, found: _Failures) -> Table:
         ),
         tuple(
             (
-                shown(fault),
+                _named(fault),
                 count,
                 times,
                 float(len(found.nodes[fault])),
@@ -347,10 +348,16 @@ def _came_and_went(view: PeriodView, nodes: Sequence[tuple[NodeKey, NodePast]]) 
     )
 
 
+def _named(fault: str) -> str:
+    """A part of a node, or what is wrong with a GPU, in words."""
+    of_gpu = FAULTS.get(("gpu", fault))
+    return PARTS.get(fault) or (of_gpu.headline if of_gpu else shown(fault))
+
+
 def _often(faults: Mapping[str, float]) -> str:
-    """Faults by how often they came, the most first: ``thermal 4, network 1``."""
+    """Faults by how often they came, the most first: ``cooling 4, network port 1``."""
     ranked = sorted(faults.items(), key=lambda item: (-item[1], item[0]))
-    return ", ".join(f"{shown(fault)} {number(times)}" for fault, times in ranked)
+    return ", ".join(f"{_named(fault)} {number(times)}" for fault, times in ranked)
 
 
 def _episodes(windows: Mapping[int, float], apart: int) -> int:

@@ -199,7 +199,7 @@ def _by_cause(view: PeriodView, found: Sequence[LostTo]) -> Table:
                 one.what,
                 one.name,
                 one.lost or None,
-                *((one.cost,) if view.price is not None else ()),
+                *((one.cost if one.lost else None,) if view.price is not None else ()),
                 *(one.back if one.back.at_most else (None, None, None)),
                 one.remedy,
             )

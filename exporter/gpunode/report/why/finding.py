@@ -188,8 +188,8 @@ def _process(place: JobGpu, view: JobView) -> Iterator[str]:
         only = f" -c {container}" if OF_KUBERNETES.fullmatch(container) else ""
         yield (
             f"Its pod is {namespace}/{pod}, where it has another PID: `kubectl exec -it -n "
-            f"{namespace} {pod}{only} -- sh`. For a shell on the node: `kubectl debug node/{node} "
-            "-it --image=busybox --profile=sysadmin -- chroot /host`."
+            f"{namespace} {pod}{only} -- sh`. Or ask the operator for a shell on the node: "
+            f"`kubectl debug node/{node} -it --image=busybox --profile=sysadmin -- chroot /host`."
         )
 
 
