@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Annotated, Literal, get_args
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -129,13 +130,20 @@ class Incident:
     """When the evidence was what it is here; 0 where that was not kept."""
 
 
-ADAPTER = TypeAdapter(Incident)
-BRIEFS = TypeAdapter(Annotated[list[Brief], Field(max_length=100_000)])
+@cache
+def briefs() -> TypeAdapter[list[Brief]]:
+    """Reads and writes a list of them."""
+    return TypeAdapter(Annotated[list[Brief], Field(max_length=100_000)])
+
+
+@cache
+def _whole() -> TypeAdapter[Incident]:
+    return TypeAdapter(Incident)
 
 
 def as_json(incident: Incident) -> bytes:
     """An incident as the API and the folder have it."""
-    return ADAPTER.dump_json(incident)
+    return _whole().dump_json(incident)
 
 
 def parse(text: bytes) -> Incident:
@@ -143,7 +151,7 @@ def parse(text: bytes) -> Incident:
     if len(text) > LARGEST:
         raise ValueError("too long for an incident")
     try:
-        found = ADAPTER.validate_json(text)
+        found = _whole().validate_json(text)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
