@@ -186,22 +186,6 @@ def test_little_of_the_period_before_is_not_compared_with() -> None:
     assert by_what["Useful, of all GPU hours"] == pytest.approx(0.6), "as the finding begins"
 
 
-def test_the_price_of_all_gpu_hours_is_told_and_its_parts_add_up() -> None:
-    of = past(7)
-    cluster(of, "a", 100, 60, idle=20)
-    (bills,) = (one for one in told(of, price=2).sections if one.name == "bills")
-    whole, *parts = (figure.value for figure in bills.figures)
-    assert whole == pytest.approx(2 * 168 * 100)
-    assert [figure.name for figure in bills.figures[1:]] == [
-        "price_useful",
-        "price_lost",
-        "price_free",
-    ]
-    assert sum(map(float, map(str, parts))) == pytest.approx(float(str(whole)))
-    (bills,) = (one for one in told(of).sections if one.name == "bills")
-    assert not bills.figures
-
-
 @pytest.mark.parametrize(
     ("prices", "note"),
     [

@@ -61,7 +61,6 @@ JOB_HOURS = Query(f"max by ({OF_JOB}) (count_over_time(job:{LEDGER}[WINDOW]))")
 NODES = Query(f"sum by (cluster, instance, state) (sum_over_time(node:{LEDGER}[WINDOW]))")
 NODE_HOURS = Query(f"max by (cluster, instance) (count_over_time(node:{LEDGER}[WINDOW]))")
 MODELS = Query(f"sum by (name, state) (sum_over_time(node:{LEDGER}[WINDOW]))")
-NAMESPACES = Query(f"sum by (owner_namespace, state) (sum_over_time(namespace:{LEDGER}[WINDOW]))")
 JOB_CAUSES = Query(
     f"sum by ({OF_JOB}, cause) (sum_over_time(job:gpunode_held_up:gpus_hourly[WINDOW]))"
 )
@@ -269,7 +268,6 @@ class Past:
     services: dict[JobKey, ServicePast] = field(default_factory=lambda: defaultdict(ServicePast))
     nodes: dict[NodeKey, NodePast] = field(default_factory=lambda: defaultdict(NodePast))
     models: dict[str, Amounts] = field(default_factory=dict)
-    namespaces: dict[str, Amounts] = field(default_factory=dict)
     causes: Amounts = field(default_factory=lambda: defaultdict(float))
     gains: dict[str, Amounts] = field(default_factory=dict)
     """GPU hours that would come back by cause, and by bound."""
@@ -338,7 +336,6 @@ class Asking:
         return [
             (CAUSES, DAY, self._cause),
             (ENERGY, DAY, self._energy),
-            (NAMESPACES, DAY, self._namespace),
             (PHASES, DAY, self._phase),
         ]
 
@@ -443,10 +440,6 @@ class Asking:
 
     def _model(self, labels: Labels, _: int, hours: float) -> None:
         _add(self.past.models, labels.get("name", ""), state_of(labels), hours)
-
-    def _namespace(self, labels: Labels, _: int, hours: float) -> None:
-        name = labels.get("owner_namespace", "")
-        _add(self.past.namespaces, name, state_of(labels), hours)
 
     def _cause(self, labels: Labels, _: int, hours: float) -> None:
         self.past.causes[labels.get("cause", "")] += hours
