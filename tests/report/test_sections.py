@@ -122,7 +122,6 @@ def test_hours_of_gpus_that_jobs_share_have_no_cause_and_none_are_counted_twice(
     of = past(7)
     cluster(of, "a", 100, 60, idle=10)
     job(of, "blurred", states={"idle": 12.0})  # an hour in which it began is blurred
-    of.causes["data_loading_cpu"] = 10.0 * 168
     for at, states in of.clusters["a"].items():
         of.clusters["a"][at] = {**states, "starved": 5.0, "free": 25.0}
     rows = table(told(of), "summary", "waterfall")
@@ -480,7 +479,6 @@ def test_a_gpu_that_flaps_is_one_failure() -> None:
 def test_what_a_cause_was_named_for_has_no_price_where_nothing_comes_back() -> None:
     of = past(7)
     cluster(of, "a", 100, 50)
-    of.causes["memory_bandwidth"] = 6400.0
     of.gains["memory_bandwidth"] = {"estimate": 0.0, "lower": 0.0, "upper": 0.0}
     assert cells(table(told(of, price=2.5), "summary", "causes"), "cause") == []
     assert "16,0" not in html(told(of, price=2.5))

@@ -110,7 +110,6 @@ PROCESS_VERSIONS = _versions("gpunode_job_version_info", OF_PROCESSES, _GPU)
 _BLOCKED = "node:gpunode_gpu_blocked:by_job_hourly[WINDOW]"
 BLOCKED = Query(f"max by (cluster, instance, {OWNER}) (sum_over_time({_BLOCKED}))")
 BLOCKED_HOURS = Query(f"max by (cluster, instance, {OWNER}) (count_over_time({_BLOCKED}))")
-CAUSES = Query("sum by (cause) (sum_over_time(namespace:gpunode_held_up:gpus_hourly[WINDOW]))")
 GAINS = Query(
     "sum by (cause, bound) (sum_over_time(cluster:gpunode_gpu_verdict_gain:gpus[WINDOW])) "
     f"* {RULE_INTERVAL} / {HOUR}",
@@ -268,7 +267,6 @@ class Past:
     services: dict[JobKey, ServicePast] = field(default_factory=lambda: defaultdict(ServicePast))
     nodes: dict[NodeKey, NodePast] = field(default_factory=lambda: defaultdict(NodePast))
     models: dict[str, Amounts] = field(default_factory=dict)
-    causes: Amounts = field(default_factory=lambda: defaultdict(float))
     gains: dict[str, Amounts] = field(default_factory=dict)
     """GPU hours that would come back by cause, and by bound."""
 
@@ -334,7 +332,6 @@ class Asking:
 
     def _brief(self) -> list[tuple[Query, int, Put]]:
         return [
-            (CAUSES, DAY, self._cause),
             (ENERGY, DAY, self._energy),
             (PHASES, DAY, self._phase),
         ]
@@ -440,9 +437,6 @@ class Asking:
 
     def _model(self, labels: Labels, _: int, hours: float) -> None:
         _add(self.past.models, labels.get("name", ""), state_of(labels), hours)
-
-    def _cause(self, labels: Labels, _: int, hours: float) -> None:
-        self.past.causes[labels.get("cause", "")] += hours
 
     def _gain(self, labels: Labels, _: int, hours: float) -> None:
         _add(self.past.gains, labels.get("cause", ""), labels.get("bound", ""), hours)
