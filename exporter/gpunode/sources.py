@@ -23,7 +23,9 @@ from gpunode.export.web.entrance import Entrance
 from gpunode.faults.source import Faults
 from gpunode.gpu.dcgm_fields import GpuDcgmFields
 from gpunode.holders.census import Census
+from gpunode.holders.holder import Holder
 from gpunode.holders.job_name import JobNames
+from gpunode.holders.owner import started
 from gpunode.holders.pods import Pods
 from gpunode.holders.slurm import SlurmJobs
 from gpunode.holders.source import HoldersSource
@@ -33,6 +35,7 @@ from gpunode.host.own_process import OwnProcess
 from gpunode.incidents.black_box import BlackBox
 from gpunode.incidents.history import History
 from gpunode.jobs.owners import GpuOwners
+from gpunode.jobs.restarts import Restarts
 from gpunode.jobs.steps import TrainingSteps
 from gpunode.loop import Loop
 from gpunode.loop.metrics import METRICS as OF_SOURCES
@@ -99,7 +102,7 @@ HOLDERS_SOURCES: tuple[HoldersSource, ...] = tuple(_declared("HOLDERS_SOURCE", g
 METRICS: dict[str, tuple[Metric, ...]] = {
     "GPU": _metrics(*GPU_SOURCES, *HOLDERS_SOURCES, GpuOwners),
     "Pods and Slurm jobs": _metrics(Pods, SlurmJobs),
-    "Training": TrainingSteps.metrics,
+    "Training": (*TrainingSteps.metrics, *Restarts.metrics),
     "Serving": (*ServingEngines.metrics, *ServingPauses.metrics),
     "Node": _metrics(*NODE_SOURCES, NcclRas, Filesystems),
     "Verdicts": (*Verdicts.metrics, *HeldUp.metrics, *Looking.metrics),
@@ -135,6 +138,11 @@ class GpuSources:
         self._listed: dict[int, list[Gpu]] = {}
         self._complaints: dict[int, str] = {}
         self._sources: dict[str, list[tuple[Divided, Source]]] = {}
+
+    def job_of(self, holder: Holder) -> tuple[str, str, str]:
+        """The job of a process, within its namespace or user."""
+        owner = started(holder, self.pods).owner
+        return owner.owner_namespace, owner.user, self.names.of(owner).workload
 
     def find(self) -> Iterable[tuple[Place, Source]]:
         gpus = {found.identity.uuid: found for found in self._gpus()}
@@ -226,11 +234,12 @@ def finders(node: Node, settings: Settings) -> list[Finder]:
     census, pods = Census(node), Pods(node, settings)
     slurm = SlurmJobs(census, settings)
     census.givers = pods, slurm
+    gpus = GpuSources(census, settings, pods, slurm)
     return [
-        GpuSources(census, settings, pods, slurm),
+        gpus,
         pods,
         slurm,
-        TrainingSteps(census, settings),
+        TrainingSteps(census, settings, gpus.job_of),
         NodeSources(census, settings),
         OwnProcess(),
     ]
@@ -241,7 +250,7 @@ def views(node: Node, settings: Settings) -> list[View]:
     names: list[View] = [DcgmNames(node, settings)] if settings.compat == "dcgm" else []
     return [
         *(*names, Verdicts(), HeldUp(), Looking(node, settings), Faults(settings.node.faults_file)),
-        *(Shortages(node, settings), History(), ServingPauses()),
+        *(Restarts(node), Shortages(node, settings), History(), ServingPauses()),
     ]
 
 

@@ -75,6 +75,7 @@ class Account:
         self.flops_per_token: float | None = None
         self.phase = "other"
         self.step = 0
+        self.number: int | None = None
         self.loss_finite: bool | None = None
         self.last_loss: float | None = None
         self.best_loss: float | None = None
@@ -100,12 +101,22 @@ class Account:
         self.collecting = 0.0
         self.kernel_seconds: dict[str, float] = {}
 
-    def add(self, time: float, phase: str, steps: int, tokens: float, samples: float) -> None:
+    def add(
+        self,
+        time: float,
+        phase: str,
+        steps: int,
+        tokens: float,
+        samples: float,
+        number: int | None = None,
+    ) -> None:
         """Add an event; the time since the previous one counts towards the phase before it."""
         self.pass_time(time)
         self.phase, self._event = phase, time
         if steps:
             self.step += steps
+            if number is not None:
+                self.number = number
             if self._last_step is not None:
                 took = max(0.0, time - self._last_step - self._aside)
                 self.steps.add([took])
@@ -113,6 +124,10 @@ class Account:
             self._last_step, self._aside = time, 0.0
             self.tokens += amount(tokens)
             self.samples += amount(samples)
+
+    def resume(self, number: int | None) -> None:
+        """Record which step the training goes on from, unless one has ended."""
+        self.number = number if self.step == 0 else self.number
 
     def pass_time(self, now: float) -> None:
         """Count the time up to now towards the current phase."""
@@ -157,6 +172,7 @@ class Account:
             "phase": self.phase,
             "phases": {name: round(s, 6) for name, s in self.phases.items() if s},
             "step": self.step,
+            "number": self.number,
             "steps": {"counts": self.steps.counts, "sum": round(self.steps.sum, 6)},
             "median": round(statistics.median(self._recent), 6) if self._recent else None,
             "since_step": since,

@@ -42,6 +42,8 @@ class Event(NamedTuple):
     steps: int = 0
     tokens: float = 0.0
     samples: float = 0.0
+    number: int | None = None
+    """Of the step in the whole training, as its checkpoints count."""
 
 
 Note = Callable[[Account], None]
@@ -115,12 +117,20 @@ class Session:
         self._refuse("configure", flops_per_token=flops_per_token)
 
     @_forgiving
-    def step(self, tokens: float = 0, samples: float = 0, loss: float | None = None) -> None:
+    def step(
+        self,
+        tokens: float = 0,
+        samples: float = 0,
+        loss: float | None = None,
+        number: int | None = None,
+    ) -> None:
         """Report the end of a training step.
 
         Pass ``loss`` only if it is already a number: reading a GPU tensor would stall training.
+        ``number`` is that of the step in the whole training, which goes on from a checkpoint: what
+        a job repeats after a fault is told by it.
         """
-        self._events.append(Event(perf_counter(), "step", 1, tokens, samples))
+        self._events.append(Event(perf_counter(), "step", 1, tokens, samples, _numbered(number)))
         self._phase = "step"
         self._stepped = True
         if not self._started:
@@ -131,6 +141,15 @@ class Session:
             self._profiler()
         if not (is_amount(tokens) and is_amount(samples)):
             self._refuse("step", tokens=tokens, samples=samples)
+        if number is not None and _numbered(number) is None:
+            self._refuse("step", number=number)
+
+    @_forgiving
+    def resume(self, number: int) -> None:
+        """Report the number of the last step that a checkpoint has, before the first step ends."""
+        known = _numbered(number)
+        self._refuse("resume", number=number)
+        self._notes.append(lambda account: account.resume(known))
 
     @_forgiving
     def watch(self, loader: Iterable[T]) -> Watched[T]:
@@ -284,6 +303,11 @@ class Session:
         self._started = False
         self._lock = threading.Lock()
         self._profiler = None
+
+
+def _numbered(number: object) -> int | None:
+    """The number of a step; None for what is none."""
+    return int(amount(number)) if is_amount(number) else None
 
 
 def _taken(queue: deque[T]) -> Iterator[T]:

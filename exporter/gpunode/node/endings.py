@@ -35,6 +35,8 @@ class Endings:
         self._start_of = start_of
         self._lock = threading.Lock()
         self._held: dict[tuple[int, float], int] = {}
+        self._told: dict[tuple[int, float], int] = {}
+        """How the last ended, for whoever asks after another has."""
 
     def of(self, pid: int, start: float) -> int | None:
         """The status with which a process ended, as ``wait`` has it; None while it runs.
@@ -43,6 +45,8 @@ class Endings:
         not tell. Raises ``OSError`` for a process that is gone at the first call.
         """
         with self._lock:
+            if (pid, start) in self._told:
+                return self._told[pid, start]
             held = self._held.get((pid, start))
             if held is None:
                 self._hold(pid, start)
@@ -56,6 +60,9 @@ class Endings:
             if not known & EXIT:
                 return None
             self._let_go((pid, start))
+            self._told[pid, start] = int(status)
+            if len(self._told) > MOST:
+                del self._told[next(iter(self._told))]
             return int(status)
 
     def _hold(self, pid: int, start: float) -> None:
