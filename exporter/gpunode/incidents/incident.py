@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import calendar
 import re
+import time
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
@@ -168,6 +170,11 @@ class Incident:
 
 ADAPTER = TypeAdapter(Incident)
 BRIEFS = TypeAdapter(Annotated[list[Brief], Field(max_length=100_000)])
+
+
+def began_at(incident: str) -> int:
+    """When an incident began, in Unix seconds, as its ID says; raises ``ValueError`` for no ID."""
+    return calendar.timegm(time.strptime(incident.partition("-")[0], "%Y%m%dT%H%M%SZ"))
 
 
 def as_json(incident: Incident) -> bytes:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
+from gpunode.incidents.incident import began_at
 from gpunode.report.prometheus import Labels, Moments, Prometheus
 
 K = TypeVar("K")
@@ -144,6 +146,28 @@ FAULTS = Query(
 )
 """Hours of faults that are worth waking somebody."""
 
+PARTS = ("waiting", "starting", "repeating")
+"""Of what an incident costs."""
+
+INCIDENTS = Query(
+    "max by (cluster, instance, incident, kind, part) "
+    f"(max_over_time(gpunode_incident_gpu_seconds[WINDOW])) / {HOUR}",
+    late=0,
+)
+"""GPU hours that each incident has cost its node by then."""
+
+INCIDENT_STEP = 120
+INCIDENT_JOBS = Query(
+    f"group by (cluster, instance, incident, {OWNER}) (last_over_time((group by ({_GPU}, incident) "
+    f"(gpunode_incident_info) * on ({_GPU}) group_left ({OWNER}) {_MEMBER})"
+    f"[WINDOW:{INCIDENT_STEP}s]))",
+    late=0,
+)
+"""The jobs that had the GPUs of each incident."""
+
+REPEATED = Query(f"sum by ({OF_JOB}) (sum_over_time(job:gpunode_job_repeated:gpus_hourly[WINDOW]))")
+"""GPU hours in which a job did again what it had done."""
+
 _OF_MONTH = f"sum_over_time(node:{LEDGER}[30d])"
 BY_USEFUL_SHARE = (
     'count_values("useful", round('
@@ -262,6 +286,20 @@ class ServicePast:
 
 
 @dataclass(slots=True)
+class IncidentPast:
+    """An incident on a node, the GPU hours that it cost by part, and whose GPUs it had."""
+
+    id: str
+    node: NodeKey
+    kind: str
+    began: int
+    """In Unix seconds."""
+
+    hours: Amounts = field(default_factory=dict)
+    jobs: set[JobKey] = field(default_factory=set)
+
+
+@dataclass(slots=True)
 class Past:
     """What a period was like."""
 
@@ -293,6 +331,12 @@ class Past:
 
     faults: dict[tuple[str, NodeKey, str], dict[int, float]] = field(default_factory=dict)
     """Hours of each fault of each node and GPU (empty for a node), by the end of the window."""
+
+    incidents: dict[tuple[NodeKey, str], IncidentPast] = field(default_factory=dict)
+    """By node and ID."""
+
+    repeated: dict[JobKey, float] = field(default_factory=lambda: defaultdict(float))
+    """GPU hours in which each job did again what it had done."""
 
     by_useful_share: Amounts = field(default_factory=dict)
     queued: Amounts = field(default_factory=lambda: defaultdict(float))
@@ -375,6 +419,9 @@ class Asking:
             (QUEUED, DAY, self._queue),
             (QUEUE_HOURS, DAY, self._queue_known),
             (FAULTS, FAULT_WINDOW, self._fault),
+            (INCIDENTS, DAY, self._incident),
+            (INCIDENT_JOBS, DAY, self._incident_job),
+            (REPEATED, DAY, self._repeated),
         ]
 
     def _put(self, plan: list[tuple[Query, int, Put]]) -> None:
@@ -487,6 +534,23 @@ class Asking:
             of = (labels.get("uuid", ""), _node(labels), fault)
             faults = self.past.faults.setdefault(of, {})
             faults[at] = faults.get(at, 0.0) + hours
+
+    def _incident(self, labels: Labels, _: int, hours: float) -> None:
+        name, node = labels.get("incident", ""), _node(labels)
+        with suppress(ValueError):
+            of = IncidentPast(name, node, labels.get("kind", ""), began_at(name))
+            of = self.past.incidents.setdefault((node, name), of)
+            part = labels.get("part", "")
+            of.hours[part] = max(hours, of.hours.get(part, 0.0))  # it grows from day to day
+
+    def _incident_job(self, labels: Labels, _: int, __: float) -> None:
+        of = self.past.incidents.get((_node(labels), labels.get("incident", "")))
+        if of is not None:
+            of.jobs.add(_job(labels))
+
+    def _repeated(self, labels: Labels, _: int, hours: float) -> None:
+        if hours > 0:
+            self.past.repeated[_job(labels)] += hours
 
 
 def state_of(labels: Labels) -> str:
