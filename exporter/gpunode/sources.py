@@ -23,9 +23,7 @@ from gpunode.export.web.entrance import Entrance
 from gpunode.faults.source import Faults
 from gpunode.gpu.dcgm_fields import GpuDcgmFields
 from gpunode.holders.census import Census
-from gpunode.holders.holder import Holder
 from gpunode.holders.job_name import JobNames
-from gpunode.holders.owner import started
 from gpunode.holders.pods import Pods
 from gpunode.holders.slurm import SlurmJobs
 from gpunode.holders.source import HoldersSource
@@ -35,7 +33,6 @@ from gpunode.host.own_process import OwnProcess
 from gpunode.incidents.black_box import BlackBox
 from gpunode.incidents.history import History
 from gpunode.jobs.owners import GpuOwners
-from gpunode.jobs.restarts import Restarts
 from gpunode.jobs.steps import TrainingSteps
 from gpunode.loop import Loop
 from gpunode.loop.metrics import METRICS as OF_SOURCES
@@ -57,6 +54,7 @@ from gpunode.source import (
 )
 from gpunode.verdict.held_up import HeldUp
 from gpunode.verdict.looking import Looking
+from gpunode.verdict.restarts import Restarts
 from gpunode.verdict.shortages import Shortages
 from gpunode.verdict.source import Verdicts
 
@@ -138,11 +136,6 @@ class GpuSources:
         self._listed: dict[int, list[Gpu]] = {}
         self._complaints: dict[int, str] = {}
         self._sources: dict[str, list[tuple[Divided, Source]]] = {}
-
-    def job_of(self, holder: Holder) -> tuple[str, str, str]:
-        """The job of a process, within its namespace or user."""
-        owner = started(holder, self.pods).owner
-        return owner.owner_namespace, owner.user, self.names.of(owner).workload
 
     def find(self) -> Iterable[tuple[Place, Source]]:
         gpus = {found.identity.uuid: found for found in self._gpus()}
@@ -234,12 +227,11 @@ def finders(node: Node, settings: Settings) -> list[Finder]:
     census, pods = Census(node), Pods(node, settings)
     slurm = SlurmJobs(census, settings)
     census.givers = pods, slurm
-    gpus = GpuSources(census, settings, pods, slurm)
     return [
-        gpus,
+        GpuSources(census, settings, pods, slurm),
         pods,
         slurm,
-        TrainingSteps(census, settings, gpus.job_of),
+        TrainingSteps(census, settings),
         NodeSources(census, settings),
         OwnProcess(),
     ]

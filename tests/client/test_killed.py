@@ -77,14 +77,10 @@ def test_the_steps_that_are_repeated_are_told_by_their_numbers(
     found = killed(fake, tmp_path, *program)
     repeated, _ = truth(tmp_path)
     assert len(repeated) == 3
-    (told,) = values(found, "gpunode_training_repeated_steps_total")
-    print(way, "repeated", len(repeated), "steps; told", told)
-    assert told == pytest.approx(len(repeated), abs=1)
     seconds = by_label(found, REPEATED, "bound")
+    print(way, "repeated", len(repeated), "steps of 1 s; told", seconds)
     assert seconds["lower"] == seconds["estimate"] == seconds["upper"]
-    assert seconds["estimate"] == pytest.approx(len(repeated), abs=1.5)
-    phases = by_label(found, "gpunode_training_seconds_total", "phase")
-    assert phases["repeated"] == pytest.approx(len(repeated), abs=1.5), "goodput counts them lost"
+    assert seconds["estimate"] == pytest.approx(len(repeated), abs=1.2)
 
 
 def test_without_a_client_the_time_since_the_last_checkpoint_is_told_within_bounds(

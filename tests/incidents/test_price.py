@@ -12,8 +12,8 @@ from gpunode.incidents.price import COST
 from gpunode.jobs.attempts import ENDED
 from gpunode.jobs.owners import OWNER
 from gpunode.jobs.processes import WRITE_CALL_BYTES
-from gpunode.jobs.restarts import Restarts
 from gpunode.node.node import Node
+from gpunode.verdict.restarts import Restarts
 from tests.incidents.test_black_box import Box
 from tests.machine import OneGpu
 from tests.verdict.stage import Actor

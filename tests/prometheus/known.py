@@ -294,19 +294,12 @@ class Fleet:
         lines: dict[str, list[str]] = defaultdict(list)
         for one in self.incidents:
             stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(self.start + one.begin))
-            labels = {"incident": f"{stamp}-{one.kind}-0", "kind": one.kind}
             job = next(each for each in self.jobs if each.workload == one.workload)
+            labels = {"incident": f"{stamp}-{one.kind}-0", "kind": one.kind, **_labels(job)}
             length = round(HOUR * sum(one.hours.values()) / GPUS)
             for node in one.nodes:
-                gpu = {"instance": node, "gpu": "0", "uuid": f"GPU-{node}-0"}
                 for second in range(0, length + 300, SCRAPE_INTERVAL):
                     at, passed = self.start + one.begin + second, second * GPUS
-                    lines["gpu:gpunode_owner:info"].append(
-                        f"{self._series('gpu:gpunode_owner:info', {**gpu, **_labels(job)})} 1 {at}"
-                    )
-                    if second < 900:
-                        info = self._series("gpunode_incident_info", {**gpu, **labels})
-                        lines["gpunode_incident_info"].append(f"{info} 1 {at}")
                     for part, hours in one.hours.items():
                         name = "gpunode_incident_gpu_seconds"
                         so_far = min(passed, hours * HOUR)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from gpunode.cli.main import main
 from gpunode.incidents.incident import KINDS
 from gpunode.report.history import HOUR
-from tests.needs import need
+from tests.needs import ROOT, need
 from tests.prometheus.known import Fleet, Job, KnownIncident, kept
 
 START = 1_785_542_400
@@ -104,6 +105,43 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Any:
     need("promtool")
     with kept(FLEET, tmp_path_factory.mktemp("past")) as found:
         yield found
+
+
+GOODPUT = """
+rule_files: [{rules}/boards.yaml]
+evaluation_interval: 30s
+tests:
+  - interval: 30s
+    input_series:
+      - {{series: 'gpu:gpunode_owner:info{{gpu="0",workload="llm"}}', values: 1x60}}
+      - {{series: 'gpu:gpunode_owner:info{{gpu="1",workload="llm"}}', values: 1x60}}
+      - {{series: 'gpunode_training_seconds_total{{gpu="0",phase="step"}}', values: 0+24x60}}
+      - {{series: 'gpunode_training_seconds_total{{gpu="0",phase="data"}}', values: 0+6x60}}
+      - {{series: 'gpunode_training_seconds_total{{gpu="1",phase="step"}}', values: 0+30x60}}
+      - {{series: 'gpunode_job_repeated_seconds_total{{gpu="0",bound="estimate"}}', values: {repeats}}}
+    promql_expr_test:
+      - expr: sum by (phase) (job:gpunode_training_seconds:rate5m)
+        eval_time: 20m
+        exp_samples:
+          - {{labels: '{{phase="step"}}', value: {step}}}
+          - {{labels: '{{phase="data"}}', value: 0.2}}
+          - {{labels: '{{phase="repeated"}}', value: {repeated}}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("repeats", "step", "repeated"), [(0, 1.8, 0), (15, 1.3, 0.5), (30, 1, 0.8)]
+)
+def test_goodput_has_lost_the_steps_that_are_repeated_and_every_second_one_phase(
+    repeats: int, step: float, repeated: float, tmp_path: Path
+) -> None:
+    """Also where all of the time of a GPU is repeated, in which it waits for data as well."""
+    cases = tmp_path / "cases.yaml"
+    given = {"repeats": f"0+{repeats}x60", "step": step, "repeated": repeated}
+    cases.write_text(GOODPUT.format(rules=ROOT / "alerts/rules", **given))
+    command = [need("promtool"), "test", "rules", str(cases)]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
 def test_each_price_is_that_of_its_fault_and_the_sum_that_of_the_ledger(

@@ -383,9 +383,8 @@ def _crashed(begin: int, end: int) -> list[Recorded]:
     gpu = {"instance": "n-41", "gpu": "0", "uuid": "GPU-n-41-0"}
     broke = end - 4 * HOUR
     cost = {"waiting": 8.0, "starting": 4.0, "repeating": 8.0}
-    of = {"incident": CRASHED_ID, "kind": "xid"}
+    of = {"incident": CRASHED_ID, "kind": "xid", "workload": "crashed"}
     return [
-        ("gpunode_incident_info", {**gpu, **of, "where": ""}, lambda _: 1.0, broke),
         *(
             (
                 "gpunode_incident_gpu_seconds",

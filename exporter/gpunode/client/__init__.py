@@ -26,7 +26,6 @@ mark = _session.mark
 flush = _session.flush
 follow = _session.follow
 profile = _session.profile
-resume = _session.resume
 status = _session.status
 
 __all__ = [
@@ -39,7 +38,6 @@ __all__ = [
     "phase",
     "profile",
     "request",
-    "resume",
     "status",
     "step",
     "watch",

@@ -27,7 +27,6 @@ class GpunodeCallback(TrainerCallback):  # type: ignore[misc]
     def on_train_begin(self, args: Any, state: Any, *_: Any, **__: Any) -> None:
         self._training = True
         self._tokens = _seen(state)
-        self._session.resume(_number(state) or 0)
         if getattr(args, "include_num_input_tokens_seen", False) in (False, "no"):
             log.warning(
                 "gpunode: no tokens are reported: set include_num_input_tokens_seen=True in "
@@ -42,7 +41,8 @@ class GpunodeCallback(TrainerCallback):  # type: ignore[misc]
         tokens = max(0.0, seen - self._tokens) / (getattr(args, "world_size", 1) or 1)
         self._tokens = seen
         batch = args.per_device_train_batch_size * args.gradient_accumulation_steps
-        self._session.step(tokens=tokens, samples=batch, number=_number(state))
+        number = getattr(state, "global_step", None)
+        self._session.step(tokens=tokens, samples=batch, number=number)
         if control.should_evaluate:
             self._session.mark("evaluation")
         elif control.should_save:
@@ -70,8 +70,3 @@ class GpunodeCallback(TrainerCallback):  # type: ignore[misc]
 
 def _seen(state: Any) -> float:
     return float(getattr(state, "num_input_tokens_seen", 0) or 0)
-
-
-def _number(state: Any) -> int | None:
-    """The steps of the whole training that have ended, which its checkpoints count."""
-    return getattr(state, "global_step", None)

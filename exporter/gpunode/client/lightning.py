@@ -33,18 +33,15 @@ class GpunodeCallback(Callback):  # type: ignore[misc]
 
         trainer.save_checkpoint = saving
 
-    def on_train_start(self, trainer: Any, *_: Any) -> None:
+    def on_train_start(self, *_: Any) -> None:
         self._training = True
-        if (number := _batches(trainer)) is not None:
-            self._session.resume(number)
         self._session.mark("data")
 
     def on_train_batch_start(self, *_: Any) -> None:
         self._session.mark("step")
 
     def on_train_batch_end(self, trainer: Any, _: Any, outputs: Any, batch: Any, *__: Any) -> None:
-        number = _batches(trainer)
-        self._session.step(tokens=_tokens(batch), samples=_samples(batch), number=number)
+        self._session.step(_tokens(batch), _samples(batch), number=_batches(trainer))
         loss: Any = outputs.get("loss") if isinstance(outputs, dict) else outputs
         every = getattr(trainer, "log_every_n_steps", 0)
         if getattr(loss, "is_cuda", False) and every and trainer.global_step % every == 0:

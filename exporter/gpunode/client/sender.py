@@ -101,22 +101,12 @@ class Account:
         self.collecting = 0.0
         self.kernel_seconds: dict[str, float] = {}
 
-    def add(
-        self,
-        time: float,
-        phase: str,
-        steps: int,
-        tokens: float,
-        samples: float,
-        number: int | None = None,
-    ) -> None:
+    def add(self, time: float, phase: str, steps: int, tokens: float, samples: float) -> None:
         """Add an event; the time since the previous one counts towards the phase before it."""
         self.pass_time(time)
         self.phase, self._event = phase, time
         if steps:
             self.step += steps
-            if number is not None:
-                self.number = number
             if self._last_step is not None:
                 took = max(0.0, time - self._last_step - self._aside)
                 self.steps.add([took])
@@ -124,10 +114,6 @@ class Account:
             self._last_step, self._aside = time, 0.0
             self.tokens += amount(tokens)
             self.samples += amount(samples)
-
-    def resume(self, number: int | None) -> None:
-        """Record which step the training goes on from, unless one has ended."""
-        self.number = number if self.step == 0 else self.number
 
     def pass_time(self, now: float) -> None:
         """Count the time up to now towards the current phase."""

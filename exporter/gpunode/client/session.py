@@ -42,8 +42,6 @@ class Event(NamedTuple):
     steps: int = 0
     tokens: float = 0.0
     samples: float = 0.0
-    number: int | None = None
-    """Of the step in the whole training, as its checkpoints count."""
 
 
 Note = Callable[[Account], None]
@@ -127,10 +125,12 @@ class Session:
         """Report the end of a training step.
 
         Pass ``loss`` only if it is already a number: reading a GPU tensor would stall training.
-        ``number`` is that of the step in the whole training, which goes on from a checkpoint: what
-        a job repeats after a fault is told by it.
+        ``number`` is that of the step in the whole training, as checkpoints count it: by it is told
+        what the job does again after a fault.
         """
-        self._events.append(Event(perf_counter(), "step", 1, tokens, samples, _numbered(number)))
+        if is_amount(number):
+            self._notes.append(lambda account: setattr(account, "number", int(amount(number))))
+        self._events.append(Event(perf_counter(), "step", 1, tokens, samples))
         self._phase = "step"
         self._stepped = True
         if not self._started:
@@ -141,15 +141,6 @@ class Session:
             self._profiler()
         if not (is_amount(tokens) and is_amount(samples)):
             self._refuse("step", tokens=tokens, samples=samples)
-        if number is not None and _numbered(number) is None:
-            self._refuse("step", number=number)
-
-    @_forgiving
-    def resume(self, number: int) -> None:
-        """Report the number of the last step that a checkpoint has, before the first step ends."""
-        known = _numbered(number)
-        self._refuse("resume", number=number)
-        self._notes.append(lambda account: account.resume(known))
 
     @_forgiving
     def watch(self, loader: Iterable[T]) -> Watched[T]:
@@ -303,11 +294,6 @@ class Session:
         self._started = False
         self._lock = threading.Lock()
         self._profiler = None
-
-
-def _numbered(number: object) -> int | None:
-    """The number of a step; None for what is none."""
-    return int(amount(number)) if is_amount(number) else None
 
 
 def _taken(queue: deque[T]) -> Iterator[T]:

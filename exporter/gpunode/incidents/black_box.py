@@ -39,7 +39,7 @@ from gpunode.incidents.incident import (
     without_tape,
 )
 from gpunode.incidents.overheard import Overheard
-from gpunode.incidents.price import COST, Goes, Prices
+from gpunode.incidents.price import COST, Prices
 from gpunode.incidents.signs import IncidentSign, Signs, about, labels_of, owners_of, processes_on
 from gpunode.metric import Metric, Sample
 from gpunode.mistake import UsageError
@@ -280,7 +280,8 @@ class BlackBox:
         refused = sum(
             [self._take(sign, readings, node) for sign in self._confirmed(node, readings)]
         )
-        priced = self.prices.look(readings, [self._goes(one, now) for one in self._watched])
+        going = [one for one in self._watched if now - one.seen < OVER]
+        priced = self.prices.look(readings, {o.id: (o.kind, o.moment, o.gpus) for o in going})
         for one in self._open:
             looked = self._look(one, readings, node)
             over = now - one.seen >= AFTER
@@ -572,10 +573,6 @@ class BlackBox:
         if self.folder is not None:
             tape = tape if anew or one.unwritten else b""
             one.unwritten = not self._write(self.folder, kept, tape)
-
-    def _goes(self, one: OpenIncident, now: float) -> Goes:
-        goes_on = now - one.seen < OVER
-        return Goes(one.id, one.kind, one.moment, frozenset(one.gpus), goes_on)
 
     def _keep_price(self, incident: str) -> None:
         """Keep what an incident cost, once that is known: its job may take hours to go on."""

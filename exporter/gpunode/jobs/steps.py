@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict, deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 
@@ -27,7 +26,6 @@ from gpunode.driver.driver import Identity
 from gpunode.gpu import GPU
 from gpunode.gpu.models import model_of
 from gpunode.holders.census import FRESH, Census
-from gpunode.holders.holder import Holder
 from gpunode.metric import Distribution, Metric, Sample
 from gpunode.node.datagram_socket import Datagram
 from gpunode.node.stacks import Frame, frames_of
@@ -39,17 +37,8 @@ SECONDS = Metric(
     "gpunode_training_seconds_total",
     "counter",
     "Time of the training process by phase: steps, waiting for data, checkpoints, evaluation, "
-    "compilation, other. Goodput is the share of `step` (gpunode.client). Steps that the job had "
-    "done before a fault, and does again from a checkpoint, are `repeated`; absent where the "
-    "client does not tell the numbers of steps.",
+    "compilation, other. Goodput is the share of `step` (gpunode.client).",
     (*GPU, "phase"),
-)
-REPEATED_STEPS = Metric(
-    "gpunode_training_repeated_steps_total",
-    "counter",
-    "Training steps that the job had done before it began again from a checkpoint, by their "
-    "numbers (gpunode.client).",
-    GPU,
 )
 CHECKPOINTS = Metric(
     "gpunode_training_checkpoints_total",
@@ -194,9 +183,6 @@ MESSAGES = Metric(
     "because processes sent too many (`dropped`).",
     ("result",),
 )
-
-REPEATED = "repeated"
-"""The phase to which steps count that the job had done before; no client names it."""
 
 RESULTS = ("accepted", "malformed", "no_gpu", "unknown_sender", "dropped")
 
@@ -349,14 +335,8 @@ class Progress:
     silent: float
     """Seconds since it said so."""
 
-    repeated: float = 0.0
-    """Seconds that its job has spent on steps that it had done before."""
-
-    repeats: bool = False
-    """Whether it is at such a step."""
-
     number: int | None = None
-    """That of its last step in the whole training."""
+    """Of its last step in the whole training; None where it does not tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -422,10 +402,6 @@ class OfProcess:
     phase: str = OTHER
     step: int | None = None
     number: int | None = None
-    had: int = 0
-    """How far its job had come before it, by the numbers of steps."""
-
-    repeated: float = 0.0
     saves: bool = False
     """Whether its last message told of a checkpoint."""
 
@@ -476,7 +452,6 @@ class OfProcess:
             self.baseline = min(message.median, self.baseline or message.median)
         self.allocator = message.memory or self.allocator
         self.graphs = self.graphs if message.graphs is None else message.graphs
-        self.repeated += self.again(message) * sum(message.phases.values())
         self.phase, self.step, self.number = message.phase, message.step, message.number
         self.saves = message.phases.get("checkpoint", 0.0) > 0.0
         self.collecting = message.collecting
@@ -486,19 +461,6 @@ class OfProcess:
         self.work.append((now, message.flops or 0.0, sum(message.phases.values())))
         while now - self.work[0][0] > MFU_PERIOD:
             self.work.popleft()
-
-    def again(self, message: Message) -> float:
-        """The share of what a message tells that the job had done before."""
-        number, ended = message.number, self.ended(message)
-        if number is None:
-            return 0.0
-        if not ended:
-            return float(number < self.had)
-        return min(1.0, max(0.0, (self.had - (number - ended)) / ended))
-
-    def ended(self, message: Message) -> int:
-        """The steps that have ended since the message before."""
-        return max(0, (message.step or 0) - (self.step or 0))
 
     def _named(self, kernels: dict[str, float]) -> dict[str, float]:
         """The time of kernels by names fit for a label; those beyond ``MANY`` are one."""
@@ -536,7 +498,7 @@ class OfProcess:
 class TrainingCounters:
     """The counters of a GPU."""
 
-    phases: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    phases: Counter[str] = field(default_factory=Counter)
     steps: Distribution = field(default_factory=lambda: Distribution(STEP_BOUNDS))
     requests: Distribution = field(default_factory=lambda: Distribution(REQUEST_BOUNDS))
     request_items: float = 0.0
@@ -548,7 +510,6 @@ class TrainingCounters:
     ooms: float = 0.0
     graphs: float | None = None
     collected: float | None = None
-    repeated_steps: float | None = None
     checkpoints: int = 0
     serves: bool = False
 
@@ -561,14 +522,7 @@ class TrainingCounters:
             self.graphs = (self.graphs or 0.0) + max(0, message.graphs - before.graphs)
         if message.collected is not None:
             self.collected = (self.collected or 0.0) + message.collected
-        for phase, seconds in message.phases.items():
-            self.phases[phase] += seconds
-        if message.number is not None:
-            again = before.again(message)
-            moved = again * message.phases.get("step", 0.0)
-            self.phases["step"] -= moved
-            self.phases[REPEATED] += moved
-            self.repeated_steps = (self.repeated_steps or 0.0) + again * before.ended(message)
+        self.phases.update(message.phases)
         self.checkpoints += message.phases.get("checkpoint", 0.0) > 0.0 and not before.saves
         _include(self.steps, message.steps)
         if message.requests is not None:
@@ -640,10 +594,8 @@ class Training:
 
     def _counters(self, *at: str) -> Iterator[Sample]:
         totals = self.totals
-        numbered = () if totals.repeated_steps is None else (REPEATED,)
-        for phase in (*PHASES, *numbered):
-            yield from SECONDS.at(max(0.0, totals.phases[phase]), *at, phase)
-        yield from REPEATED_STEPS.at(totals.repeated_steps, *at)
+        for phase in PHASES:
+            yield from SECONDS.at(totals.phases[phase], *at, phase)
         yield from CHECKPOINTS.at(float(totals.checkpoints), *at)
         yield Sample(STEP, at, totals.steps.copy())
         yield from TOKENS.at(totals.tokens, *at)
@@ -679,15 +631,6 @@ class Training:
             yield from KERNEL.at(seconds, *at, name)
 
 
-@dataclass(slots=True)
-class Reached:
-    """How far a job has come on a GPU, and the process that told so."""
-
-    job: object
-    number: int
-    process: tuple[int, float]
-
-
 class TrainingSteps:
     """Receives client messages and assigns each to the GPU that its sender holds."""
 
@@ -697,7 +640,6 @@ class TrainingSteps:
     )
     metrics = (
         SECONDS,
-        REPEATED_STEPS,
         CHECKPOINTS,
         STEP,
         MEDIAN,
@@ -725,23 +667,15 @@ class TrainingSteps:
 
     unknowns = (MORE_MESSAGES, IMPOSSIBLE)
 
-    def __init__(
-        self,
-        census: Census,
-        settings: Settings,
-        job_of: Callable[[Holder], object] = Holder.budget,
-    ) -> None:
-        """``job_of`` tells of which job a process is."""
+    def __init__(self, census: Census, settings: Settings) -> None:
         self.census = census
-        self.job_of = job_of
         self.node = census.node
         self.socket = settings.client.socket
         self.every = settings.client.interval
         self._results = dict.fromkeys(RESULTS, 0.0)
         self._trainings: dict[str, Training] = {}
-        self._reached: dict[str, Reached] = {}
-        self._holders: dict[int, tuple[Holder, Identity]] = {}
-        """The processes on GPUs by their PIDs, and their GPUs."""
+        self._holders: dict[int, tuple[float, Identity]] = {}
+        """The processes on GPUs by their PIDs: when each started, and its GPU."""
 
         self._looked = -math.inf
         self._listens = False
@@ -785,13 +719,7 @@ class TrainingSteps:
             for pid, process in training.processes.items():
                 silent = max(0.0, now - process.heard)
                 progress = Progress(
-                    process.phase,
-                    process.step,
-                    process.collecting,
-                    silent,
-                    process.repeated,
-                    process.number is not None and process.number < process.had,
-                    process.number,
+                    process.phase, process.step, process.collecting, silent, process.number
                 )
                 frames = process.frames if silent <= SILENCE else ()
                 yield SaidToStand(pid, process.start, frames, progress)
@@ -803,7 +731,7 @@ class TrainingSteps:
         # Later entries win: MIG instances over their GPU, low indices over high ones.
         found.sort(key=lambda each: (each[0].identity.mig, -each[0].identity.index))
         self._holders = {
-            holder.pid: (holder, gpu.identity)
+            holder.pid: (holder.start, gpu.identity)
             for gpu, look in found
             for holder in look.certain
             if holder.start is not None
@@ -818,7 +746,7 @@ class TrainingSteps:
 
     def _holds(self, pid: int, process: OfProcess | Datagram) -> bool:
         """Whether this very process holds a GPU, not one that had or has its PID."""
-        return pid in self._holders and self._holders[pid][0].start == process.start
+        return pid in self._holders and self._holders[pid][0] == process.start
 
     def _take(self, datagram: Datagram, now: float) -> str:
         """Process one message; returns its result."""
@@ -835,45 +763,9 @@ class TrainingSteps:
         training = self._trainings.setdefault(identity.uuid, Training(identity, pid, message))
         if pid not in training.processes or training.processes[pid].start != start:
             training.keep(self._holds)
-        if message.number is not None:
-            self._goes_on(training, message, pid, start, now)
         possible = training.add(message, pid, start, now, self.node.clock.time())
         self._impossible += not possible
         return "accepted"
-
-    def _goes_on(
-        self, training: Training, message: Message, pid: int, start: float, now: float
-    ) -> None:
-        """Note how far a job has come, and what a process repeats that begins it again.
-
-        Who begins with the first step has begun again only if the kernel says that the process
-        before it failed: else it may be another training of the same owner. Numbers that fall
-        within a process count something else.
-        """
-        uuid, number = training.identity.uuid, message.number or 0
-        process = training.processes.setdefault(pid, OfProcess.first_heard(start, now))
-        reached = self._reached.get(uuid)
-        if reached is None or reached.process != (pid, start):
-            holder, _ = self._holders.get(pid, (None, None))
-            job = None if holder is None else self.job_of(holder)
-            there = self._holders.get(reached.process[0]) if reached else None
-            if reached and there and there[0].start == reached.process[1]:
-                return  # two of them are at work side by side
-            first = number - process.ended(message)
-            same = reached is not None and reached.job == job
-            if reached is not None and same and (first > 0 or self._failed(reached.process)):
-                process.had = reached.number
-            self._reached[uuid] = Reached(job, number, (pid, start))
-            self._failed((pid, start))
-        elif number < (process.number or 0):
-            process.had = 0
-        self._reached[uuid].number = max(number, process.had)
-
-    def _failed(self, process: tuple[int, float]) -> bool:
-        """Whether the kernel says that a process ended with an error; it is asked from now on."""
-        with suppress(OSError):
-            return bool(self.node.ended(*process))
-        return False
 
     def _identity(self, sender: Datagram) -> Identity | None:
         """The GPU of a process, also if it has just left it: its last message may arrive later."""

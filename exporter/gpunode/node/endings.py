@@ -14,6 +14,8 @@ import struct
 import threading
 from collections.abc import Callable
 
+from gpunode.node.node import Node
+
 INFO = struct.Struct("=QQ11Ii")
 """``struct pidfd_info`` as it was at first: what is known, …, the status with which it ended."""
 
@@ -81,6 +83,13 @@ class Endings:
     def _let_go(self, process: tuple[int, float]) -> None:
         with contextlib.suppress(OSError):
             os.close(self._held.pop(process))
+
+
+def ended_badly(node: Node, process: tuple[int, float]) -> bool:
+    """Whether the kernel says that a process (PID and start) ended with an error."""
+    with contextlib.suppress(OSError):
+        return bool(node.ended(*process))
+    return False
 
 
 def in_words(status: int) -> str:

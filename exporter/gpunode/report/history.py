@@ -150,20 +150,11 @@ PARTS = ("waiting", "starting", "repeating")
 """Of what an incident costs."""
 
 INCIDENTS = Query(
-    "max by (cluster, instance, incident, kind, part) "
+    f"max by (cluster, instance, incident, kind, part, {OWNER}) "
     f"(max_over_time(gpunode_incident_gpu_seconds[WINDOW])) / {HOUR}",
     late=0,
 )
 """GPU hours that each incident has cost its node by then."""
-
-INCIDENT_STEP = 120
-INCIDENT_JOBS = Query(
-    f"group by (cluster, instance, incident, {OWNER}) (last_over_time((group by ({_GPU}, incident) "
-    f"(gpunode_incident_info) * on ({_GPU}) group_left ({OWNER}) {_MEMBER})"
-    f"[WINDOW:{INCIDENT_STEP}s]))",
-    late=0,
-)
-"""The jobs that had the GPUs of each incident."""
 
 REPEATED = Query(f"sum by ({OF_JOB}) (sum_over_time(job:gpunode_job_repeated:gpus_hourly[WINDOW]))")
 """GPU hours in which a job did again what it had done."""
@@ -287,16 +278,16 @@ class ServicePast:
 
 @dataclass(slots=True)
 class IncidentPast:
-    """An incident on a node, the GPU hours that it cost by part, and whose GPUs it had."""
+    """An incident on a node, the job that it was of, and the GPU hours that it cost by part."""
 
     id: str
     node: NodeKey
+    job: JobKey
     kind: str
     began: int
     """In Unix seconds."""
 
     hours: Amounts = field(default_factory=dict)
-    jobs: set[JobKey] = field(default_factory=set)
 
 
 @dataclass(slots=True)
@@ -420,7 +411,6 @@ class Asking:
             (QUEUE_HOURS, DAY, self._queue_known),
             (FAULTS, FAULT_WINDOW, self._fault),
             (INCIDENTS, DAY, self._incident),
-            (INCIDENT_JOBS, DAY, self._incident_job),
             (REPEATED, DAY, self._repeated),
         ]
 
@@ -538,15 +528,10 @@ class Asking:
     def _incident(self, labels: Labels, _: int, hours: float) -> None:
         name, node = labels.get("incident", ""), _node(labels)
         with suppress(ValueError):
-            of = IncidentPast(name, node, labels.get("kind", ""), began_at(name))
+            of = IncidentPast(name, node, _job(labels), labels.get("kind", ""), began_at(name))
             of = self.past.incidents.setdefault((node, name), of)
             part = labels.get("part", "")
             of.hours[part] = max(hours, of.hours.get(part, 0.0))  # it grows from day to day
-
-    def _incident_job(self, labels: Labels, _: int, __: float) -> None:
-        of = self.past.incidents.get((_node(labels), labels.get("incident", "")))
-        if of is not None:
-            of.jobs.add(_job(labels))
 
     def _repeated(self, labels: Labels, _: int, hours: float) -> None:
         if hours > 0:

@@ -71,11 +71,9 @@ PHASES = RunQuery(
 )
 INCIDENTS = RunQuery(
     "max by (instance, incident, kind, part) "
-    "(max_over_time(gpunode_incident_gpu_seconds{NODES}[WINDOW]) "
-    "and on (cluster, instance, incident) (last_over_time(gpunode_incident_info{NODES}[WINDOW]) "
-    f"and on ({GPU}) {MEMBER})) / {HOUR}"
+    f"(max_over_time(gpunode_incident_gpu_seconds{{JOB}}[WINDOW])) / {HOUR}"
 )
-"""GPU hours that each incident on its GPUs has cost."""
+"""GPU hours that each incident has cost it."""
 
 REPEATED = RunQuery(
     "max by (bound) (increase(gpunode_job_repeated_seconds_total{NODES}[WINDOW]) "

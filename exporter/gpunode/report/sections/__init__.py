@@ -6,17 +6,8 @@ from collections.abc import Iterable
 
 from gpunode.report import history
 from gpunode.report.document import Report
-from gpunode.report.sections import (
-    bills,
-    broke,
-    changes,
-    hours,
-    jobs,
-    nodes,
-    outlook,
-    queue,
-    serving,
-)
+from gpunode.report.sections import bills, changes, hours, jobs, nodes, outlook, queue, serving
+from gpunode.report.sections.broke import broke
 from gpunode.report.view import PeriodView
 from gpunode.report.words import clock, date
 
@@ -32,7 +23,7 @@ SECTIONS = (
     hours.energy,
     changes.changed,
     nodes.slow,
-    broke.broke,
+    broke,
     nodes.failures,
     outlook.demand,
     queue.queue,

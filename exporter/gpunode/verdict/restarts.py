@@ -1,27 +1,27 @@
 """What a job does again after a fault: the work since the checkpoint from which it begins anew.
 
-A client tells it by the numbers of steps. Without one it is estimated: for as long as the job had
-worked since its last checkpoint, it repeats that work once it works again. A checkpoint is a burst
-of writes. When it began and ended, and when the work did, is known to within a read of each: these
-are the bounds.
+A client tells it by the numbers of steps. Without one, a job repeats for as long as it had worked
+since its last checkpoint, a burst of writes; both ends are known to within a read: these are the
+bounds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from gpunode.gpu import GPU
-from gpunode.gpu.activity import SECONDS
 from gpunode.jobs.attempts import ENDED
 from gpunode.jobs.owners import OWNER, OwnersDetail
 from gpunode.jobs.processes import WRITE_CALL_BYTES
 from gpunode.jobs.steps import Progress, SaidByClients
 from gpunode.metric import Metric, Sample
+from gpunode.node.endings import ended_badly
 from gpunode.node.node import Node
 from gpunode.source import Reading, Readings
+from gpunode.verdict.facts import At
+from gpunode.verdict.last_work import WORKLESS, Process
 
 BOUNDS = ("lower", "estimate", "upper")
 
@@ -43,33 +43,25 @@ WHOLE = 0.5
 RARE = 0.5
 """Share of the time: who writes for longer writes something else than checkpoints."""
 
-WORKS = 0.02
-"""Share of a GPU's time from which on its job works."""
-
 LATE = 6.0
 """Seconds that the ledger may be late, and a checkpoint may come early or late."""
 
-WITHOUT_WORK = ("blocked", "starved", "idle", "free")
 KEPT = 6 * 3600.0
 """Seconds for which a job that left the node may come back."""
 
 MOST_BURSTS = 8
 
-At = tuple[str, str]
 JobKey = tuple[str, str, str]
-Process = tuple[int, float]
 Doing = Literal["", "starting", "repeating"]
 
 
 @dataclass(frozen=True, slots=True)
 class GpuRestart:
-    """What a job that has begun again does on a GPU."""
+    """What a job that has begun again does on a GPU, and for how long it has repeated work."""
 
     job: JobKey
     doing: Doing
     repeated: float
-    """Seconds so far, as estimated."""
-
     away: bool
     """Whether a process of the job is gone, and it has not begun again."""
 
@@ -83,7 +75,7 @@ class Restarted:
 
 @dataclass(slots=True)
 class Burst:
-    """Writes without a pause: from and to when, and how many bytes."""
+    """Writes without a pause."""
 
     begin: float
     end: float
@@ -107,19 +99,27 @@ class JobAttempt:
     """When it was last seen to work."""
 
     doing: Doing = ""
-    numbered: bool = False
-    """Whether a client tells the numbers of its steps."""
+    failed: bool = False
+    """Whether the attempt before is known to have failed."""
 
-    told: dict[Process, float] = field(default_factory=dict)
+    step: int = 0
+    begun: int = 0
+    """The steps of this attempt so far, and those at the first look at it."""
+
+    number: int | None = None
+    """Of its last step, by its client; None before it tells."""
+
+    reached: int = 0
+    had: int = 0
+    """How far it has come in all attempts, and had in those before this one."""
+
+    pending: float = 0.0
+    """Seconds since a step was last told to have ended."""
+
     written: dict[At, tuple[float, float]] = field(default_factory=dict)
     bursts: list[Burst] = field(default_factory=list)
-    left: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
-    repeated: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
-
-    @property
-    def known(self) -> bool:
-        """Whether what it repeats can be told."""
-        return bool(self.numbered or self.bursts or self.doing or any(self.repeated))
+    left: list[float] = field(default_factory=lambda: [0.0] * len(BOUNDS))
+    repeated: list[float] = field(default_factory=lambda: [0.0] * len(BOUNDS))
 
     def write(self, at: At, total: float, read: float) -> None:
         """Note the bytes written so far, as read at a time."""
@@ -137,9 +137,8 @@ class JobAttempt:
         """The seconds of work since the last checkpoint, within bounds; 0 if not known."""
         largest = max((one.bytes for one in self.bursts), default=0.0)
         whole = [one for one in self.bursts if one.bytes >= WHOLE * largest]
-        writes = sum(one.end - one.begin for one in self.bursts)
-        if not whole or writes > RARE * (now - self.since):
-            return [0.0, 0.0, 0.0]
+        if not whole or sum(b.end - b.begin for b in self.bursts) > RARE * (now - self.since):
+            return [0.0] * len(BOUNDS)
         first, last = self.seen, self.missed or now
         if self.worked is not None and self.worked < self.seen - LATE:  # it stood still first
             first, last = self.worked - LATE, self.worked + LATE
@@ -149,38 +148,52 @@ class JobAttempt:
         if before is not None:
             if saved.end >= first:  # the fault may have cut it short
                 upper = last - before.begin
-            read = max((read for _, read in self.written.values()), default=last)
-            due = saved.begin + (saved.begin - before.begin)
-            if read - LATE <= due <= last + LATE:  # one more may have been written, unread
-                lower = 0.0
+            if last - LATE <= 2 * saved.begin - before.begin <= last + LATE:
+                lower = 0.0  # one more was due, that may have been written and not been read
         return [lower, middle, upper]
 
-    def begin_again(self, now: float) -> None:
+    def begin_again(self, now: float, *, failed: bool) -> None:
         """Begin another attempt, which repeats what the one before it lost."""
-        self.left = [0.0, 0.0, 0.0] if self.numbered else self.lost(now)
-        self.doing, self.bursts, self.since = "starting", [], now
-        self.worked = None
+        if failed or self.reached:  # else it may be another program of the same owner
+            self.left = [0.0] * len(BOUNDS) if self.reached else self.lost(now)
+            self.doing, self.bursts, self.since = "starting", [], now
+            self.failed, self.step, self.number = failed, 0, None
 
-    def repeat(self, passed: float, told: Iterable[tuple[Process, Progress]], now: float) -> None:
+    def repeat(self, passed: float, said: Collection[Progress], now: float) -> None:
         """Count what it repeats, for so many seconds since the last look."""
-        own = dict(told)
-        more = [one.repeated - self.told.get(process, 0.0) for process, one in own.items()]
-        self.told = {process: one.repeated for process, one in own.items()}
-        self.numbered |= any(one.number is not None for one in own.values())
-        if self.numbered:
-            self.repeated = [one + max([0.0, *more]) for one in self.repeated]
-            if any(one.step for one in own.values()):
-                self.doing = "repeating" if any(one.repeats for one in own.values()) else ""
-            return
-        if self.doing == "starting" and (self.worked == now or any(o.step for o in own.values())):
+        steps = [one.step for one in said if one.step]
+        told = [one for one in said if one.number is not None and one.step]
+        if told:
+            one = max(told, key=lambda each: each.number or 0)
+            self.doing = self._numbered(one.number or 0, one.step or 0, passed)
+        elif self.doing == "starting" and (steps or (self.worked or 0.0) > self.since):
             # It has what the checkpoint has that it was begun from.
             self.doing, self.bursts = "repeating", [Burst(now, now, 0.0)]
         elif self.doing == "repeating":
             spent = [min(passed, left) for left in self.left]
             self.repeated = [sum(one) for one in zip(self.repeated, spent, strict=True)]
-            self.left = [one - done for one, done in zip(self.left, spent, strict=True)]
-        if self.doing == "repeating" and not self.left[1]:
-            self.doing = ""
+            self.left = [left - done for left, done in zip(self.left, spent, strict=True)]
+            self.doing = "repeating" if self.left[1] else ""
+
+    def _numbered(self, number: int, step: int, passed: float) -> Doing:
+        """Count by the number of the last step, and how many have ended in this attempt.
+
+        Who begins with the first step repeats only if the attempt before is known to have failed:
+        else it may be another training. Numbers that fall meanwhile count something else.
+        """
+        self.pending += passed
+        if self.number is None:
+            self.pending, self.begun = 0.0, step
+            self.had = self.reached if number > step or self.failed else 0
+        elif number < self.number:
+            self.had = self.reached = 0
+        timed, ended = step - max(self.step, self.begun), step - self.step
+        if timed > 0:  # the steps before the first look took as long as those after it
+            again = min(ended, max(0, self.had - number + ended))
+            self.repeated = [one + again * self.pending / timed for one in self.repeated]
+            self.pending, self.step = 0.0, step
+        self.number, self.reached = number, max(number, self.reached)
+        return "repeating" if number < self.had else ""
 
 
 class Restarts:
@@ -193,23 +206,18 @@ class Restarts:
     def __init__(self, node: Node) -> None:
         self.node = node
         self._jobs: dict[JobKey, JobAttempt] = {}
-        self._ledger: dict[At, dict[str, float]] = {}
         self._looked: float | None = None
 
     def read(self, readings: Readings) -> Reading:
         now = readings.clock.monotonic()
         passed = 0.0 if self._looked is None else now - self._looked
         self._looked = now
-        values = readings.values({OWNER, ENDED, WRITE_CALL_BYTES, SECONDS})
-        works = self._work(values)
+        values = readings.values({OWNER, ENDED, WRITE_CALL_BYTES, WORKLESS})
         on: dict[JobKey, dict[At, float]] = {}
         for (metric, (gpu, uuid, *rest)), (_, told_at) in values.items():
             if metric is OWNER and rest[-2]:
                 on.setdefault((rest[0], rest[4], rest[-2]), {})[gpu, uuid] = told_at
-        there = {
-            (one.place.gpu, one.place.uuid): {(p.pid, p.start) for p in one.detail.processes}
-            for one in readings.details(OwnersDetail)
-        }
+        there = {one.place[:2]: one.detail.processes for one in readings.details(OwnersDetail)}
         said = {
             (one.pid, one.start): one.progress
             for told in readings.details(SaidByClients)
@@ -217,21 +225,28 @@ class Restarts:
         }
         for key, gpus in on.items():
             job = self._jobs.setdefault(key, JobAttempt(now, now))
-            found = frozenset(one for at in gpus for one in there.get(at, ()))
+            found = frozenset((p.pid, p.start) for at in gpus for p in there.get(at, ()))
             ended = sum(values.get((ENDED, at), (0.0, 0.0))[0] for at in gpus)
-            self._look(job, found, ended, min(gpus.values()), now)
-            if found and any(at in works for at in gpus):
-                job.worked = now
             for at in gpus:
+                if (WORKLESS, at) in values:
+                    workless, then = values[WORKLESS, at]
+                    job.worked = max(then - workless, job.worked or 0.0)
                 if (WRITE_CALL_BYTES, at) in values:
                     job.write(at, *values[WRITE_CALL_BYTES, at])
-            job.repeat(passed, ((p, said[p]) for p in found if p in said), now)
-        for key, job in list(self._jobs.items()):
-            if key not in on:
-                job.missed = job.missed or now
-                if now - job.missed > KEPT:
-                    del self._jobs[key]
-        return Reading(tuple(self._samples(on)), Restarted(dict(self._told(on))))
+            job.repeat(passed, [said[one] for one in job.processes if one in said], now)
+            self._look(job, found, ended, min(gpus.values()), now)
+        for key in self._jobs.keys() - on.keys():
+            job = self._jobs[key]
+            job.missed = job.missed or now
+            if now - job.missed > KEPT:
+                del self._jobs[key]
+        told = {
+            at: GpuRestart(key, job.doing, job.repeated[1], job.missed is not None)
+            for key, gpus in on.items()
+            for job in (self._jobs[key],)
+            for at in gpus
+        }
+        return Reading(tuple(self._samples(on)), Restarted(told))
 
     def _look(
         self, job: JobAttempt, found: frozenset[Process], ended: float, seen: float, now: float
@@ -239,48 +254,19 @@ class Restarts:
         """Note which of its processes were there at a time, and whether it has begun again."""
         if found and job.processes and not found & job.processes:
             job.missed = job.missed or seen
-            failed = [self._failed(process) for process in job.processes]
-            if any(failed) or ended > job.ended:
-                job.begin_again(now)
+            failed = [ended_badly(self.node, process) for process in job.processes]
+            job.begin_again(now, failed=any(failed) or ended > job.ended)
         elif not job.processes <= found:
             job.missed, job.ended = job.missed or seen, ended
             return
         for process in found - job.processes:
-            self._failed(process)  # from now on, the kernel tells how it ends
-        job.processes, job.ended = found, ended
-        job.seen, job.missed = seen, None
+            ended_badly(self.node, process)  # from now on, the kernel tells how it ends
+        job.processes, job.ended, job.seen, job.missed = found, ended, seen, None
 
-    def _failed(self, process: Process) -> bool:
-        """Whether the kernel says that a process ended with an error."""
-        with suppress(OSError):
-            return bool(self.node.ended(*process))
-        return False
-
-    def _work(self, values: dict[tuple[Metric, tuple[str, ...]], tuple[float, float]]) -> set[At]:
-        """The GPUs that have worked since the last look, or may have."""
-        now: dict[At, dict[str, float]] = {}
-        for (metric, (gpu, uuid, *rest)), (value, _) in values.items():
-            if metric is SECONDS:
-                now.setdefault((gpu, uuid), {})[rest[0]] = value
-        before, self._ledger = self._ledger, {**self._ledger, **now}
-        found = set()
-        for at, states in now.items():
-            more = {name: value - before.get(at, states)[name] for name, value in states.items()}
-            idle = sum(more[name] for name in WITHOUT_WORK if name in more)
-            if sum(more.values()) - idle > WORKS * sum(more.values()):
-                found.add(at)
-        return found
-
-    def _samples(self, on: Mapping[JobKey, Iterable[At]]) -> Iterator[Sample]:
+    def _samples(self, on: Mapping[JobKey, Collection[At]]) -> Iterator[Sample]:
         for key, gpus in on.items():
             job = self._jobs[key]
-            for at in sorted(gpus) if job.known else ():
-                for bound, seconds in zip(BOUNDS, job.repeated, strict=True):
-                    yield from REPEATED.at(seconds, *at, bound)
-
-    def _told(self, on: Mapping[JobKey, Iterable[At]]) -> Iterator[tuple[At, GpuRestart]]:
-        for key, gpus in on.items():
-            job = self._jobs[key]
-            for at in gpus:
-                away = job.missed is not None
-                yield at, GpuRestart(key, job.doing, job.repeated[1], away)
+            if job.reached or job.bursts or job.doing or any(job.repeated):
+                for at in sorted(gpus):
+                    for bound, seconds in zip(BOUNDS, job.repeated, strict=True):
+                        yield from REPEATED.at(seconds, *at, bound)
