@@ -118,7 +118,8 @@ tests:
       - {{series: 'gpunode_training_seconds_total{{gpu="0",phase="step"}}', values: 0+24x60}}
       - {{series: 'gpunode_training_seconds_total{{gpu="0",phase="data"}}', values: 0+6x60}}
       - {{series: 'gpunode_training_seconds_total{{gpu="1",phase="step"}}', values: 0+30x60}}
-      - {{series: 'gpunode_job_repeated_seconds_total{{gpu="0",bound="estimate"}}', values: {repeats}}}
+      - series: 'gpunode_job_repeated_seconds_total{{gpu="0",bound="estimate"}}'
+        values: {repeats}
     promql_expr_test:
       - expr: sum by (phase) (job:gpunode_training_seconds:rate5m)
         eval_time: 20m

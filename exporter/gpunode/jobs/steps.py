@@ -338,6 +338,9 @@ class Progress:
     number: int | None = None
     """Of its last step in the whole training; None where it does not tell."""
 
+    pace: float | None = None
+    """Median seconds of its last steps."""
+
 
 @dataclass(frozen=True, slots=True)
 class SaidToStand:
@@ -402,6 +405,7 @@ class OfProcess:
     phase: str = OTHER
     step: int | None = None
     number: int | None = None
+    pace: float | None = None
     saves: bool = False
     """Whether its last message told of a checkpoint."""
 
@@ -453,6 +457,7 @@ class OfProcess:
         self.allocator = message.memory or self.allocator
         self.graphs = self.graphs if message.graphs is None else message.graphs
         self.phase, self.step, self.number = message.phase, message.step, message.number
+        self.pace = message.median
         self.saves = message.phases.get("checkpoint", 0.0) > 0.0
         self.collecting = message.collecting
         self.frames = frames_of(message.where)
@@ -718,9 +723,8 @@ class TrainingSteps:
         for training in self._trainings.values():
             for pid, process in training.processes.items():
                 silent = max(0.0, now - process.heard)
-                progress = Progress(
-                    process.phase, process.step, process.collecting, silent, process.number
-                )
+                told = process.phase, process.step, process.collecting, silent
+                progress = Progress(*told, process.number, process.pace)
                 frames = process.frames if silent <= SILENCE else ()
                 yield SaidToStand(pid, process.start, frames, progress)
 

@@ -103,8 +103,7 @@ class JobAttempt:
     """Whether the attempt before is known to have failed."""
 
     step: int = 0
-    begun: int = 0
-    """The steps of this attempt so far, and those at the first look at it."""
+    """The steps of this attempt that are counted."""
 
     number: int | None = None
     """Of its last step, by its client; None before it tells."""
@@ -112,9 +111,6 @@ class JobAttempt:
     reached: int = 0
     had: int = 0
     """How far it has come in all attempts, and had in those before this one."""
-
-    pending: float = 0.0
-    """Seconds since a step was last told to have ended."""
 
     written: dict[At, tuple[float, float]] = field(default_factory=dict)
     bursts: list[Burst] = field(default_factory=list)
@@ -164,8 +160,7 @@ class JobAttempt:
         steps = [one.step for one in said if one.step]
         told = [one for one in said if one.number is not None and one.step]
         if told:
-            one = max(told, key=lambda each: each.number or 0)
-            self.doing = self._numbered(one.number or 0, one.step or 0, passed)
+            self.doing = self._numbered(max(told, key=lambda one: one.number or 0), now)
         elif self.doing == "starting" and (steps or (self.worked or 0.0) > self.since):
             # It has what the checkpoint has that it was begun from.
             self.doing, self.bursts = "repeating", [Burst(now, now, 0.0)]
@@ -175,23 +170,22 @@ class JobAttempt:
             self.left = [left - done for left, done in zip(self.left, spent, strict=True)]
             self.doing = "repeating" if self.left[1] else ""
 
-    def _numbered(self, number: int, step: int, passed: float) -> Doing:
+    def _numbered(self, told: Progress, now: float) -> Doing:
         """Count by the number of the last step, and how many have ended in this attempt.
 
         Who begins with the first step repeats only if the attempt before is known to have failed:
         else it may be another training. Numbers that fall meanwhile count something else.
         """
-        self.pending += passed
+        number, step = told.number or 0, told.step or 0
         if self.number is None:
-            self.pending, self.begun = 0.0, step
             self.had = self.reached if number > step or self.failed else 0
         elif number < self.number:
             self.had = self.reached = 0
-        timed, ended = step - max(self.step, self.begun), step - self.step
-        if timed > 0:  # the steps before the first look took as long as those after it
-            again = min(ended, max(0, self.had - number + ended))
-            self.repeated = [one + again * self.pending / timed for one in self.repeated]
-            self.pending, self.step = 0.0, step
+        if told.pace is not None:
+            again = min(step - self.step, max(0, self.had - number + step - self.step))
+            seconds = min(again * told.pace, now - self.since)
+            self.repeated = [one + seconds for one in self.repeated]
+            self.step = step
         self.number, self.reached = number, max(number, self.reached)
         return "repeating" if number < self.had else ""
 
