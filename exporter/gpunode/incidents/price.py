@@ -117,7 +117,8 @@ class Prices:
                 price.jobs = price.jobs or {restarts[at].job for at in price.gpus if at in restarts}
             price.gpus |= {at for at, one in restarts.items() if one.job in price.jobs}
             # Before it was confirmed, it was as it is at first.
-            times = max(1.0, (now - price.moment) / passed) if not any(price.spent.values()) else 1
+            fresh = incident not in known and passed > 0
+            times = max(1.0, (now - price.moment) / passed) if fresh else 1.0
             for at in () if price.settled else price.gpus - claimed:
                 restart = restarts.get(at)
                 if restart is not None and price.jobs and restart.job not in price.jobs:

@@ -92,10 +92,10 @@ def broke(view: PeriodView) -> ReportSection:
         f"{number(parts['waiting'])} without work and {number(parts['starting'])} to start again, "
         f"of the {number(lost(view.total))} that were lost; and {number(parts['repeating'])} to "
         f"repeat what was done since the last checkpoint, of the {number(useful(view.total))} that "
-        "count as useful. Each GPU hour is in one row."
+        "count as useful. Each GPU hour is in one row; `gpunode incident ID` on its node has what is "
+        "kept of each."
     )
     titles = ("Without work", "Starting again", "Repeated")
-    rest = f"{len(found) - TOP} more cost less. " if len(found) > TOP else ""
     return ReportSection(
         "broke",
         "What broke, and what it cost",
@@ -117,7 +117,7 @@ def broke(view: PeriodView) -> ReportSection:
                 ),
                 tuple(_row(view, one) for one in found[:TOP]),
                 (history.INCIDENTS.over("1d"), history.REPEATED.over("1d")),
-                note=f"{rest}`gpunode incident ID` on its node has what is kept of each.",
+                note=f"{len(found) - TOP} more cost less." if len(found) > TOP else "",
             ),
         ),
     )
