@@ -92,8 +92,8 @@ def broke(view: PeriodView) -> ReportSection:
         f"{number(parts['waiting'])} without work and {number(parts['starting'])} to start again, "
         f"of the {number(lost(view.total))} that were lost; and {number(parts['repeating'])} to "
         f"repeat what was done since the last checkpoint, of the {number(useful(view.total))} that "
-        "count as useful. Each GPU hour is in one row; `gpunode incident ID` on its node has what is "
-        "kept of each."
+        "count as useful. Each GPU hour is in one row; `gpunode incident ID` on its node has what "
+        "is kept of each."
     )
     titles = ("Without work", "Starting again", "Repeated")
     return ReportSection(
