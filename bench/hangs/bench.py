@@ -318,11 +318,11 @@ def _right(way: Way, said: str) -> bool:
 
 def _in_incident(one: Daemon, gpu: str, began: float) -> list[str]:
     """Where those stand that wait, as the last incident of a GPU has it."""
-    briefs = BRIEFS.validate_json(one.get("/api/v1/incidents"))
+    briefs = BRIEFS.validate_json(one.private("/api/v1/incidents"))
     since = [each for each in briefs if each.began > began - 5.0 and gpu in each.gpus]
     if not since:
         return []
-    found = parse(one.get(f"/api/v1/incidents/{since[0].id}"))
+    found = parse(one.private(f"/api/v1/incidents/{since[0].id}"))
     return [sentence(look.stacks, True, look.progress) for look in found.looks]
 
 
