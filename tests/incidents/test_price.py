@@ -140,3 +140,19 @@ def test_a_job_that_never_comes_back_costs_what_it_held_without_work() -> None:
     (incident,) = box.incidents
     assert incident.price is not None
     near(incident.price, 2 * 300, 0, 0)
+
+
+def test_a_job_that_goes_on_without_one_of_its_processes_is_not_away() -> None:
+    actors = job("llm", {"compute": 1.0}, {"compute": 1.0})
+    box = played(*actors)
+    box.play(300)
+    actors[1].jobs = ()  # as an evaluation beside the training that has ended
+    box.play(300)
+    hang(actors)
+    box.play(300)
+    train(actors)
+    box.play(600)
+    (incident,) = box.incidents
+    assert incident.price is not None
+    assert incident.price.known
+    near(incident.price, 2 * 300, 0, 0)

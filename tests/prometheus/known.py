@@ -299,7 +299,7 @@ class Fleet:
             length = round(HOUR * sum(one.hours.values()) / GPUS)
             for node in one.nodes:
                 for second in range(0, length + 300, SCRAPE_INTERVAL):
-                    at, passed = self.start + one.begin + second, second * GPUS
+                    at, passed = self.start + one.begin + second, float(second * GPUS)
                     for part, hours in one.hours.items():
                         name = "gpunode_incident_gpu_seconds"
                         so_far = min(passed, hours * HOUR)

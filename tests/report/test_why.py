@@ -673,8 +673,8 @@ def test_what_broke_is_priced_and_how_often_to_save_is_said_where_data_carry_it(
     said = Said(why("crashed", "--format=json", "--price=2"))
     (line,) = (one for one in said.finding.splitlines() if "incident" in one)
     assert line == (
-        "1 incident cost it 20 GPU hours, worth 40: 8 without work, 4 to start again, 8 to repeat "
-        f"what was done since the last checkpoint ({CRASHED_ID} on n-41)."
+        "1 incident cost it 20.00 GPU hours: 8.00 without work, 4.00 to start again, 8.00 to "
+        f"repeat what was done since the last checkpoint, worth 40 ({CRASHED_ID} on n-41)."
     )
     (line,) = (one for one in said.finding.splitlines() if "again that" in one)
     found = [float(number) for number in re.findall(r"[\d.]*\d", line)]

@@ -251,8 +251,9 @@ class Restarts:
             failed = [ended_badly(self.node, process) for process in job.processes]
             job.begin_again(now, failed=any(failed) or ended > job.ended)
         elif not job.processes <= found:
-            job.missed, job.ended = job.missed or seen, ended
-            return
+            job.missed = job.missed or seen
+            if not found or (job.worked or 0.0) <= job.missed + LATE:
+                return  # else the others go on without it
         for process in found - job.processes:
             ended_badly(self.node, process)  # from now on, the kernel tells how it ends
         job.processes, job.ended, job.seen, job.missed = found, ended, seen, None

@@ -25,7 +25,7 @@ LEAST = 0.005
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class CostlyEvent:
     """What broke on all nodes of a job, and the GPU hours that it cost by part.
 
     Without incidents: what the job repeated though none is known.
@@ -40,7 +40,7 @@ class Event:
         return sum(self.hours.values())
 
 
-def events(view: PeriodView) -> list[Event]:
+def events(view: PeriodView) -> list[CostlyEvent]:
     """All events of the period, those that cost most first; no hour is in two of them."""
     past = view.past
     by_job: dict[JobKey, list[IncidentPast]] = defaultdict(list)
@@ -50,12 +50,12 @@ def events(view: PeriodView) -> list[Event]:
     found = [event for job, own in by_job.items() for event in _together(job, own)]
     for job, hours in past.repeated.items():
         told = sum(one.hours["repeating"] for one in found if one.job == job)
-        found.append(Event(job, (), {"repeating": max(0.0, hours - told)}))
+        found.append(CostlyEvent(job, (), {"repeating": max(0.0, hours - told)}))
     worth = [one for one in found if one.whole >= LEAST]
     return sorted(worth, key=lambda one: -_price(view, one))
 
 
-def _together(job: JobKey, incidents: Iterable[IncidentPast]) -> Iterator[Event]:
+def _together(job: JobKey, incidents: Iterable[IncidentPast]) -> Iterator[CostlyEvent]:
     """Incidents of a job that began together, as one event."""
     group: list[IncidentPast] = []
     for one in sorted(incidents, key=lambda one: one.began):
@@ -66,16 +66,16 @@ def _together(job: JobKey, incidents: Iterable[IncidentPast]) -> Iterator[Event]
     yield _event(job, group)
 
 
-def _event(job: JobKey, group: list[IncidentPast]) -> Event:
+def _event(job: JobKey, group: list[IncidentPast]) -> CostlyEvent:
     """What a group cost; all ranks repeat what one does, also those of which no node can tell."""
     hours = {**dict.fromkeys(PARTS, 0.0), **added(one.hours for one in group)}
     nodes: dict[NodeKey, float] = defaultdict(float)
     for one in group:
         nodes[one.node] += one.hours.get("repeating", 0.0)
-    return Event(job, tuple(group), {**hours, "repeating": max(nodes.values()) * len(nodes)})
+    return CostlyEvent(job, tuple(group), {**hours, "repeating": max(nodes.values()) * len(nodes)})
 
 
-def _price(view: PeriodView, event: Event) -> float:
+def _price(view: PeriodView, event: CostlyEvent) -> float:
     """What an event cost; its GPU hours where no price is given."""
     own = view.price_of(view.past.jobs[event.job]) if event.job in view.past.jobs else view.price
     return event.whole * (1.0 if own is None else own)
@@ -123,7 +123,7 @@ def broke(view: PeriodView) -> ReportSection:
     )
 
 
-def _row(view: PeriodView, event: Event) -> tuple[Value, ...]:
+def _row(view: PeriodView, event: CostlyEvent) -> tuple[Value, ...]:
     kinds = {one.kind for one in event.incidents}
     kind = next((one for one in BEGINS if one in kinds), None)
     named = [f"{one.id} on {view.node_name(one.node)}" for one in event.incidents]

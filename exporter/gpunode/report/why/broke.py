@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from gpunode.report.history import HOUR
+from gpunode.incidents.incident import Price
+from gpunode.report.history import HOUR, PARTS
 from gpunode.report.job import FLEET
-from gpunode.report.view import shown
+from gpunode.report.view import added, shown
 from gpunode.report.why.view import JobView
 from gpunode.report.words import counted, lasting, number
 
@@ -30,12 +31,10 @@ def broke(view: JobView) -> Iterator[str]:
     if whole >= LEAST:
         costliest = sorted(costs, key=lambda of: -costs[of])[:MOST_NAMED]
         named = ", ".join(f"{shown(one)} on {shown(node)}" for node, one in costliest)
-        parts = {part: sum(one.get(part, 0.0) for one in past.incidents.values()) for part in WORDS}
-        of = ", ".join(f"{number(hours)} {WORDS[part]}" for part, hours in parts.items() if hours)
-        yield (
-            f"{counted(len(costs), 'incident')} cost it {counted(whole, 'GPU hour')}"
-            f"{_worth(view, whole)}: {of} ({named})."
-        )
+        spent = added(past.incidents.values())
+        waiting, starting, repeating = (HOUR * spent.get(part, 0.0) for part in PARTS)
+        price = Price(waiting, starting, repeating, known=True)
+        yield f"{counted(len(costs), 'incident')} cost it {price}{_worth(view, whole)} ({named})."
     if (again := past.repeated.get("estimate", 0.0) * view.gpus / HOUR) >= LEAST:
         low, high = (
             past.repeated.get(bound, 0.0) * view.gpus / HOUR for bound in ("lower", "upper")
@@ -46,13 +45,6 @@ def broke(view: JobView) -> Iterator[str]:
             f"began anew{'' if told else _worth(view, again)}."
         )
     yield from _interval(view)
-
-
-WORDS = {
-    "waiting": "without work",
-    "starting": "to start again",
-    "repeating": "to repeat what was done since the last checkpoint",
-}
 
 
 def _worth(view: JobView, hours: float) -> str:
