@@ -6,10 +6,11 @@ import calendar
 import re
 import time
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field, TypeAdapter, ValidationError
 
+from gpunode import words
 from gpunode.incidents.history import GpuHistory
 from gpunode.text import printable
 from gpunode.verdict.case import Evidence, WaitedFor
@@ -18,14 +19,7 @@ from gpunode.verdict.where import StackLook
 
 Kind = Literal["stall", "slow", "gpu_lost", "xid", "out_of_memory", "crash_loop"]
 
-KINDS: dict[Kind, str] = {
-    "stall": "GPUs wait for another, and nothing goes on",
-    "slow": "a job is slower than before, or one of its GPUs holds the others up",
-    "gpu_lost": "a GPU does not answer",
-    "xid": "the driver reported an error that ends a program, or takes the GPU out of use",
-    "out_of_memory": "a process was killed for memory, or a training ran out of GPU memory",
-    "crash_loop": "the processes on a GPU end soon and are started again",
-}
+KINDS: dict[Kind, str] = {kind: words.INCIDENTS[kind] for kind in get_args(Kind)}
 """The kinds, with what each means."""
 
 Time = Annotated[float, Field(ge=0, lt=1e11, allow_inf_nan=False)]

@@ -88,8 +88,8 @@ FLOPS = Metric(
 MFU = Metric(
     "gpunode_training_mfu_ratio",
     "gauge",
-    "Model FLOPs utilisation over the last minute: FLOP/s divided by the GPU's dense peak in half "
-    "precision; absent if either is unknown. https://arxiv.org/abs/2204.02311, appendix B.",
+    "Model FLOPs utilisation over the last minute: FLOP/s divided by the GPU's dense peak in "
+    "half precision; absent if either is unknown.",
     GPU,
 )
 LOSS = Metric(
@@ -152,8 +152,7 @@ GARBAGE = Metric(
     "gpunode_training_garbage_collection_seconds_total",
     "counter",
     "Time in which Python collected garbage while the training process stood still "
-    "(gpunode.client). That of a collection that keeps Python's lock throughout is added when it "
-    "ends.",
+    "(gpunode.client).",
     GPU,
 )
 KERNEL = Metric(
@@ -178,9 +177,8 @@ REQUEST_ITEMS = Metric(
 MESSAGES = Metric(
     "gpunode_client_messages_total",
     "counter",
-    "Messages from clients: accepted, malformed, from a process without a GPU (`no_gpu`), from one "
-    "that has ended or is not visible in this PID namespace (`unknown_sender`), or dropped unread "
-    "because processes sent too many (`dropped`).",
+    "Messages from clients: accepted, malformed, from a process without a GPU (`no_gpu`), from "
+    "one that ended or is in another PID namespace (`unknown_sender`), or too many (`dropped`).",
     ("result",),
 )
 
@@ -191,15 +189,14 @@ WORKING = ("step", "data")
 
 MORE_MESSAGES = Unknown(
     "messages",
-    "processes sent more messages to the socket of gpunode.client than there is room for; those of "
-    "processes on a GPU always have some",
+    "processes sent more messages than the socket has room for; processes on a GPU always have "
+    "some",
     bound=True,
 )
 
 IMPOSSIBLE = Unknown(
     "training_seconds",
-    "a process reported more time in training than has passed since it was first heard of; the "
-    "rest is not counted",
+    "a process reported more time in training than has passed; the rest is not counted",
     bound=True,
 )
 
