@@ -204,8 +204,7 @@ def review() -> Report:
         machine(),
         f"`gpunode report --format json` over {DAYS} days of {NODES} nodes of {GPUS} GPUs and "
         f"as many days before, with {len(known.jobs):,} jobs: {samples / 1e6:.0f} million samples "
-        "of what the rules record and the report reads, in blocks that promtool made, behind one "
-        "Prometheus on the same machine that has just started.",
+        "of recorded series behind one Prometheus on the same machine that has just started.",
         [
             Result("time", f"{took:.1f} s", f"≤ {SLOWEST:g} s", took <= SLOWEST),
             Result(

@@ -159,9 +159,11 @@ Colours = Mapping[str, str]
 GREY = palette.FAMILIES["unknown"]["soon"]
 """The colour of why a figure cannot be known."""
 
-REMEDY = 16
+REMEDY, ON_ONE_LINE, IN_BRACKETS = 16, 150, re.compile(r" \([^)]*\)")
+"""Pixels of what to do, the characters of it that have room, and what it may lack if it has more."""
+
 ANSWER, MOMENT = 26, 16
-"""Pixels of what to do, of the sentence for which one opens a dashboard, and of since when."""
+"""Pixels of the sentence for which one opens a dashboard, and of since when."""
 NO_COLOUR = "transparent"
 NO_WORD = "\N{NO-BREAK SPACE}"
 """An entry of a legend that nobody sees. Grafana 11 draws nothing of a timeline without entries."""
@@ -390,9 +392,10 @@ def remedy(
         panel.options.text_mode = common.BigValueTextMode.NAME
         panel.options.text = common.VizTextDisplayOptions(title_size=REMEDY)
     for name, do in remedies.items():
-        if do:
-            first = f"{do.replace('`', '').split('. ')[0].rstrip('.')}."
-            _override(panel, name, displayName=first.replace("PID", "its PID"))
+        first = f"{do.replace('`', '').split('. ')[0].rstrip('.')}." if do else nothing
+        if len(first) > ON_ONE_LINE:
+            first = IN_BRACKETS.sub("", first)
+        _override(panel, name, displayName=first.replace("PID", "its PID"))
     return panel
 
 

@@ -481,6 +481,16 @@ GPUS: dict[str, Words] = {
 }
 """What else is said of a GPU on its node's page: no verdict names a cause, or not surely."""
 
+INCIDENTS: dict[str, str] = {
+    "stall": "GPUs wait for another, and nothing goes on",
+    "slow": "a job is slower than before, or one of its GPUs holds the others up",
+    "gpu_lost": "a GPU does not answer",
+    "xid": "the driver reported an error that ends a program, or takes the GPU out of use",
+    "out_of_memory": "a process was killed for memory, or a training ran out of GPU memory",
+    "crash_loop": "the processes on a GPU end soon and are started again",
+}
+"""By kind of an incident, what it is."""
+
 RESET = "Drain the node; then reset the GPU (`nvidia-smi --gpu-reset -i {gpu}`)."
 REBOOT = "Drain the node; then reboot it."
 VENDOR = "Drain the node; then have the vendor replace the GPU."

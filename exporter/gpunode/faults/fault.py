@@ -218,8 +218,8 @@ def _meaning(part: Part, name: str, reason: str) -> FaultMeaning:
         return _of_xid(int(found[1]), bool(found[2]), name)
     if found := _EVENT.fullmatch(reason):
         return _of_event(found["module"], found["code"], bool(found["fatal"]))
-    if found := OF_PARTS.get((part, reason)):
-        return found
+    if listed := OF_PARTS.get((part, reason)):
+        return listed
     told = reason.replace("_", " ")
     if reason.startswith(DRIVER_ADVISES):
         asked = f"its driver asks for: {told.removeprefix(DRIVER_ADVISES.replace('_', ' '))}"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import calendar
 import re
+import time
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field, TypeAdapter, ValidationError
 
+from gpunode import words
 from gpunode.incidents.history import GpuHistory
 from gpunode.text import printable
 from gpunode.verdict.case import Evidence, WaitedFor
@@ -16,14 +19,7 @@ from gpunode.verdict.where import StackLook
 
 Kind = Literal["stall", "slow", "gpu_lost", "xid", "out_of_memory", "crash_loop"]
 
-KINDS: dict[Kind, str] = {
-    "stall": "GPUs wait for another, and nothing goes on",
-    "slow": "a job is slower than before, or one of its GPUs holds the others up",
-    "gpu_lost": "a GPU does not answer",
-    "xid": "the driver reported an error that ends a program, or takes the GPU out of use",
-    "out_of_memory": "a process was killed for memory, or a training ran out of GPU memory",
-    "crash_loop": "the processes on a GPU end soon and are started again",
-}
+KINDS: dict[Kind, str] = {kind: words.INCIDENTS[kind] for kind in get_args(Kind)}
 """The kinds, with what each means."""
 
 Time = Annotated[float, Field(ge=0, lt=1e11, allow_inf_nan=False)]
@@ -99,6 +95,34 @@ class Brief:
     """Size of its tape; 0 if it has none."""
 
 
+GpuSeconds = Annotated[float, Field(ge=0, lt=1e12, allow_inf_nan=False)]
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What an incident cost on its node, in GPU seconds (``incidents/price.py``)."""
+
+    waiting: GpuSeconds = 0.0
+    starting: GpuSeconds = 0.0
+    repeating: GpuSeconds = 0.0
+    known: bool = False
+    """Whether nothing is added any more."""
+
+    @property
+    def hours(self) -> float:
+        """GPU hours in all."""
+        return (self.waiting + self.starting + self.repeating) / 3600
+
+    def __str__(self) -> str:
+        parts = (
+            (self.waiting, "without work"),
+            (self.starting, "to start again"),
+            (self.repeating, "to repeat what was done since the last checkpoint"),
+        )
+        of = ", ".join(f"{seconds / 3600:.2f} {what}" for seconds, what in parts if seconds)
+        return f"{self.hours:.2f} GPU hours{'' if self.known else ' so far'}{of and ': '}{of}"
+
+
 @dataclass(frozen=True, slots=True)
 class Incident:
     """Everything that is kept of an incident but its tape."""
@@ -134,9 +158,17 @@ class Incident:
     seen: Time = 0.0
     """When the evidence was what it is here; 0 where that was not kept."""
 
+    price: Price | None = None
+    """What it cost; None where that is not known."""
+
 
 ADAPTER = TypeAdapter(Incident)
 BRIEFS = TypeAdapter(Annotated[list[Brief], Field(max_length=100_000)])
+
+
+def began_at(incident: str) -> int:
+    """When an incident began, in Unix seconds, as its ID says; raises ``ValueError`` for no ID."""
+    return calendar.timegm(time.strptime(incident.partition("-")[0], "%Y%m%dT%H%M%SZ"))
 
 
 def as_json(incident: Incident) -> bytes:

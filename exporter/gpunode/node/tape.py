@@ -154,11 +154,11 @@ class TapeWriter:
         header = {"gpunode_tape": FORMAT, "version": __version__, "time": self.clock.time()}
         self._write({**header, "comment": comment})
 
-    def answer(self, of: str, call: str, ask: Callable[[], Any]) -> Any:
+    def answer(self, of: str, call: str, ask: Callable[..., Any], *given: Any) -> Any:
         """Ask, record the question with its answer or error, and pass that on."""
         question = {"of": of, "call": call}
         try:
-            answer = ask()
+            answer = ask(*given)
         except (DriverError, OSError) as error:
             self._note({**question, **failure(error)})
             raise
@@ -194,7 +194,7 @@ class TapeWriter:
 class Recorder(Protocol):
     """What answers are recorded on."""
 
-    def answer(self, of: str, call: str, ask: Callable[[], Any]) -> Any:
+    def answer(self, of: str, call: str, ask: Callable[..., Any], *given: Any) -> Any:
         """Ask, record the question with its answer or error, and pass that on."""
         ...
 
@@ -211,8 +211,13 @@ class RecordingNode:
     def __getattr__(self, call: str) -> Callable[..., Any]:
         if call not in NODE_CALLS:
             raise AttributeError(call)
-        method, how = getattr(self.node, call), NODE_CALLS[call]
-        return lambda *given: self.tape.answer(how.of(given), call, partial(method, *given))
+        method, how, answer = getattr(self.node, call), NODE_CALLS[call], self.tape.answer
+
+        def ask(*given: Any) -> Any:
+            return answer(how.of(given), call, method, *given)
+
+        setattr(self, call, ask)
+        return ask
 
 
 class RecordingDriver:
@@ -248,8 +253,9 @@ class RecordingGpu:
     def __getattr__(self, call: str) -> Callable[..., Any]:
         if call not in GPU_CALLS:
             raise AttributeError(call)
-        method, uuid = getattr(self.gpu, call), self.identity.uuid
-        return lambda *arguments: self.tape.answer(uuid, call, partial(method, *arguments))
+        ask = partial(self.tape.answer, self.identity.uuid, call, getattr(self.gpu, call))
+        setattr(self, call, ask)
+        return ask
 
 
 class Track:

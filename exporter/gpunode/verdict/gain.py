@@ -21,9 +21,9 @@ from gpunode.verdict.facts import At
 GAIN = Metric(
     "gpunode_gpu_verdict_gain_ratio",
     "gauge",
-    "How many times as fast the job would be without the cause that the verdict names: the "
-    "`estimate`, and the `lower` and `upper` bound that hold nine times in ten. Absent where "
-    "nothing is lost, or the job stands still.",
+    "How many times as fast the job would be without the cause of the verdict: `estimate`, and "
+    "the bounds of the 90 % interval, `lower` and `upper`. Absent where no time is lost, or the "
+    "job stands still.",
     (*GPU, "cause", "bound"),
 )
 

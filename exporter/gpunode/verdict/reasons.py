@@ -195,9 +195,7 @@ AT_WORK = (EVALUATING.name, CHECKPOINTING.name, PREPARING.name)
 WAITED_FOR = Metric(
     "gpunode_gpu_waited_for",
     "gauge",
-    "The other GPUs of the job on this node wait for this one (1), and what its process does "
-    "meanwhile: "
-    + "; ".join(f"`{name}`: {reason.meaning}" for name, reason in REASONS.items())
-    + ".",
+    "1 for the GPU that the other GPUs of the job on this node wait for; `reason` says what its "
+    "process does meanwhile (docs/verdict.md).",
     (*GPU, "reason"),
 )

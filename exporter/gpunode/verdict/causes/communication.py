@@ -109,9 +109,8 @@ def _ways(case: Case) -> Iterator[Evidence]:
 COMMUNICATION = Cause(
     name="communication",
     named_when=(
-        "data moves between GPUs or nodes for at least a quarter of the time, with no "
-        f"computation meanwhile; the finding names `{'='.join(P2P_OFF)}` where a process on the "
-        "GPU has it and the job has other GPUs on the node"
+        "data moves between GPUs or nodes for at least a quarter of the time, without "
+        f"computation; the finding names `{'='.join(P2P_OFF)}` where it is set"
     ),
     looks=(Loses(_communicates),),
     urgency="soon",
@@ -223,9 +222,8 @@ def _straggler(case: Case) -> Effect | None:
 STRAGGLER = Cause(
     name="straggler",
     named_when=(
-        "the GPU spins in a collective (`blocked`) until a peer arrives; the evidence names the "
-        f"peer. Not where each rank does by turns, no longer than the gaps of another explain, and "
-        f"at least {LAUNCHES:g} of its time is gaps between its own small kernels"
+        "the GPU spins in a collective (`blocked`) until a peer arrives, and the ranks do not "
+        "merely take turns; the evidence names the peer"
     ),
     looks=(Loses(_straggler),),
     uses=(*OF_ENGINE, AWAITED, BLOCKED_STREAK, LEDGER_SENSOR),
@@ -249,11 +247,9 @@ def _stalled(case: Case) -> Effect | None:
 STALLED_COLLECTIVE = Cause(
     name="stalled_collective",
     named_when=(
-        "the GPU has spun for six seconds or more while nothing moved and nothing was "
-        "launched, no engine says that it has no request, and no peer is seen evaluating, saving "
-        "or preparing data; without counters "
-        f"of SMs (before Hopper, without DCGM), for {SURE_AFTER:g} seconds, at full utilisation "
-        "near the draw of a resting GPU with NVLinks that move nothing, which is less certain"
+        "the GPU has spun for six seconds while nothing moved and nothing was launched, and no "
+        "peer is seen evaluating, saving or preparing data; without counters of SMs, for "
+        f"{SURE_AFTER:g} seconds near the draw of a resting GPU"
     ),
     looks=(Loses(_stalled),),
     uses=(*OF_ENGINE, AWAITED, BLOCKED_STREAK, LEDGER_SENSOR),

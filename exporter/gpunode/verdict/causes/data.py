@@ -136,10 +136,9 @@ def _in_short_gaps(case: Case) -> Effect | None:
 DATA_LOADING_CPU = Cause(
     name="data_loading_cpu",
     named_when=(
-        "the GPU is `starved`, and the CPUs are the reason: a process that prepares data "
-        "keeps a CPU busy or more, or the thread that runs the training was busy for most of the "
-        "gaps, or the job's CPU quota throttles it, or its tasks wait for a CPU (PSI); or the "
-        "process sleeps in most of the gaps between kernels, however short, for such a reason"
+        "the GPU is `starved`, and a process that prepares data keeps a CPU busy, the training "
+        "thread was busy for most of the gaps, the job's CPU quota throttles it, or its tasks "
+        "wait for a CPU (PSI)"
     ),
     looks=(
         Explains(_loader, rank=70),
@@ -193,8 +192,8 @@ def _storage(case: Case) -> Iterator[Evidence]:
 DATA_LOADING_STORAGE = Cause(
     name="data_loading_storage",
     named_when=(
-        "the GPU is `starved`, and storage is the reason: the job's tasks wait for I/O "
-        "(PSI), or a disk is always busy, or an NFS or Lustre server answers slowly"
+        "the GPU is `starved`, and the job's tasks wait for I/O (PSI), a disk is always busy, "
+        "or an NFS or Lustre server answers slowly"
     ),
     looks=(Explains(_storage, rank=60),),
     uses=(
@@ -241,8 +240,8 @@ def _copies(case: Case) -> Effect | None:
 DATA_LOADING_COPY = Cause(
     name="data_loading_copy",
     named_when=(
-        "copies between host and device run while the compute engines wait; whether from memory "
-        "that is pinned is not known, and such copies take long from other memory"
+        "copies between host and device run while the compute engines wait, which takes longest "
+        "from pageable memory"
     ),
     looks=(Loses(_copies),),
     uses=(PCIE_BYTES, PCIE_GENERATION, PCIE_WIDTH, *CHECKPOINT.uses, *HOST_COMPUTE.uses),

@@ -128,9 +128,8 @@ def _host_compute(case: Case) -> Iterator[Evidence]:
 HOST_COMPUTE = Cause(
     name="host_compute",
     named_when=(
-        "the GPU is `starved` while its process computes: on several CPUs, or on one CPU "
-        "with results from the GPU (such as an optimizer on the CPU), or on one CPU while "
-        "no step runs at all"
+        "the GPU is `starved` while its process computes on several CPUs, or on one CPU with "
+        "results from the GPU (such as an optimizer on the CPU) or while no step runs"
     ),
     looks=(Explains(_host_compute, rank=100, of_idle=True),),
     uses=(PCIE_BYTES, job.HOST_CPUS, job.HOST_THREAD),
@@ -193,9 +192,8 @@ def _compiles_itself(case: Case) -> Iterator[Evidence]:
 COMPILE = Cause(
     name="compile",
     named_when=(
-        "the GPU is `starved` while compilers run in the job, or the client reports a compilation, "
-        "or the process on the GPU works as compilers do (it gets many small pieces of memory, and "
-        "new memory of the GPU for the kernels)"
+        "the GPU is `starved` while compilers run in the job, the client reports a compilation, "
+        "or the process allocates memory as compilers do"
     ),
     looks=(
         Explains(_compile, rank=30, of_idle=True),
@@ -278,9 +276,8 @@ def _spins_for_requests(case: Case) -> Effect | None:
 NO_REQUESTS = Cause(
     name="no_requests",
     named_when=(
-        "a server or a notebook holds the GPU, and nothing asks it for work: the engine says that "
-        "it has no request, also if its GPUs spin meanwhile; without its word, the server's "
-        "threads have time left or its GPU runs nothing; for a notebook, both"
+        "a server's engine reports no requests, or without a report its threads have time left or "
+        "its GPU runs nothing; or a notebook's threads have time left and its GPU runs nothing"
     ),
     looks=(Explains(_no_requests, rank=50, of_idle=True), Loses(_spins_for_requests)),
     uses=(*OF_ENGINE, job.HOST_THREAD, job.LOADER_CPUS),
@@ -337,9 +334,8 @@ def unread(case: Case) -> Iterator[Evidence]:
 UNEXPLAINED = Cause(
     name="unexplained",
     named_when=(
-        "the GPU is `starved`, or has short gaps between kernels in most of which its process "
-        "sleeps, and nothing on this node shows a cause; a remote service, a sleep or a lock is "
-        "likely"
+        "the GPU is `starved`, or its process sleeps in most of its short gaps, and nothing on "
+        "this node shows a cause: a remote service, a sleep or a lock is likely"
     ),
     looks=(Loses(waits_in_short_gaps),),
     uses=(SECONDS, job.HOST_CPUS, job.UNREADABLE),

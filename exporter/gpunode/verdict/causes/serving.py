@@ -101,10 +101,8 @@ def _other_side_at_work(case: Case) -> Iterator[Evidence]:
 KV_TRANSFER = Cause(
     name="kv_transfer",
     named_when=(
-        "the GPU has no work and its engine computes nothing at a look, while requests are "
-        "`transferring` at each look; or requests wait at each look, and transfers take at least "
-        f"{EXPLAINED:g} of the time without work. The evidence names the instance of the other "
-        "role, if that is on the node and has requests"
+        "the GPU has no work while its engine only has requests that are `transferring`; or "
+        f"requests wait, and transfers take at least {EXPLAINED:g} of the time without work"
     ),
     looks=(Explains(_waits_for_cache, rank=44, of_idle=True),),
     uses=(*USES, PARTS),
@@ -148,11 +146,8 @@ def _gaps_of_few(case: Case) -> Effect | None:
 KV_FULL = Cause(
     name="kv_full",
     named_when=(
-        "the engine has requests that wait at each look, while at least "
-        f"{FULL:g} of its KV cache is in use, or another one as large as those that run would take "
-        "more than that while now more and now fewer run, or it takes requests off the GPU to "
-        f"compute them again; before `host_bound`, unless {LARGE_GAPS:g} of the time is lost in "
-        "gaps between kernels"
+        f"requests wait while at least {FULL:g} of the engine's KV cache is in use, or there is "
+        "no room for another, or the engine takes requests off the GPU to compute them again"
     ),
     looks=(Explains(_without_room, rank=45), Loses(_gaps_of_few), Bounds(_bound_by_room)),
     uses=(*USES, KV_CACHE, PREEMPTIONS),
@@ -185,8 +180,8 @@ def _limited(case: Case) -> Effect | None:
 QUEUE = Cause(
     name="queue",
     named_when=(
-        "the GPU is `starved`, or no time is lost and HBM limits the work, while the "
-        "engine has requests that wait at each look and room in its KV cache for another"
+        "the GPU is `starved`, or no time is lost and HBM limits the work, while requests wait "
+        "and the KV cache has room for another"
     ),
     looks=(Explains(_waits, rank=46), Bounds(_limited)),
     uses=(*USES, ACTIVE, KV_CACHE),
@@ -229,10 +224,10 @@ def _launches(case: Case) -> Effect | None:
 HOST_BOUND = Cause(
     name="host_bound",
     named_when=(
-        f"short gaps between kernels take at least {LAUNCHES:g} of the time, or the GPU is "
-        "`starved` while a thread of the process is busy, and the engine computes requests at each "
-        "look; or the GPU has no work while a process that takes requests and makes tokens of them "
-        f"uses at least {THREAD_BUSY:g} CPUs"
+        "the engine computes requests while short gaps between kernels take at least "
+        f"{LAUNCHES:g} of the time, or the GPU is `starved` while a thread of the process is "
+        "busy; or the GPU has no work while a process of the engine uses at least "
+        f"{THREAD_BUSY:g} CPUs"
     ),
     looks=(
         Explains(_thread_holds_up, rank=48),
@@ -261,8 +256,8 @@ def _starts(case: Case) -> Iterator[Evidence]:
 COLD_START = Cause(
     name="cold_start",
     named_when=(
-        "the GPU has no work while an engine's process is on it that does not answer yet, or says "
-        "that it loads"
+        "the GPU has no work, and an engine's process on it does not answer yet or says that it "
+        "loads"
     ),
     looks=(Explains(_starts, rank=25, of_idle=True),),
     uses=(STARTING,),
@@ -317,8 +312,8 @@ def _prompts_between(case: Case) -> Effect | None:
 PREFILL_INTERFERENCE = Cause(
     name="prefill_interference",
     named_when=(
-        "no time is lost and HBM does not limit the work, while the engine computes "
-        f"several requests and at least {PROMPTS:g} of the tokens in its steps are of prompts"
+        f"no time is lost and HBM does not limit the work, while at least {PROMPTS:g} of the "
+        "tokens in the engine's steps are of prompts of several requests"
     ),
     looks=(Bounds(_prompts_between),),
     uses=(*USES, ACTIVE, ITEMS, STEPS, TOKENS),
