@@ -171,8 +171,11 @@ def test_each_price_is_that_of_its_fault_and_the_sum_that_of_the_ledger(
     )
     told = sum(row["waiting"] + row["starting"] for row in rows)
     assert told == pytest.approx(lost, rel=0.01)
-    (states,) = (t for t in sections["summary"]["tables"] if t["name"] == "states")
-    columns = [column["name"] for column in states["columns"]]
-    by_state = {row[0]: row[columns.index("gpu_hours")] for row in states["rows"]}
+    (days,) = (t for t in sections["change"]["tables"] if t["name"] == "days")
+    columns = [column["name"] for column in days["columns"]]
+    by_state = {
+        state: sum(row[columns.index(state)] for row in days["rows"])
+        for state in ("blocked", "starved")
+    }
     assert told == pytest.approx(by_state["blocked"] + by_state["starved"], rel=0.01)
     assert sum(row["repeating"] for row in rows) == pytest.approx(sum(FLEET.repeated.values()))

@@ -100,7 +100,16 @@ def broke(view: PeriodView) -> ReportSection:
         "broke",
         "What broke, and what it cost",
         says if found else "No incident is recorded that cost GPU hours.",
-        (Figure("broke", "Cost of all", whole, "GPU hours", note="GPU hours"),),
+        (
+            Figure(
+                "broke",
+                "Cost of all",
+                whole,
+                "GPU hours",
+                f"sum ({view.over(history.INCIDENTS)})",
+                "GPU hours",
+            ),
+        ),
         (
             Table(
                 "events",
