@@ -6,8 +6,6 @@ be not known.
 
 from __future__ import annotations
 
-import calendar
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -16,7 +14,7 @@ from gpunode.gpu.activity import SECONDS
 from gpunode.gpu.ledger import STATES
 from gpunode.gpu.xids import XID_TIME, XIDS
 from gpunode.host import kernel_log
-from gpunode.incidents.incident import ID, KINDS, Kind
+from gpunode.incidents.incident import ID, KINDS, Kind, began_at
 from gpunode.jobs.processes import UNREADABLE
 from gpunode.report.history import OF_NODES
 from gpunode.report.job import selecting
@@ -529,11 +527,6 @@ def began(
         says = f"{first.instance} began, {ahead} s before the next node"
         return ProvenAnswer((replace(proof, says=says),))
     return ProvenAnswer((), (f"which node began: {', '.join(nodes)} began within {APART} s",))
-
-
-def began_at(incident: str) -> int:
-    """When an incident began, in Unix seconds, as its ID says; raises ``ValueError`` for no ID."""
-    return calendar.timegm(time.strptime(incident.partition("-")[0], "%Y%m%dT%H%M%SZ"))
 
 
 def _first(one: tuple[float, Labels]) -> float:
