@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from gpunode.incidents.incident import KINDS, Kind
 from gpunode.report import history
-from gpunode.report.document import Figure, ReportSection, Table, TableColumn, Value
+from gpunode.report.document import ReportSection, Table, TableColumn, Value
 from gpunode.report.history import PARTS, Amounts, IncidentPast, JobKey, NodeKey
 from gpunode.report.view import TOP, PeriodView, added, lost, useful
 from gpunode.report.words import clock, counted, number
@@ -100,7 +100,7 @@ def broke(view: PeriodView) -> ReportSection:
         "broke",
         "What broke, and what it cost",
         says if found else "No incident is recorded that cost GPU hours.",
-        (Figure("broke", "Cost of all", whole, "GPU hours", note="GPU hours"),),
+        (),
         (
             Table(
                 "events",
