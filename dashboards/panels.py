@@ -160,7 +160,7 @@ GREY = palette.FAMILIES["unknown"]["soon"]
 """The colour of why a figure cannot be known."""
 
 REMEDY, ON_ONE_LINE, IN_BRACKETS = 16, 150, re.compile(r" \([^)]*\)")
-"""Pixels of what to do, the characters of it that have room, and what it may lack if it has more."""
+"""Pixels of what to do, the characters of it that have room, and what it may lack beyond."""
 
 ANSWER, MOMENT = 26, 16
 """Pixels of the sentence for which one opens a dashboard, and of since when."""

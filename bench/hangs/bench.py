@@ -30,7 +30,7 @@ from bench.report import Report, Result, machine, span, version
 from bench.truth.bench import prepared
 from bench.truth.launch import Placed, Process, launched
 from bench.truth.workloads import Workload
-from gpunode.incidents.incident import BRIEFS, parse
+from gpunode.incidents.incident import briefs, parse
 from gpunode.node.local import LocalNode
 from gpunode.verdict.causes import CAUSES
 from gpunode.verdict.where import sentence
@@ -318,8 +318,8 @@ def _right(way: Way, said: str) -> bool:
 
 def _in_incident(one: Daemon, gpu: str, began: float) -> list[str]:
     """Where those stand that wait, as the last incident of a GPU has it."""
-    briefs = BRIEFS.validate_json(one.private("/api/v1/incidents"))
-    since = [each for each in briefs if each.began > began - 5.0 and gpu in each.gpus]
+    listed = briefs().validate_json(one.private("/api/v1/incidents"))
+    since = [each for each in listed if each.began > began - 5.0 and gpu in each.gpus]
     if not since:
         return []
     found = parse(one.private(f"/api/v1/incidents/{since[0].id}"))

@@ -6,6 +6,7 @@ import calendar
 import re
 import time
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Annotated, Literal, get_args
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -162,8 +163,15 @@ class Incident:
     """What it cost; None where that is not known."""
 
 
-ADAPTER = TypeAdapter(Incident)
-BRIEFS = TypeAdapter(Annotated[list[Brief], Field(max_length=100_000)])
+@cache
+def briefs() -> TypeAdapter[list[Brief]]:
+    """Reads and writes a list of them."""
+    return TypeAdapter(Annotated[list[Brief], Field(max_length=100_000)])
+
+
+@cache
+def _whole() -> TypeAdapter[Incident]:
+    return TypeAdapter(Incident)
 
 
 def began_at(incident: str) -> int:
@@ -173,7 +181,7 @@ def began_at(incident: str) -> int:
 
 def as_json(incident: Incident) -> bytes:
     """An incident as the API and the folder have it."""
-    return ADAPTER.dump_json(incident)
+    return _whole().dump_json(incident)
 
 
 def parse(text: bytes) -> Incident:
@@ -181,7 +189,7 @@ def parse(text: bytes) -> Incident:
     if len(text) > LARGEST:
         raise ValueError("too long for an incident")
     try:
-        found = ADAPTER.validate_json(text)
+        found = _whole().validate_json(text)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))

@@ -6,6 +6,7 @@ import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Annotated
 
 from pydantic import Field, TypeAdapter
@@ -303,12 +304,14 @@ class Message:
     """Where the main thread stands: functions, files and lines, the innermost first."""
 
 
-MESSAGE = TypeAdapter(Message)
+@cache
+def _message() -> TypeAdapter[Message]:
+    return TypeAdapter(Message)
 
 
 def parse(text: str) -> Message:
     """Parse a message. Raises ``ValueError``, also if its version differs."""
-    message = MESSAGE.validate_json(text)
+    message = _message().validate_json(text)
     sizes = len(message.steps.counts), len(message.requests.counts) if message.requests else 0
     fits = sizes[0] <= len(STEP_BOUNDS) + 1 and sizes[1] <= len(REQUEST_BOUNDS) + 1
     if message.v != VERSION or not fits:

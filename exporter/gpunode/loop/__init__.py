@@ -382,7 +382,8 @@ class Loop:
             if watch.unrecorded:
                 continue
             up = watch.up(now)
-            if not up or not watch.place.gpu or watch is quickest[watch.subject]:
+            of_gpu = watch.subject == ("", watch.place) and watch is quickest[watch.subject]
+            if not up or not watch.place.gpu or of_gpu:
                 yield from UP.at(float(up), *at)
             if not up:  # else it is no longer ago than its interval
                 yield from LAST_SUCCESS.at(watch.last_success, *at)

@@ -22,7 +22,7 @@ from gpunode.driver.driver import DriverError
 from gpunode.node.datagram_socket import Datagram
 from gpunode.node.node import Clock, NotRecorded
 from gpunode.node.stacks import ProcessStacks
-from gpunode.node.tape import CALLS, FORMAT, NODE_CALLS, failure
+from gpunode.node.tape import FORMAT, NODE_CALLS, adapter, failure
 
 CHUNK = 256 << 10
 """Characters of a chunk before it is compressed, which takes a millisecond or two."""
@@ -263,7 +263,7 @@ def _content(call: str, answer: Any) -> dict[str, Any]:
     """An answer or an error as a tape has it."""
     if isinstance(answer, Failed):
         return answer.content
-    return {"answer": CALLS[call].dump_python(answer, mode="json")}
+    return {"answer": adapter(call).dump_python(answer, mode="json")}
 
 
 def _line(time: float, of: str, call: str, content: dict[str, Any]) -> str:
