@@ -11,10 +11,13 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from importlib.metadata import distribution
 from pathlib import Path
 
 import psutil
+from packaging.requirements import Requirement
 
+import gpunode
 from bench.offline import SCRAPE_EVERY, SCRAPES, busy
 from bench.report import Report, Result, machine
 from tests.daemon import PATIENCE, SETTLE, Daemon, free_port
@@ -62,7 +65,8 @@ def peers() -> Report:
         f"Each program as it is by default, side by side, scraped every {SCRAPE_EVERY:g} s for "
         f"{SCRAPES * SCRAPE_EVERY:g} s. CPU is that of the process and its threads, from "
         f"{SETTLE:g} s after the start on; the first answer is that to the first scrape with "
-        "anything in it, and its CPU all that was used to get there. nvitop-exporter reads every "
+        "anything in it, and its CPU all that was used to get there. On disk is the program with "
+        "the libraries that it needs, but not Python. nvitop-exporter reads every "
         "second. Jobs are processes of 30 threads that sleep, their GPUs those of the fake driver, "
         "which takes next to no time to answer; on an H200, NVML takes 0.14 % of a core for each "
         "GPU that is at work.",
@@ -94,7 +98,7 @@ def _measured(situation: Situation) -> Iterator[Result]:
             yield Result(
                 f"{situation.name}: {name}",
                 f"{share:.2%} of a core, {memory:.0f} MiB, {one.process.num_threads()} threads, "
-                f"{one.series()} series, first answer {first}",
+                f"{one.series()} series, {_installed(name):.0f} MiB on disk, first answer {first}",
                 f"≤ {situation.most_cpu:.1%}, ≤ {situation.most_memory:g} MiB" if ours else "",
                 met or not ours,
             )
@@ -141,6 +145,32 @@ def _commands(port: int, gpus: int | None) -> dict[str, Sequence[str]]:
 
 def _found(name: str, built: Path) -> str:
     return str(built) if built.exists() else shutil.which(name) or ""
+
+
+def _installed(name: str) -> float:
+    """MiB of a program and of all that it needs but Python and what is of the system."""
+    program = Path(_commands(0, None)[name][0])
+    if name == "node_exporter":
+        return program.stat().st_size / 2**20
+    if name == "gpunode":
+        files = {file for file in Path(gpunode.__path__[0]).rglob("*") if file.is_file()}
+        return sum(file.stat().st_size for file in files | _files(name, "exporter")) / 2**20
+    (site,) = program.parent.parent.glob("lib/python*/site-packages")
+    files = {file for file in site.rglob("*") if file.is_file()}
+    of_pip = {file for file in files if file.relative_to(site).parts[0].startswith("pip")}
+    return sum(file.stat().st_size for file in files - of_pip) / 2**20
+
+
+def _files(name: str, *extras: str, seen: frozenset[str] = frozenset()) -> set[Path]:
+    """The files of a library that is installed here, and of those that it requires."""
+    found = distribution(name)
+    files = {Path(str(found.locate_file(file))) for file in found.files or ()}
+    for text in found.requires or ():
+        needed, marker = Requirement(text), Requirement(text).marker
+        wanted = not marker or any(marker.evaluate({"extra": extra}) for extra in ("", *extras))
+        if wanted and needed.name not in seen:
+            files |= _files(needed.name, *needed.extras, seen=seen | {name})
+    return {file for file in files if file.is_file()}
 
 
 @contextmanager
