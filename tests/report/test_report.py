@@ -53,6 +53,7 @@ from tests.prometheus.known import GAINS, GPUS, USEFUL, Fault, Fleet, Job, Queue
 from tests.prometheus.known import served as serving
 from tests.prometheus.programs import program, served
 from tests.prometheus.shipped import intervals
+from tests.test_words import raw_names
 
 DAY = 24
 START = 1_785_542_400
@@ -216,6 +217,10 @@ def written(url: str, tmp_path_factory: pytest.TempPathFactory) -> Written:
     options = ("--price=2.5", "--format=json", f"--output={file}")
     assert _run(None, url, *TIMES, *options).code == 0
     return Written(file.read_text())
+
+
+def test_no_raw_name_is_said(url: str, run: Run) -> None:
+    assert not raw_names(run(url, *TIMES, "--price=2.5").out)
 
 
 # The figures are those of the fleet

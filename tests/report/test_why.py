@@ -28,6 +28,7 @@ from gpunode.verdict.reasons import STOPPED
 from tests.needs import ROOT, need
 from tests.prometheus.known import remembering
 from tests.prometheus.shipped import intervals
+from tests.test_words import raw_names
 
 NOW = 1_800_000_000
 """2027-01-15, 08:00 UTC."""
@@ -912,6 +913,15 @@ def test_a_hang_of_which_only_the_verdicts_tell_is_said_first_as_well(why: Why) 
     assert helps.startswith("What helps: Keep evidence first: `gpunode stacks --gpu 0` on n-24.")
     (cause,) = said.rows("held_up", "causes")
     assert near(cause["given_back_upper"], 2), "of its two GPUs"
+
+
+@pytest.mark.parametrize("name", ["4301", "bert", "busy", "untold", "ranker", "resnet", "two"])
+def test_no_raw_name_is_said(why: Why, name: str) -> None:
+    """Beside the words of each cause stands its name, for queries: that is a column of its own."""
+    said = Said(why(name, "--format=json"))
+    causes = said.rows("held_up", "causes")
+    rest = (str(value) for row in causes for column, value in row.items() if column != "cause")
+    assert not raw_names("\n".join((said.finding, *rest)))
 
 
 def test_a_gpu_that_idles_for_other_reasons_is_no_part_of_a_hang(why: Why) -> None:
