@@ -10,18 +10,21 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Protocol
 
 import pytest
 
 from gpunode import __version__
+from gpunode.cli.extras import needing
 from gpunode.cli.loader import load
 from gpunode.cli.main import main
 from gpunode.cli.settings.audit import AuditSettings
 from gpunode.cli.settings.run import RunSettings
 from gpunode.cli.settings.top import TopSettings
 from gpunode.config.daemon import GpuSettings
+from gpunode.mistake import UsageError
 from gpunode.recorded import INCIDENTS
 from tests.daemon import PATIENCE
 
@@ -265,3 +268,9 @@ def test_a_terminal_without_unicode_gets_the_table() -> None:
     assert ended.returncode == 0, ended.stderr
     assert "????????" in ended.stdout
     assert "blocked 76%" in ended.stdout
+
+
+def test_a_command_without_its_extra_names_the_extra_to_install() -> None:
+    says = r"why: needs the extra report: pip install 'gpunode\[report\]' \(not_there is not instal"
+    with pytest.raises(UsageError, match=says), needing("report", "why"):
+        import_module("not_there")

@@ -60,7 +60,7 @@ def _said(table: Table) -> tuple[str, ...]:
     So that what helps is seen on paper and on a telephone as well.
     """
     names = {column.name for column in table.columns}
-    return tuple(name for name in SAID if name in names) if "remedy" in names else ()
+    return tuple(name for name in SAID if name in names) if names & {"remedy", "evidence"} else ()
 
 
 def _unit(column: TableColumn) -> str:
