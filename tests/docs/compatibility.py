@@ -202,9 +202,11 @@ def document() -> str:
         "",
         "## At the first try",
         "",
-        "Sixty samples from public reports that the readers were not written from, ten of each "
-        "kind (`tests/corpus/fresh.yaml`), before anything was mended for them. What is unread is "
-        "counted as such; since then, nothing of them is read wrongly or dropped.",
+        "Ninety samples from public reports that the readers were not written from, fifteen of "
+        "each kind (`tests/corpus/fresh.yaml`), before anything was mended for them. What is "
+        "unread is counted as such; since then, nothing of them is read wrongly or dropped. Of "
+        "the last thirty, found by somebody who had seen no reader, 22 were right, 2 unread, 5 "
+        "wrong and 1 dropped; those 5 expected what gpunode leaves out on purpose.",
         "",
         *_table(("samples", "right", "unread", "wrong", "dropped"), _first_try()),
     ]
