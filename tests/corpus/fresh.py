@@ -1,4 +1,4 @@
-"""Samples that the readers were not written from, fifteen of each kind, and what becomes of them."""
+"""Samples that the readers were not written from, fifteen of a kind, and what becomes of them."""
 
 from __future__ import annotations
 

@@ -30,7 +30,6 @@ from tests.export.dcgm_clients import (
     WATCHES_NOT_ANSWERED,
 )
 from tests.helm.test_intentions import EXPRESSED
-from tests.holders.test_owners import DEVICES, UNATTRIBUTED
 from tests.machine import MACHINES
 from tests.nccl.test_inspector import INSPECTORS
 
@@ -219,7 +218,7 @@ def _table(header: Row, rows: Iterable[Row]) -> Iterator[str]:
 
 
 def _nccl() -> Iterator[Row]:
-    logs = tuple(tests.nccl.test_nccl.FORMS)
+    logs = tuple(each["version"] for each in load("nccl")["forms"])
     text = _versions("text")
     recorded = re.findall(r'"nccl_version": "([\d.]+)"', RAS_JSON.read_text())
     json = {*recorded, *_versions("json")}
@@ -268,13 +267,14 @@ def _number(version: str) -> tuple[int, ...]:
 
 def _devices() -> Iterator[Row]:
     told: dict[tuple[str, str], str] = {}
-    for of, device, gpu, instance in DEVICES:
-        if gpu or instance:
-            told.setdefault((of, "a GPU" if gpu else "a MIG instance"), device)
+    named = {"gpu": "a GPU", "instance": "a MIG instance"}
+    for each in load("devices")["devices"]:
+        if each["is"] in named:
+            told.setdefault((each["of"], named[each["is"]]), each["device"])
     for (of, what), device in told.items():
         yield of, f"`{device}`", f"{READ} {what}"
-    for of, device, reason in UNATTRIBUTED:
-        yield of, f"`{device}`", reason
+    for each in load("devices")["unattributed"]:
+        yield each["of"], f"`{each['device']}`", each["reason"]
 
 
 def _clients() -> Iterator[Row]:
