@@ -391,7 +391,7 @@ def device_ids() -> Iterator[Outcome]:
 def nccl_logs() -> Iterator[Outcome]:
     """What the log of each version of NCCL tells of a communicator."""
     for entry in load("nccl")["forms"]:
-        log = DebugLog("/nccl.log", "77")
+        log = DebugLog("/nccl.log", 77)
         said = [f"node-1:77:82 [1] NCCL INFO {line}\n" for line in entry["lines"]]
         log.add(lines_of("".join(said).encode(), 0, log.line).kept)
         told = [

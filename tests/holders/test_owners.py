@@ -58,6 +58,16 @@ def owners(root: Path, pods: Pods, pids: tuple[int, ...] = ()) -> str:
     return exported(told(source))
 
 
+def test_an_id_longer_than_a_name_may_be_names_no_gpu_for_sure(
+    root: Path, running: FakeKubelet
+) -> None:
+    pods = pods_of(root)
+    for digits, known in ((240, True), (250, False)):
+        running.pods = {("a", "p", "c"): [("nvidia.com/gpu", f"GPU-{'a' * digits}")]}
+        pods.read()
+        assert (pods.holders(WHOLE) == []) == known
+
+
 def test_the_integrated_gpu_is_the_one_that_its_name_or_bus_says() -> None:
     thor = Identity(0, "GPU-aa", "NVIDIA Thor", bus_id="0000:01:00.0")
     assert is_device(thor, "tegra") is True
