@@ -349,6 +349,19 @@ def test_what_a_service_said_ends_when_it_does_not_answer(
         assert told(source) == ""
 
 
+def test_however_many_services_hang_two_are_asked_at_a_time(
+    hire: Hire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each may send as much as the daemon takes of an answer."""
+    monkeypatch.setattr(asked, "ANSWERS_TIMEOUT", 0.2)
+    tenants = [hire(user) for user in range(4)]
+    source = NcclRas(Census(Shared(*tenants)), Settings())
+    for tenant in tenants:
+        tenant.says("SILENT")
+    told(source)
+    assert len(source._asked.now) == ras.AT_ONCE
+
+
 def test_a_service_that_no_thread_could_ask_is_asked_at_the_next_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
