@@ -21,13 +21,9 @@ def test_what_does_not_answer_is_taken_at_a_later_read_and_not_asked_twice() -> 
         say(len(key))
 
     waiting = ["slow", "fast"]
-    found = asked.answers(lambda: waiting.pop(0) if waiting else None, look)
-    assert next(found) == ("fast", 4)
-    found.close()
+    assert next(asked.answers(lambda: waiting.pop(0) if waiting else None, look)) == ("fast", 4)
     assert asked.now == {"slow"}
     ever.set()
-    later: list[tuple[str, int]] = []
-    until(lambda: later.extend(asked.answers(lambda: None, look)) or later)
-    assert later == [("slow", 4)]
+    assert until(lambda: list(asked.answers(lambda: None, look))) == [("slow", 4)]
     assert sorted(begun) == ["fast", "slow"]
     assert not asked.now
