@@ -13,7 +13,7 @@ from gpunode.verdict.source import READ_INTERVAL
 from gpunode.verdict.standing import STEADY
 from tests.cases import with_each
 from tests.verdict.stage import HBM, SHORT, Actor, Stage
-from tests.verdict.test_causes import PREPARES
+from tests.verdict.test_causes import PREPARES, RESTS
 
 BORDERS: list[dict[str, float]] = [
     {"blocked": 0.16, SHORT: 0.17, "compute": 0.67},
@@ -122,6 +122,17 @@ def test_a_new_job_is_judged_afresh() -> None:
     actor.processes = ((8, 1.0), (9, 1.0))
     stage.play(6)
     assert stage.causes == ["straggler"]
+
+
+def test_a_gpu_whose_kind_of_work_becomes_known_is_judged_afresh() -> None:
+    """A rank that waits for its peers' connections looks like a server until it trains."""
+    actor = Actor(0, {"starved": 0.9, "compute": 0.1}, dict(RESTS), listens=True)
+    stage = Stage(actor)
+    stage.play(10)
+    assert stage.causes == ["no_requests"]
+    actor.trains = True
+    stage.play(READ_INTERVAL)
+    assert stage.causes == ["unexplained"]
 
 
 def test_a_loss_that_is_a_little_larger_for_long_is_named() -> None:

@@ -60,6 +60,9 @@ class Standing:
     processes: frozenset[tuple[int, float]]
     """The processes on the GPU, each a PID and when it started."""
 
+    kind: str
+    """Their kind of work."""
+
     usual: Mapping[str, float]
     """Mean share of time by state."""
 
@@ -118,9 +121,13 @@ class Standings:
         latest = case.facts.recent(LATEST).shares(case.at) or case.shares
         processes = frozenset((process.pid, process.start) for process in started)
         standing = self._standing.get(case.at)
-        if standing is None or _changed_hands(standing.processes, processes):
+        if (
+            standing is None
+            or standing.kind != case.kind
+            or _changed_hands(standing.processes, processes)
+        ):
             self._standing[case.at] = Standing(
-                found[0], processes, latest, case.shares, now, evidence=now
+                found[0], processes, case.kind, latest, case.shares, now, evidence=now
             )
             return found[0]
         standing.processes = processes
@@ -144,7 +151,8 @@ class Standings:
                 if standing.moved(latest):
                     usual, began = latest, now
                 self._standing[case.at] = Standing(
-                    *(found[0], processes, usual, case.shares, began, now, standing.varies),
+                    *(found[0], processes, case.kind, usual, case.shares, began, now),
+                    varies=standing.varies,
                     evidence=now,
                 )
                 return found[0]
