@@ -218,7 +218,7 @@ def document() -> str:
         RDMA,
         *_table(("driver", *TOLD.values()), _rdma()),
         OF_OFED.format(lacks=", ".join(f"`{name}`" for name in sorted(old.lacks))),
-        FIRST_TRY.format(**Counter(one.fate for one in first_try())),
+        FIRST_TRY.format_map(Counter(one.fate for one in first_try())),
     ]
     return "\n".join(lines) + "\n"
 

@@ -37,7 +37,7 @@ from gpunode.incidents.incident import (
     clean,
     without_tape,
 )
-from gpunode.incidents.moments import Moments, Told
+from gpunode.incidents.moments import SharedMoments, Told
 from gpunode.incidents.overheard import Overheard
 from gpunode.incidents.signs import IncidentSign, Signs, about, labels_of, owners_of, processes_on
 from gpunode.metric import Metric, Sample
@@ -152,7 +152,9 @@ class OpenIncident:
 
     owners: tuple[str, ...] = ()
     waits: tuple[WaitedFor, ...] = ()
-    moments: Moments = field(default_factory=lambda: Moments(MOST_MOMENTS, latest_makes_way=True))
+    moments: SharedMoments = field(
+        default_factory=lambda: SharedMoments(MOST_MOMENTS, latest_makes_way=True)
+    )
     looks: dict[tuple[int, float], StackLook] = field(default_factory=dict)
     processes: dict[tuple[str, int, float], OnGpu] = field(default_factory=dict)
     figures: tuple[NodeFigure, ...] = ()
@@ -218,7 +220,7 @@ class BlackBox:
         self._signs = Signs()
         self._watched: list[OpenIncident] = []
         self._pending: dict[tuple[Kind, frozenset[At]], tuple[float, float, float]] = {}
-        self._moments = Moments(MOST_MOMENTS)
+        self._moments = SharedMoments(MOST_MOMENTS)
         self._told: dict[tuple[tuple[str, ...], str], str] = {}
         self._causes: dict[At, str] = {}
         self._processes: dict[tuple[str, int, float], OnGpu] | None = None

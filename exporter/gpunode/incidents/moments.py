@@ -17,7 +17,7 @@ Told = tuple[str, Happening]
 
 
 @dataclass(slots=True)
-class Moments:
+class SharedMoments:
     """What happened, by whom; the oldest of somebody makes way, or the latest."""
 
     most: int

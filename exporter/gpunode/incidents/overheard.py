@@ -10,7 +10,7 @@ from typing import Any
 from gpunode.host.kernel_log import kind_of, level_of, message_of
 from gpunode.host.kernel_trouble import troubled
 from gpunode.incidents.incident import Happening, clean
-from gpunode.incidents.moments import Moments, Told
+from gpunode.incidents.moments import SharedMoments, Told
 from gpunode.node.node import Clock, KeptLines
 from gpunode.node.rolling_tape import RollingTape
 
@@ -29,7 +29,7 @@ class Overheard:
         self.tape = tape
         self._lock = threading.Lock()
         self._kernel: deque[Happening] = deque(maxlen=MOST)
-        self._new = Moments(2 * MOST)
+        self._new = SharedMoments(2 * MOST)
 
     def answer(self, of: str, call: str, ask: Callable[..., Any], *given: Any) -> Any:
         """Ask, record the question with its answer or error, and pass that on."""
@@ -49,7 +49,7 @@ class Overheard:
     def new(self) -> list[Told]:
         """The lines since the last call, with the process that wrote them; none of the kernel."""
         with self._lock:
-            found, self._new = self._new, Moments(2 * MOST)
+            found, self._new = self._new, SharedMoments(2 * MOST)
         return list(found.since(0.0))
 
     def kernel_since(self, time: float) -> list[str]:
