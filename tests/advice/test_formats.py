@@ -42,18 +42,26 @@ HOSTILE = 'x\'; "$(touch /tmp/pwned)" `id` # - : {a: b}\nstate=idle --reason=\u2
 
 
 def node(
-    *, node: str = "n-1", xid: str = "119", owner: str = "llama-0", uuid: str = "GPU-3"
+    *,
+    node: str = "n-1",
+    xid: str = "119",
+    owner: str = "llama-0",
+    uuid: str = "GPU-3",
+    and_xid: str = "",
 ) -> NodeAdvice:
-    """The advice for a node with an XID on GPU 3, and tenants of that name."""
+    """The advice for a node with an XID or two on GPU 3, and tenants of that name."""
     at = {"gpu": "3", "uuid": uuid}
     bus = {"bus_id": "0000:1b:00.0", "minor": "5"}
     info = {**at, **bus, "parent": "", "compute_capability": "9.0"}
     series = (
         SeriesNow("gpunode_gpu_info", info, 1.0),
-        SeriesNow(
-            "gpunode_fault_start_timestamp_seconds",
-            {**at, "part": "gpu", "name": "", "reason": f"xid_{xid}", "severity": "page"},
-            1_700_000_000.0,
+        *(
+            SeriesNow(
+                "gpunode_fault_start_timestamp_seconds",
+                {**at, "part": "gpu", "name": "", "reason": f"xid_{one}", "severity": "page"},
+                1_700_000_000.0,
+            )
+            for one in filter(None, (xid, and_xid))
         ),
         SeriesNow("gpunode_gpu_owner_info", {**at, **dict.fromkeys(OWNER_LABELS, owner)}, 1.0),
     )
@@ -201,6 +209,11 @@ def test_a_device_that_nobody_should_get_has_a_rule_with_its_evidence_and_whom_i
     assert annotations["gpunode/harmed-if-evicted"] == "llama-0/llama-0"
     for leaves_it in (node(xid="31"), quiet(), blind()):
         assert formatted("device-taint", leaves_it)["items"] == []
+
+
+def test_the_evidence_of_a_rule_is_of_faults_that_take_the_gpu_out() -> None:
+    (rule,) = formatted("device-taint", node(and_xid="31"))["items"]
+    assert rule["metadata"]["annotations"]["gpunode/evidence"] == "XID 119, reset the GPU"
 
 
 @pytest.mark.parametrize("name", ["n-1", HOSTILE, "N_1." + "x" * 300])

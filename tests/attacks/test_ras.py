@@ -26,6 +26,7 @@ import gpunode.helper.tcp
 from gpunode.config.daemon import Settings
 from gpunode.driver.driver import Gpu
 from gpunode.helper.tcp import ServerSocket, TcpProcess, held
+from gpunode.holders import asked
 from gpunode.holders.census import Census
 from gpunode.nccl import ras
 from gpunode.nccl.ras import NcclRas
@@ -317,7 +318,7 @@ def test_what_one_tenant_says_harms_no_other(
     form: str, hire: Hire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gpunode.helper.tcp, "DEADLINE", 2.0)
-    monkeypatch.setattr(ras, "ANSWERS_TIMEOUT", 0.5)
+    monkeypatch.setattr(asked, "ANSWERS_TIMEOUT", 0.5)
     liar, victim = hire(1001), hire(1002)
     node = Shared(liar, victim)
     source = NcclRas(Census(node), Settings())
@@ -336,7 +337,7 @@ def test_what_a_service_said_ends_when_it_does_not_answer(
     answer: str, hire: Hire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gpunode.helper.tcp, "DEADLINE", 0.4)
-    monkeypatch.setattr(ras, "ANSWERS_TIMEOUT", 0.2)
+    monkeypatch.setattr(asked, "ANSWERS_TIMEOUT", 0.2)
     tenant = hire(0)
     node = Shared(tenant)
     source = NcclRas(Census(node), Settings())
@@ -346,6 +347,19 @@ def test_what_a_service_said_ends_when_it_does_not_answer(
     node.stepped.now += 10
     with contextlib.suppress(ValueError):
         assert told(source) == ""
+
+
+def test_however_many_services_hang_two_are_asked_at_a_time(
+    hire: Hire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each may send as much as the daemon takes of an answer."""
+    monkeypatch.setattr(asked, "ANSWERS_TIMEOUT", 0.2)
+    tenants = [hire(user) for user in range(4)]
+    source = NcclRas(Census(Shared(*tenants)), Settings())
+    for tenant in tenants:
+        tenant.says("SILENT")
+    told(source)
+    assert len(source._asked.now) == ras.AT_ONCE
 
 
 def test_a_service_that_no_thread_could_ask_is_asked_at_the_next_read(
@@ -359,7 +373,7 @@ def test_a_service_that_no_thread_could_ask_is_asked_at_the_next_read(
         server.answer = status([rank(0, 5, os.getpid())], [gone(7)])
         source = NcclRas(Census(RasNode(server.port)), Settings())
         with monkeypatch.context() as patched:
-            patched.setattr(ras, "Thread", Refused)
+            patched.setattr(asked, "Thread", Refused)
             with pytest.raises(OSError, match="can't start new thread"):
                 source.read()
         assert awaited(told(source)) == {"7"}
@@ -419,7 +433,7 @@ def test_any_number_of_silent_services_on_a_gpu_delay_none_on_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(gpunode.helper.tcp, "DEADLINE", 0.1)
-    monkeypatch.setattr(ras, "ANSWERS_TIMEOUT", 1.5)
+    monkeypatch.setattr(asked, "ANSWERS_TIMEOUT", 1.5)
     monkeypatch.setattr(ras, "START", 0.05)
     done = threading.Event()
     threads = [threading.Thread(target=done.wait) for _ in range(200)]

@@ -18,9 +18,10 @@ import pynvml
 import yaml
 
 from gpunode.config.daemon import Settings
-from gpunode.driver.driver import Fabric, Unsupported
+from gpunode.driver.driver import Fabric, Identity, Unsupported
 from gpunode.driver.nvidia.device import Device
 from gpunode.driver.nvidia.fabric import fabric
+from gpunode.driver.nvidia.vendor import is_device
 from gpunode.driver.nvidia.xids import CODES, OF_NVLINK5, RECOVERY_ACTIONS, recovery_action
 from gpunode.export import dcgm_names as dcgm
 from gpunode.gpu.health import GpuHealth
@@ -34,9 +35,11 @@ from gpunode.host.kernel_log import KMSG, XID, KernelLog, kind_of
 from gpunode.host.kernel_trouble import troubled
 from gpunode.host.mounts import parse
 from gpunode.host.nvlink_xids import NvlinkXids
+from gpunode.nccl.log import DebugLog
 from gpunode.node import http
 from gpunode.node.cgroup import strange_container, whose
 from gpunode.node.local import LocalNode
+from gpunode.node.node import lines_of
 from gpunode.serving.engines import SERIES
 from gpunode.serving.page import parse as parse_page
 from tests.corpus import fresh
@@ -46,6 +49,20 @@ from tests.holders.slurm import SlurmNode
 from tests.machine import MachineGpu
 
 FOLDER = Path(__file__).parent
+
+WHOLE = Identity(4, "GPU-aa", "NVIDIA H200", minor=2)
+INSTANCE = Identity(
+    4,
+    "MIG-bb",
+    "NVIDIA H200",
+    parent="GPU-aa",
+    mig=True,
+    minor=2,
+    gpu_instance=1,
+    mig_profile=19,
+    mig_start=4,
+)
+"""Of ``devices.yaml``."""
 
 POD = "1858680e-b044-4fd5-9dd4-f137e30e2180"
 CONTAINER = "3f2a1b4c5d6e7f80" * 4
@@ -360,6 +377,31 @@ def recovery_actions() -> Iterator[Outcome]:
             yield Outcome(entry["line"], "unread" if unread else _fate(found, entry["action"]))
 
 
+def device_ids() -> Iterator[Outcome]:
+    """Which GPU or instance the kubelet names."""
+    wanted = {"gpu": (True, False), "instance": (False, True), "other": (False, False)}
+    for entry in load("devices")["devices"]:
+        found = is_device(WHOLE, entry["device"]), is_device(INSTANCE, entry["device"])
+        unread, unknown = found == (None, None), entry["is"] == "unknown"
+        same = unread if unknown else found == wanted[entry["is"]]
+        fate: Fate = "unread" if unread else "right"
+        yield Outcome(f"{entry['of']}: {entry['device']}", fate if same else "wrong")
+
+
+def nccl_logs() -> Iterator[Outcome]:
+    """What the log of each version of NCCL tells of a communicator."""
+    for entry in load("nccl")["forms"]:
+        log = DebugLog("/nccl.log", 77)
+        said = [f"node-1:77:82 [1] NCCL INFO {line}\n" for line in entry["lines"]]
+        log.add(lines_of("".join(said).encode(), 0, log.line).kept)
+        told = [
+            (one.id, one.rank, one.ranks, one.bus, one.transports, one.topologies)
+            for one in log.communicators
+        ]
+        wanted = (entry["id"], "3", "8", 0x3B000, {"NET/AWS": 1}, entry["topologies"])
+        yield Outcome(f"NCCL {entry['version']}", "right" if told == [wanted] else "wrong")
+
+
 def fresh_samples() -> Iterator[Outcome]:
     """Of the samples that the readers were not written from, and have been mended for since."""
     for kind, entry, fate in fresh.fates(load("fresh")):
@@ -379,6 +421,8 @@ FAMILIES: dict[str, Callable[[], Iterator[Outcome]]] = {
     "kernel events of several lines": kernel_events,
     "cgroups of containers": cgroups,
     "cgroups of Slurm's jobs": slurm,
+    "device IDs of the kubelet": device_ids,
+    "logs of NCCL": nccl_logs,
     "mounts of the network": mounts,
     "counters of RDMA ports": rdma_counters,
     "models of GPUs": gpus,

@@ -1,4 +1,4 @@
-"""Samples that the readers were not written from, ten of each kind, and what becomes of them."""
+"""Samples that the readers were not written from, fifteen of a kind, and what becomes of them."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from gpunode.host.hwmon import Hwmon
 from gpunode.host.infiniband import Infiniband
 from gpunode.host.kernel_log import KMSG, KernelLog
 from gpunode.host.mounts import parse as parse_mounts
+from gpunode.host.pcie import Pcie
 from gpunode.nccl.log import DebugLog
 from gpunode.nccl.ras import parse as parse_ras
 from gpunode.node import http
@@ -30,7 +31,11 @@ from gpunode.serving.page import parse as parse_page
 from tests.corpus.written import Fate, Written
 from tests.machine import exported
 
-READERS: dict[str, type[Infiniband] | type[Hwmon]] = {"infiniband": Infiniband, "hwmon": Hwmon}
+READERS: dict[str, type[Infiniband] | type[Hwmon] | type[Pcie]] = {
+    "infiniband": Infiniband,
+    "hwmon": Hwmon,
+    "pcie": Pcie,
+}
 
 
 def engine(entry: dict[str, Any]) -> Fate:

@@ -50,6 +50,7 @@ def workbook(facts: Any) -> zipfile.ZipFile:
             *(x["immediate_action"], x["investigatory_action"]),
         )
         for x in facts["xids"]
+        if x["source"] == facts["catalogue"]["source"]
     ]
     rules = [
         (

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
@@ -18,14 +19,13 @@ from gpunode.gpu.models import MODELS
 from gpunode.host.lustre import Lustre
 from gpunode.host.rdma_counters import CXI, DRIVERS, MLX5, STANDARD, What
 from gpunode.serving.engines import ENGINES, FIGURES, Name
-from tests.corpus.families import load
+from tests.corpus.families import first_try, load
 from tests.export.dcgm_clients import (
     CLIENTS,
     KINDS_NOT_ANSWERED,
     NOT_ANSWERED,
     WATCHES_NOT_ANSWERED,
 )
-from tests.holders.test_owners import DEVICES, UNATTRIBUTED
 from tests.machine import MACHINES
 from tests.nccl.test_inspector import INSPECTORS
 
@@ -186,6 +186,13 @@ OF_OFED = """
 mlx5 before MLNX_OFED 5.0 and Linux 5.6 has no {lacks}."""
 
 
+FIRST_TRY = """
+Of ninety samples from public reports that no reader was written from
+([tests/corpus/fresh.yaml](../tests/corpus/fresh.yaml)), {right} were right at the first try,
+{unread} unread, {wrong} wrong and {silent} dropped; today none is wrong or dropped. Of the thirty
+found by somebody who had seen no reader, 22 were right, 2 unread, 5 wrong and 1 dropped."""
+
+
 def document() -> str:
     """The document."""
     (old, *_) = OFED
@@ -211,6 +218,7 @@ def document() -> str:
         RDMA,
         *_table(("driver", *TOLD.values()), _rdma()),
         OF_OFED.format(lacks=", ".join(f"`{name}`" for name in sorted(old.lacks))),
+        FIRST_TRY.format_map(Counter(one.fate for one in first_try())),
     ]
     return "\n".join(lines) + "\n"
 
@@ -221,7 +229,7 @@ def _table(header: Row, rows: Iterable[Row]) -> Iterator[str]:
 
 
 def _nccl() -> Iterator[Row]:
-    logs = tuple(tests.nccl.test_nccl.FORMS)
+    logs = tuple(each["version"] for each in load("nccl")["forms"])
     text = _versions("text")
     recorded = re.findall(r'"nccl_version": "([\d.]+)"', RAS_JSON.read_text())
     json = {*recorded, *_versions("json")}
@@ -270,13 +278,14 @@ def _number(version: str) -> tuple[int, ...]:
 
 def _devices() -> Iterator[Row]:
     told: dict[tuple[str, str], str] = {}
-    for of, device, gpu, instance in DEVICES:
-        if gpu or instance:
-            told.setdefault((of, "GPU" if gpu else "MIG instance"), device)
+    named = {"gpu": "GPU", "instance": "MIG instance"}
+    for each in load("devices")["devices"]:
+        if each["is"] in named:
+            told.setdefault((each["of"], named[each["is"]]), each["device"])
     for (of, what), device in told.items():
         yield of, f"`{device}`", what
-    for of, device, reason in UNATTRIBUTED:
-        yield of, f"`{device}`", reason
+    for each in load("devices")["unattributed"]:
+        yield each["of"], f"`{each['device']}`", each["reason"]
 
 
 def _clients() -> Iterator[Row]:

@@ -24,24 +24,12 @@ from gpunode.jobs.owners import ALLOCATIONS, GpuOwners, OwnersDetail
 from gpunode.node.local import LocalNode
 from gpunode.node.node import SteppedClock
 from gpunode.source import Absent
-from tests.cases import with_each
+from tests.corpus.families import INSTANCE, WHOLE, load
 from tests.fakes.kubelet import FakeKubelet, kubelet
 from tests.holders.proc import Card, Proc
 from tests.machine import MACHINES, MachineGpu, exported, stat, told
 
 SOCKET = "/var/lib/kubelet/pod-resources/kubelet.sock"
-WHOLE = Identity(4, "GPU-aa", "NVIDIA H200", minor=2)
-INSTANCE = Identity(
-    4,
-    "MIG-bb",
-    "NVIDIA H200",
-    parent="GPU-aa",
-    mig=True,
-    minor=2,
-    gpu_instance=1,
-    mig_profile=19,
-    mig_start=4,
-)
 
 
 @pytest.fixture
@@ -70,76 +58,14 @@ def owners(root: Path, pods: Pods, pids: tuple[int, ...] = ()) -> str:
     return exported(told(source))
 
 
-DEVICES = (
-    ("the device plugin", "GPU-aa", True, False),
-    ("the device plugin", "GPU-aaa", False, False),
-    ("the device plugin, shared in time or by MPS", "GPU-aa::3", True, False),
-    ("the device plugin, MIG", "MIG-bb", False, True),
-    ("the device plugin, MIG shared in time", "MIG-bb::0", False, True),
-    ("the device plugin, MIG before driver 470", "MIG-GPU-aa/1/0", False, True),
-    ("the device plugin, MIG before driver 470", "MIG-GPU-aa/2/0", False, False),
-    ("the device plugin, integrated (Jetson)", "tegra", True, False),
-    ("the device plugin, integrated and shared in time", "tegra::1", True, False),
-    ("Google's device plugin", "nvidia2", True, False),
-    ("Google's device plugin", "nvidia4", False, False),
-    ("Google's device plugin, shared", "nvidia2/vgpu7", True, False),
-    ("Google's device plugin, MIG", "nvidia2/gi1", False, True),
-    ("Google's device plugin, MIG", "nvidia2/gi5", False, False),
-    ("Google's device plugin, MIG shared", "nvidia2/gi1/vgpu0", False, True),
-    ("NVIDIA's DRA driver", "gpu-2", True, False),
-    ("NVIDIA's DRA driver", "gpu-4", False, False),
-    ("NVIDIA's DRA driver 25.3 and 25.8, MIG", "gpu-2-mig-19-4-1", False, True),
-    ("NVIDIA's DRA driver 25.3 and 25.8, MIG", "gpu-2-mig-19-5-1", False, False),
-    ("NVIDIA's DRA driver 25.3 and 25.8, MIG", "gpu-3-mig-19-4-1", False, False),
-    ("NVIDIA's DRA driver 25.12 and 0.4, MIG", "gpu-2-mig-1g18gb-19-4", False, True),
-    ("NVIDIA's DRA driver 25.12 and 0.4, MIG", "gpu-2-mig-1g18gb-me-19-4", False, True),
-    ("NVIDIA's DRA driver 25.12 and 0.4, MIG", "gpu-2-mig-1g18gb-20-4", False, False),
-    ("NVIDIA's DRA driver 25.12 and 0.4, MIG", "gpu-2-mig-1g18gb-19-3", False, False),
-    ("HAMi", "GPU-aa-0", True, False),
-    ("HAMi", "GPU-aa-9", True, False),
-    ("HAMi", "GPU-aaa-0", False, False),
-    ("HAMi", "GPU-aa-0-1", False, False),
-    ("HAMi, MIG", "MIG-bb", False, True),
-    ("nvshare", "GPU-aa__3", True, False),
-    ("nvshare", "GPU-cc__3", False, False),
-    ("Volcano vGPU", "GPU-aa-3", True, False),
-    ("Volcano vGPU, cores and memory", "GPU-aa-core-17", False, False),
-    ("Alibaba's gpushare", "GPU-aa-_-17", None, None),
-    ("nothing known", "GPU-aa-", False, False),
-    ("nothing known", "GPU-aa-x", None, None),
-    ("nothing known", "gpu-2-mig-19", None, None),
-    ("nothing known", "gpu-2-mig-19-4", None, None),
-    ("nothing known", "gpu-2-mig-19-4-x", None, None),
-    ("nothing known", "gpu-2-mig-19-4-1-1", False, False),
-    ("nothing known", "gpu-2-mig--19-4", None, None),
-    ("nothing known", "nvidia", None, None),
-    ("nothing known", "", None, None),
-)
-"""Who names devices, an ID, and whether it is GPU 4, which is /dev/nvidia2, or its instance."""
-
-UNATTRIBUTED = (
-    (
-        "NVIDIA's DRA driver 25.12 and 0.4, passed through",
-        "gpu-vfio-2",
-        "no series: the GPU has left the driver for a virtual machine; its pod is counted",
-    ),
-    (
-        "NVIDIA's DRA driver, pre-releases of 25.3",
-        "gpu-4",
-        "taken for the N of /dev/nvidiaN, as since the release; these numbered as nvidia-smi does",
-    ),
-)
-"""Who names devices, an ID, and why it is nobody's here."""
-
-
-@with_each(DEVICES)
-def test_every_form_of_a_device_id_names_its_gpu(
-    of: str,  # noqa: ARG001
-    device: str,
-    gpu: bool | None,
-    instance: bool | None,
+def test_an_id_longer_than_a_name_may_be_names_no_gpu_for_sure(
+    root: Path, running: FakeKubelet
 ) -> None:
-    assert (is_device(WHOLE, device), is_device(INSTANCE, device)) == (gpu, instance)
+    pods = pods_of(root)
+    for digits, known in ((240, True), (250, False)):
+        running.pods = {("a", "p", "c"): [("nvidia.com/gpu", f"GPU-{'a' * digits}")]}
+        pods.read()
+        assert (pods.holders(WHOLE) == []) == known
 
 
 def test_the_integrated_gpu_is_the_one_that_its_name_or_bus_says() -> None:
@@ -166,11 +92,9 @@ def test_a_claim_of_an_instance_whose_place_the_driver_does_not_tell(
     assert [held.pod for held in pods.holders(hidden) or ()] == ["plain"]
 
 
-@pytest.mark.parametrize(("of", "device", "reason"), UNATTRIBUTED)
+@pytest.mark.parametrize("device", [each["device"] for each in load("devices")["unattributed"]])
 def test_what_is_no_gpu_of_this_driver_is_given_to_none(
-    of: str,  # noqa: ARG001
     device: str,
-    reason: str,  # noqa: ARG001
     root: Path,
     running: FakeKubelet,
 ) -> None:

@@ -23,7 +23,7 @@ from gpunode.incidents.incident import Incident, Kind, parse
 from gpunode.incidents.signs import IncidentSign, Signs
 from gpunode.jobs import processes, steps
 from gpunode.loop import Loop
-from gpunode.node.node import Node, SteppedClock
+from gpunode.node.node import KeptLines, Node, SteppedClock
 from gpunode.node.rolling_tape import RollingTape
 from gpunode.node.tape import TapeNode
 from gpunode.recorded import INCIDENTS
@@ -504,10 +504,10 @@ def test_more_incidents_at_a_time_than_anybody_reads_are_counted() -> None:
 def test_moments_are_bounded_and_those_left_out_are_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    box, first, _ = hung()
-    box.play(60)
     monkeypatch.setattr(black_box, "MOST_MOMENTS", 60)
     monkeypatch.setattr(black_box, "MOST_PROCESSES", 20)
+    box, first, _ = hung()
+    box.play(60)
     for number in range(70):
         first.processes = ((1000 + number, float(number)), (0, 0.0))
         box.play(6)
@@ -579,7 +579,46 @@ def test_lines_that_come_at_once_are_bounded(monkeypatch: pytest.MonkeyPatch) ->
     heard = overheard.Overheard(clock, RollingTape(clock, 60.0, 1 << 20, code=False))
     lines = [f"6,{n},{n},-;Out of memory: Killed process {n} (python)" for n in range(9)]
     heard.answer("/dev/kmsg", "log_lines", lambda: lines)
-    assert [one.text.split()[5] for one in heard.new()] == ["7", "8"]
+    assert [one.text.split()[5] for _, one in heard.new()] == ["7", "8"]
+
+
+def test_what_programs_of_one_tenant_say_and_do_pushes_out_nothing_of_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They crash again and again, and each fills its NCCL log."""
+    monkeypatch.setattr(black_box, "MOST_MOMENTS", 60)
+    monkeypatch.setattr(black_box, "MOST_PROCESSES", 16)
+    monkeypatch.setattr(overheard, "MOST", 64)
+    other = Actor(0, processes=((10, 1.0),), jobs=("other",))
+    noisy = Actor(1, jobs=("noisy",) * 12)
+    box = Box(other, noisy)
+    pids = iter(range(1000, 9000))
+
+    def makes_noise(seconds: int) -> None:
+        for _ in range(0, seconds, 2):
+            noisy.processes = tuple((next(pids), 2.0) for _ in noisy.jobs)
+            for pid, _ in noisy.processes:
+                said = KeptLines([f"n:1:1 [0] NCCL INFO {n}" for n in range(64)], 0)
+                box.box.overheard.answer(f"/proc/{pid}/root/log", "lines", lambda: said)  # noqa: B023
+            box.play(2)
+
+    box.play(2)
+    killed = ["6,1,1,-;Out of memory: Killed process 3 (python)"]
+    box.box.overheard.answer("/dev/kmsg", "log_lines", lambda: killed)
+    other.processes = ((10, 1.0), (11, 1.0))
+    other.jobs = ("other",) * 2
+    makes_noise(60)
+    fail(noisy)
+    fail(other)
+    makes_noise(60)
+    for found in box.incidents:
+        said = " ".join(moment.text for moment in found.moments)
+        assert "Killed process 3" in said
+        assert "Process 11 came to GPU 0" in said
+        assert len(found.moments) <= black_box.MOST_MOMENTS
+        assert len(found.processes) <= black_box.MOST_PROCESSES
+        assert 10 in [one.pid for one in found.processes] or "0" not in found.brief.gpus
+        assert found.left_out
 
 
 def test_the_oldest_make_way_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:

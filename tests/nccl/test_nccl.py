@@ -24,6 +24,7 @@ from gpunode.nccl.ras_answer import Rank
 from gpunode.node.local import LocalNode
 from gpunode.node.node import lines_of
 from tests.cases import with_each
+from tests.corpus.families import load
 from tests.machine import MachineGpu, begin
 from tests.nccl.ras import RasNode, rank, ras_server, status, told
 from tests.needs import as_root
@@ -349,66 +350,9 @@ def test_a_log_is_followed_and_each_warning_counted_once(log_file: Path, tmp_pat
     assert 'gpunode_nccl_warnings_total{gpu="0",uuid="GPU-aa"} 1.0' in told(source)
 
 
-OLD = "rank 3 nranks 8 cudaDev 1 busId 3b000"
-INIT = "rank 3 nranks 8 cudaDev 1 nvmlDev 1 busId 3b000"
 SPLIT = "rank 1 nranks 4 cudaDev 1 nvmlDev 1 busId 3b000 parent 0x55a0"
 VIA_NET = "Channel 00/0 : 3[3b000] -> 4[86000] [send] via NET/AWS Libfabric/0"
-UP_TO_2_18_1 = (
-    "Trees [0] -1/-1/-1->3->2 [1] 2/-1/-1->3->-1",
-    VIA_NET,
-    "Connected all rings",
-    "Connected all trees",
-)
-FROM_2_22 = (
-    "16 coll channels, 16 collnet channels, 0 nvls channels, 16 p2p channels, 2 p2p channels per "
-    "peer",
-    VIA_NET,
-    "Connected all rings, use ring PXN 0 GDR 1",
-    "Connected all trees",
-)
-FORMS = {
-    "2.12": [
-        *UP_TO_2_18_1,
-        "16 coll channels, 16 p2p channels, 2 p2p channels per peer",
-        f"comm 0x55a0 {OLD} - Init COMPLETE",
-    ],
-    "2.16": [
-        *UP_TO_2_18_1,
-        "16 coll channels, 16 p2p channels, 2 p2p channels per peer",
-        f"comm 0x55a0 {OLD} commId 0xabc - Init COMPLETE",
-    ],
-    "2.18.1": [
-        *UP_TO_2_18_1,
-        "16 coll channels, 0 nvls channels, 16 p2p channels, 2 p2p channels per peer",
-        f"comm 0x55a0 {OLD} commId 0xabc - Init COMPLETE",
-    ],
-    "2.18.3": [
-        f"comm 0x55a0 {INIT} commId 0xabc - Init START",
-        *UP_TO_2_18_1,
-        "16 coll channels, 0 nvls channels, 16 p2p channels, 2 p2p channels per peer",
-        f"comm 0x55a0 {INIT} commId 0xabc - Init COMPLETE",
-    ],
-    "2.21": [
-        f"ncclCommInitRank comm 0x55a0 {INIT} commId 0xabc - Init START",
-        *UP_TO_2_18_1,
-        FROM_2_22[0],
-        f"ncclCommInitRank comm 0x55a0 {INIT} commId 0xabc - Init COMPLETE",
-    ],
-    "2.22": [
-        f"ncclCommInitRank comm 0x55a0 {INIT} commId 0xabc - Init START",
-        UP_TO_2_18_1[0],
-        f"ncclCommInitRank comm 0x55a0 {INIT} commId 0xabc - Init COMPLETE",
-        *FROM_2_22,
-    ],
-    "2.29": [
-        f"[Rank 3] ncclCommInitRank comm 0x55a0 {INIT} commId 0xabc - Init START",
-        UP_TO_2_18_1[0],
-        f"ncclCommInitRank comm 0x55a0 {INIT} commId 0xabc - Init COMPLETE",
-        *FROM_2_22,
-    ],
-}
-"""How NCCL's minor versions tell of a communicator, in this order: src/init.cc. Up to 2.18.1, its
-name comes last; from 2.22 on, it is connected when it is used."""
+FORMS: dict[str, list[str]] = {each["version"]: each["lines"] for each in load("nccl")["forms"]}
 
 
 def logged(*lines: str) -> DebugLog:

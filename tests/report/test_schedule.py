@@ -42,6 +42,7 @@ def test_its_prices_and_teams_and_those_of_the_document_can_be_read(tmp_path: Pa
         billing = parse(tmp_path / "billing.yaml")
         assert billing.price_of("NVIDIA H200") == 3.1
         assert billing.price_of("NVIDIA H100 80GB HBM3") == 2.2
+        assert billing.price_of("NVIDIA L4") == billing.price
         assert billing.teams["vision"].mail
         assert billing != Billing()
 

@@ -130,6 +130,15 @@ def test_a_pause_goes_on_while_the_gpu_is_kept_and_ends_with_another_owner() -> 
     assert server.exported is None
 
 
+def test_a_server_of_another_owner_begins_without_pauses() -> None:
+    server = Server()
+    server.play(60, finished=5.0)
+    server.play(HOUR)
+    server.told = {THEIRS: 1.0, FINISHED: 0.0}
+    server.play(60, finished=5.0)
+    assert server.exported == (0, 0)
+
+
 def test_pauses_that_grow_shorter_for_ever_are_bounded() -> None:
     server = Server()
     for pause in range(2 * MOST_PAUSES, 0, -1):

@@ -84,6 +84,16 @@ def test_a_stopped_process_is_told_at_once() -> None:
     assert held_up(stage) == {0: ("stopped", pytest.approx(2, abs=2))}
 
 
+def test_a_process_that_is_stopped_beside_one_that_works_stops_nobody() -> None:
+    (one,) = training(1)
+    one.jobs = ("train", "train")
+    stage = on(one)
+    stage.play(60)
+    one.gauges[STOPPED] = 1.0
+    stage.play(60)
+    assert held_up(stage) == {}
+
+
 def test_a_checkpoint_takes_the_place_of_a_verdict() -> None:
     (one,) = training(1)
     stage = on(one)

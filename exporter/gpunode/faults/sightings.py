@@ -222,7 +222,8 @@ def xid_events(seen: NodeValues, _: Before) -> Iterator[Sighting]:
     for (bus_id, xid), at in seen.series(kernel_log.LAST_XID).items():
         gpu, uuid = seen.on_bus.get(bus_id, ("", bus_id))
         events.setdefault((gpu, uuid, xid), at)
-    for event in operational(seen):
+    of_driver = operational(seen)
+    for event in of_driver:
         if event.xid and event.lasts:
             events.setdefault((event.gpu, event.uuid, event.xid), event.at)
     decoded = {
@@ -237,18 +238,19 @@ def xid_events(seen: NodeValues, _: Before) -> Iterator[Sighting]:
         if code is None or code.notify != "none":
             where = seen.gpu(gpu, uuid) if gpu else Where("", "", "gpu", uuid)
             told_for = None if code and code.notify == "page" else PROGRAM_REMEMBERED
-            reason = f"xid_{xid}{_propagated(seen, uuid, xid, at)}"
+            reason = f"xid_{xid}{_propagated(of_driver, uuid, xid, at)}"
             yield Sighting(where, f"xid_{xid}", reason, at, told_for)
 
 
 def fatal_links(seen: NodeValues, _: Before) -> Iterator[Sighting]:
     """Errors of NVLink 5 whose line says that the GPU is to be reset, or that all links go down."""
+    of_driver = operational(seen)
     for (bus_id, xid, link, severity, action), at in seen.series(nvlink_xids.LAST).items():
         if action == "reset_gpu" or (severity, action) == ("fatal", UNKNOWN):
             gpu, uuid = seen.on_bus.get(bus_id, ("", ""))
             where = Where(gpu, uuid, "nvlink", "" if link == "-1" else link)
             respect = f"xid_{xid}_fatal"
-            reason = f"{respect}{_propagated(seen, uuid, xid, at)}"
+            reason = f"{respect}{_propagated(of_driver, uuid, xid, at)}"
             yield Sighting(where, respect, reason, at)
 
 
@@ -303,11 +305,11 @@ def operational_faults(seen: NodeValues, _: Before) -> Iterator[Sighting]:
             yield Sighting(where, respect, reason, event.at, None if fatal else PROGRAM_REMEMBERED)
 
 
-def _propagated(seen: NodeValues, uuid: str, xid: str, at: float) -> str:
+def _propagated(events: list[Operational], uuid: str, xid: str, at: float) -> str:
     """What marks a fault that came from another of this node: that one is told of already."""
     beside = any(
         event.beside and abs(event.at - at) <= SAME_EVENT
-        for event in operational(seen)
+        for event in events
         if (event.uuid, event.xid) == (uuid, xid)
     )
     return "_propagated" if beside else ""

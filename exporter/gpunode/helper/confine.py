@@ -15,6 +15,8 @@ import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from gpunode.helper.capability import libc
+
 MACHINES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
 """Of each architecture: its number in include/uapi/linux/audit.h, and its column below."""
 
@@ -27,7 +29,7 @@ madvise 28 233, mmap 9 222, mprotect 10 226, mremap 25 216, munmap 11 215, newfs
 openat 257 56, pread64 17 67, read 0 63, readlink 89 -1, readlinkat 267 78, recvfrom 45 207,
 restart_syscall 219 128, rseq 334 293, rt_sigaction 13 134, rt_sigprocmask 14 135,
 rt_sigreturn 15 139, sched_yield 24 124, sendmsg 46 211, set_robust_list 273 99, setfsgid 123 152,
-setfsuid 122 151, sigaltstack 131 132, socketpair 53 199, statfs 137 43,
+setfsuid 122 151, setgroups 116 159, sigaltstack 131 132, socketpair 53 199, statfs 137 43,
 bind 49 200, connect 42 203, setns 308 268, setsockopt 54 208, socket 41 198, unlink 87 -1,
 unlinkat 263 35,
 arch_prctl 158 -1, dup2 33 -1, dup3 292 24, execve 59 221, fcntl 72 25, kill 62 129, open 2 -1,
@@ -56,6 +58,7 @@ CHECKS: dict[str, Checks] = {
     "clone": (((0, NAMESPACES | THREAD, THREAD),),),
     "sendmsg": (((2, 0xFFFFFFFF, 0),),),  # MSG_FASTOPEN would connect
     "setsockopt": (((1, 0xFFFFFFFF, socket.SOL_SOCKET), (2, 0xFFFFFFFF, socket.SO_PASSCRED)),),
+    "setgroups": (((0, 0xFFFFFFFF, 0),),),
     "setns": (((1, 0xFFFFFFFF, NEW_NETWORK),),),
     "unlinkat": (((2, 0xFFFFFFFF, 0),),),
 }
@@ -122,7 +125,6 @@ def confine(work: Work) -> None:
     filter_ = program(machine, work.calls, work.checks)
     buffer = ctypes.create_string_buffer(filter_, len(filter_))
     header = struct.pack("@HP", len(filter_) // 8, ctypes.addressof(buffer))
-    libc = ctypes.CDLL(None, use_errno=True)
     for call in ((SET_DUMPABLE, 0), (SET_NO_NEW_PRIVS, 1), (SET_SECCOMP, FILTER, header)):
         if libc.prctl(*call, *([0] * (5 - len(call)))):
             raise OSError(ctypes.get_errno(), "prctl")

@@ -8,15 +8,15 @@ So each name is looked up in the folder before it: no link is followed and no na
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import os
 import re
 import stat
 import struct
 from collections.abc import Iterator
+from ctypes import c_uint
 
-from gpunode.helper.capability import raised
+from gpunode.helper.capability import libc, raised
 
 PID = re.compile(r"\d{1,10}")
 
@@ -31,8 +31,10 @@ DEEPEST = 256
 
 FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 NAME = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
-LIBC = ctypes.CDLL(None, use_errno=True)
-LIBC.setfsuid.argtypes = LIBC.setfsgid.argtypes = (ctypes.c_uint,)
+libc.setfsuid.argtypes = libc.setfsgid.argtypes = (c_uint,)
+
+SETGROUPS = {"x86_64": 116, "aarch64": 159}.get(os.uname().machine, -1)
+"""The system call, which is for one thread; the C library makes it for all of them."""
 
 UIDS = re.compile(r"^Uid:\t(\d+)\t\1\t\1\t\1\nGid:\t(\d+)\t\2\t\2\t\2$", re.MULTILINE)
 """Who a process is, if it is that user in every way: real, effective, saved and for files."""
@@ -91,14 +93,18 @@ def found(process: int, where: re.Match[str]) -> Iterator[tuple[int, int]]:
     """A descriptor that names what is at a ``PLACE`` of a process, and for whom it is read.
 
     The calling thread takes on the rights of that user if it may, and keeps them: of nobody, if the
-    process is root's. Raises ``OSError``, also if the process has changed its user.
+    process is root's. Raises ``OSError``, also if the process has changed its user, or if root may
+    not become that user without groups of its own.
     """
     with raised():
         user, group = who(process)
         start = os.open(where["start"], FOLDER, dir_fd=process)
     try:
-        LIBC.setfsgid(group)
-        LIBC.setfsuid(user)
+        refused = libc.syscall(SETGROUPS, 0, None)
+        libc.setfsgid(group)
+        libc.setfsuid(user)
+        if not os.geteuid() and (refused or libc.setfsuid(UNSET) != user):
+            raise PermissionError(errno.EPERM, "root takes SETUID and SETGID to become another")
         with beneath(start, where["path"]) as name:
             yield name, user
     finally:

@@ -68,9 +68,17 @@ LONGEST_STOP = 10.0
 
 
 def python(rootfs: str, pid: str) -> bytes:
-    """What py-spy says of every thread of a process. Raises ``OSError``."""
+    """What py-spy says of every thread of a process. Raises ``OSError``.
+
+    It opens what a process names as its libraries, so why it fails would tell what is there.
+    """
     arguments = ["dump", "--nonblocking", "--json", "--pid", pid]
-    return asked(rootfs, pid, "py-spy", arguments, LONGEST)
+    try:
+        return asked(rootfs, pid, "py-spy", arguments, LONGEST)
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        raise OSError(errno.EIO, "py-spy: it is no Python that py-spy can read") from None
 
 
 def native(rootfs: str, pid: str) -> bytes:

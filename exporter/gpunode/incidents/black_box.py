@@ -13,7 +13,7 @@ import logging
 import re
 import threading
 import time as clocks
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -38,6 +38,7 @@ from gpunode.incidents.incident import (
     parse,
     without_tape,
 )
+from gpunode.incidents.moments import SharedMoments, Told
 from gpunode.incidents.overheard import Overheard
 from gpunode.incidents.price import COST, Prices
 from gpunode.incidents.signs import IncidentSign, Signs, about, labels_of, owners_of, processes_on
@@ -153,7 +154,9 @@ class OpenIncident:
 
     owners: tuple[str, ...] = ()
     waits: tuple[WaitedFor, ...] = ()
-    moments: list[Happening] = field(default_factory=list)
+    moments: SharedMoments = field(
+        default_factory=lambda: SharedMoments(MOST_MOMENTS, latest_makes_way=True)
+    )
     looks: dict[tuple[int, float], StackLook] = field(default_factory=dict)
     processes: dict[tuple[str, int, float], OnGpu] = field(default_factory=dict)
     figures: tuple[NodeFigure, ...] = ()
@@ -169,15 +172,15 @@ class OpenIncident:
 
     def notice(self, key: tuple[str, int, float], process: OnGpu) -> None:
         """Add a process that is on one of its GPUs."""
-        if key not in self.processes and len(self.processes) < MOST_PROCESSES:
-            self.processes[key] = process
+        self.processes.setdefault(key, process)
+        if len(self.processes) > MOST_PROCESSES:  # whoever has most makes way
+            of_most, _ = Counter(map(_whose, self.processes.values())).most_common(1)[0]
+            latest = reversed(self.processes.items())
+            del self.processes[next(key for key, one in latest if _whose(one) == of_most)]
 
     def note(self, moment: Happening) -> None:
-        """Add what happened."""
-        if len(self.moments) >= MOST_MOMENTS:
-            self.left_out += 1
-        else:
-            self.moments.append(moment)
+        """Add what happened to it."""
+        self.moments.add([(moment.what, moment)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +223,7 @@ class BlackBox:
         self.prices = Prices()
         self._watched: list[OpenIncident] = []
         self._pending: dict[tuple[Kind, frozenset[At]], tuple[float, float, float]] = {}
-        self._moments: deque[Happening] = deque(maxlen=MOST_MOMENTS)
+        self._moments = SharedMoments(MOST_MOMENTS)
         self._told: dict[tuple[tuple[str, ...], str], str] = {}
         self._causes: dict[At, str] = {}
         self._processes: dict[tuple[str, int, float], OnGpu] | None = None
@@ -272,10 +275,9 @@ class BlackBox:
         """Note what happened since the last look, and begin, keep and end incidents."""
         now, time = readings.clock.monotonic(), readings.clock.time()
         node = status(readings)
-        for moment in self._happened(readings, node, time):
-            self._moments.append(moment)
-            for one in self._open:
-                one.note(moment)
+        happened = list(self._happened(readings, node, time))
+        for moments in (self._moments, *(one.moments for one in self._open)):
+            moments.add(happened)
         refused = sum(
             [self._take(sign, readings, node) for sign in self._confirmed(node, readings)]
         )
@@ -319,7 +321,7 @@ class BlackBox:
         if self.folder is not None:
             yield from UNWRITTEN.at(float(self._unwritten))
 
-    def _happened(self, readings: Readings, node: NodeStatus, time: float) -> Iterator[Happening]:
+    def _happened(self, readings: Readings, node: NodeStatus, time: float) -> Iterator[Told]:
         """What has changed on the node since the last look."""
         told = {
             (one.gpus, one.remedy): one.title
@@ -328,10 +330,10 @@ class BlackBox:
         }
         for key, title in told.items():
             if key not in self._told:
-                yield _moment(time, "finding", title, key[0])
+                yield "finding", _moment(time, "finding", title, key[0])
         for key, title in self._told.items():
             if key not in told:
-                yield _moment(time, "finding", f"No longer: {title}", key[0])
+                yield "finding", _moment(time, "finding", f"No longer: {title}", key[0])
         self._told = told
         causes = {gpu.at: gpu.verdict.cause for gpu in node.gpus if gpu.verdict is not None}
         changed: dict[str, list[str]] = {}
@@ -340,19 +342,19 @@ class BlackBox:
                 changed.setdefault(causes[gpu.at], []).append(gpu.label)
         for cause, labels in changed.items():
             text = f"{counted(labels)}: {CAUSES[cause].meaning}"
-            yield _moment(time, "verdict", text, tuple(labels))
+            yield "verdict", _moment(time, "verdict", text, tuple(labels))
         self._causes = causes
         yield from self._processes_changed(processes_on(readings), time)
         awaited = {of for metric, of in readings.values({AWAITED}) if metric is AWAITED}
         for communicator, rank, host, pid, _, reason in sorted(awaited - self._awaited):
             text = f"RAS: rank {rank} of communicator {communicator} on {host}, process {pid}, "
-            yield _moment(time, "nccl", f"{text}is {reason}", ())
+            yield "ras", _moment(time, "nccl", f"{text}is {reason}", ())
         self._awaited = awaited
-        yield from self.overheard.new()
+        owners = {str(one.pid): _whose(one) for one in (self._processes or {}).values()}
+        for pid, line in self.overheard.new():
+            yield owners.get(pid, line.what), line
 
-    def _processes_changed(
-        self, on: Mapping[At, Iterable[Started]], time: float
-    ) -> Iterator[Happening]:
+    def _processes_changed(self, on: Mapping[At, Iterable[Started]], time: float) -> Iterator[Told]:
         """Note which processes came to GPUs and which are gone."""
         before = self._processes
         found: dict[tuple[str, int, float], OnGpu] = {}
@@ -387,7 +389,8 @@ class BlackBox:
                 with suppress(OSError):  # from now on, the kernel tells how it ends
                     self.node.ended(one.pid, one.start)
             if before is not None and key not in before:
-                yield _moment(time, "process", f"{_named(one)} came to GPU {one.gpu}", (one.gpu,))
+                text = f"{_named(one)} came to GPU {one.gpu}"
+                yield _whose(one), _moment(time, "process", text, (one.gpu,))
         left_out = {(gpu, one.pid, one.start) for gpu, one in there} - found.keys()
         for key, one in (before or {}).items():
             if key not in found and key not in left_out:
@@ -399,7 +402,7 @@ class BlackBox:
                         watched.processes[key] = gone
                 ended = f": {gone.end}" if gone.end else ""
                 text = f"{_named(one)} is gone from GPU {one.gpu}{ended}"
-                yield _moment(time, "process", text, (one.gpu,))
+                yield _whose(one), _moment(time, "process", text, (one.gpu,))
 
     def _has_ended(self, one: OnGpu) -> bool:
         """Whether the kernel says that a process has ended; a silent driver says nothing."""
@@ -482,10 +485,10 @@ class BlackBox:
             time,
             owners,
             figures=node.figures,
-            moments=[moment for moment in self._moments if moment.time >= began - BEFORE],
         )
+        one.moments.add(self._moments.since(began - BEFORE))
         if before is not None:
-            one.moments[:0] = before.moments
+            one.moments.add((moment.what, moment) for moment in before.moments)
             one.looks = {(look.pid, look.time): look for look in before.looks}
             one.processes = {(p.gpu, p.pid, p.start): p for p in before.processes}
         if not sign.lasts:
@@ -643,13 +646,13 @@ class BlackBox:
             finding.remedy if finding else "",
             finding.evidence if finding else (),
             one.waits,
-            tuple(sorted(one.moments, key=lambda moment: moment.time)),
+            tuple(one.moments),
             tuple(one.looks.values()),
             tuple(one.processes.values()),
             one.figures,
             tuple(times[:count]),
             tuple(gpu.first(count) for gpu in drawn),
-            one.left_out,
+            one.left_out + one.moments.left_out,
             round(one.found, 1),
             self.prices.of(one.id),
         )
@@ -703,6 +706,10 @@ def _in_a_label(where: str) -> str:
 
 def _moment(time: float, what: What, text: str, gpus: tuple[str, ...]) -> Happening:
     return Happening(round(time, 1), what, clean(text), gpus)
+
+
+def _whose(one: OnGpu) -> str:
+    return one.owner or f"GPU {one.gpu}"
 
 
 def _named(one: OnGpu) -> str:

@@ -10,11 +10,12 @@ from typing import Any
 from gpunode.host.kernel_log import kind_of, level_of, message_of
 from gpunode.host.kernel_trouble import troubled
 from gpunode.incidents.incident import Happening, clean
+from gpunode.incidents.moments import SharedMoments, Told
 from gpunode.node.node import Clock, KeptLines
 from gpunode.node.rolling_tape import RollingTape
 
 MOST = 256
-"""The latest lines of each that are kept."""
+"""The latest lines of the kernel that are kept."""
 
 AT_ONCE = 64
 """The last lines of one answer that are kept."""
@@ -28,36 +29,33 @@ class Overheard:
         self.tape = tape
         self._lock = threading.Lock()
         self._kernel: deque[Happening] = deque(maxlen=MOST)
-        self._nccl: deque[Happening] = deque(maxlen=MOST)
-        self._new: deque[Happening] = deque(maxlen=2 * MOST)
+        self._new = SharedMoments(2 * MOST)
 
     def answer(self, of: str, call: str, ask: Callable[..., Any], *given: Any) -> Any:
         """Ask, record the question with its answer or error, and pass that on."""
         answer = self.tape.answer(of, call, ask, *given)
         if call == "log_lines" and answer:
-            self._keep(self._kernel, _of_kernel(of, answer, self.clock.time()))
+            lines = list(_of_kernel(of, answer, self.clock.time()))[-AT_ONCE:]
+            with self._lock:
+                self._kernel.extend(lines)
+                self._new.add(("", line) for line in lines)
         elif call == "lines" and isinstance(answer, KeptLines) and answer.kept:
-            self._keep(self._nccl, _of_nccl(of, answer, self.clock.time()))
+            pid = of.split("/")[2] if of.startswith("/proc/") else ""
+            lines = list(_of_nccl(pid, answer, self.clock.time()))[-AT_ONCE:]
+            with self._lock:
+                self._new.add((pid, line) for line in lines)
         return answer
 
-    def new(self) -> list[Happening]:
-        """The lines since the last call."""
+    def new(self) -> list[Told]:
+        """The lines since the last call, with the process that wrote them; none of the kernel."""
         with self._lock:
-            found = list(self._new)
-            self._new.clear()
-        return found
+            found, self._new = self._new, SharedMoments(2 * MOST)
+        return list(found.since(0.0))
 
     def kernel_since(self, time: float) -> list[str]:
         """What the kernel said at a time, in seconds since the epoch, or later."""
         with self._lock:
             return [moment.text for moment in self._kernel if moment.time >= time]
-
-    def _keep(self, kept: deque[Happening], found: Iterator[Happening]) -> None:
-        lines = list(found)[-AT_ONCE:]
-        if lines:
-            with self._lock:
-                kept.extend(lines)
-                self._new.extend(lines)
 
 
 def _of_kernel(path: str, lines: list[str], time: float) -> Iterator[Happening]:
@@ -68,9 +66,8 @@ def _of_kernel(path: str, lines: list[str], time: float) -> Iterator[Happening]:
             yield Happening(time, "kernel", clean(message))
 
 
-def _of_nccl(of: str, lines: KeptLines, time: float) -> Iterator[Happening]:
-    """What is kept of the lines of NCCL's log; who wrote them is in the path."""
-    pid = of.split("/")[2] if of.startswith("/proc/") else ""
+def _of_nccl(pid: str, lines: KeptLines, time: float) -> Iterator[Happening]:
+    """What is kept of the lines of NCCL's log."""
     for line in lines.kept:
         if line == "WARN" or "NCCL INFO" in line[:40]:
             yield Happening(time, "nccl", clean(f"process {pid}: {line}" if pid else line))

@@ -16,7 +16,6 @@ communicators.
 from __future__ import annotations
 
 import contextlib
-import errno
 import math
 import re
 import socket
@@ -24,14 +23,13 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
-from queue import Empty, SimpleQueue
-from threading import Thread
 from typing import Any
 
 from gpunode.config.daemon import Settings
 from gpunode.driver.driver import Identity
 from gpunode.gpu import GPU
 from gpunode.helper.tcp import RAS
+from gpunode.holders.asked import AskedServers
 from gpunode.holders.census import Census
 from gpunode.holders.holder import Holder
 from gpunode.holders.owner import Tenant, tenant
@@ -95,10 +93,6 @@ OVERDUE = 3
 
 SERVICES = 64
 """The most services to know; a node has one or two jobs, seldom one for each GPU."""
-
-ANSWERS_TIMEOUT = 4.0
-"""Seconds that a read waits for answers. NCCL takes three if a rank is gone; later ones are taken
-at the next read."""
 
 AT_ONCE = 2
 """The most services to ask at the same time: each may send ``tcp.LARGEST_ANSWER`` bytes."""
@@ -207,6 +201,10 @@ class Service:
             error.__traceback__ = error.__cause__ = error.__context__ = None
 
 
+Heard = tuple[str | OSError | NoDescriptors, float]
+"""What a service said, or why nothing, and how many seconds that took."""
+
+
 class NcclRas:
     """Asks the RAS services of the NCCL jobs with processes on this node's GPUs."""
 
@@ -227,8 +225,7 @@ class NcclRas:
         """The job of each process, for ``Key.job``, by what the jobs of its owner share."""
 
         self._launched: dict[tuple[str, str, str], float] = {}
-        self._asked: set[Key] = set()
-        self._answers: SimpleQueue[tuple[Key, str | OSError | NoDescriptors, float]] = SimpleQueue()
+        self._asked: AskedServers[Key, Heard] = AskedServers(self.node.clock)
 
     def read(self) -> Reading:
         """Read the jobs with a rank 0 here. Raises the first failure if none of them answers."""
@@ -245,13 +242,13 @@ class NcclRas:
         for service in self._services.values():
             if now > service.good_until:
                 service.drop()
-        for key, answer, took in self._ask(known, places, now):
+        for key, (answer, took) in self._ask(known, places, now):
             if isinstance(answer, NoDescriptors):
                 raise answer.with_traceback(None)  # it is due as before
             if key in known and key in self._services:
                 self._take(key, answer, took, places, now)
             del answer
-        for key in self._asked.intersection(self._services):
+        for key in self._asked.now.intersection(self._services):
             self._services[key].drop()  # it takes too long
         return self._reading(places, left_out)
 
@@ -284,43 +281,33 @@ class NcclRas:
 
     def _ask(
         self, known: list[Key], places: dict[Key, ServiceProcesses], now: float
-    ) -> Iterator[tuple[Key, str | OSError | NoDescriptors, float]]:
+    ) -> Iterator[tuple[Key, Heard]]:
         """The answers of the services that are due as they come, and of those asked before.
 
         They are asked in turns, those first that answered last time. Raises ``OSError`` where
         there is no thread to ask one; it is due as before.
         """
         services, clock = self._services, self.node.clock
-        due = [key for key in known if key not in self._asked and now >= services[key].due]
+        due = [key for key in known if key not in self._asked.now and now >= services[key].due]
         waiting = _in_turns(
             {key: places[key] for key in due},
             lambda key: (services[key].said is None, services[key].asked),
         )
-        begin = clock.monotonic()
-        begun: set[Key] = set()
-        while True:
-            while waiting and len(self._asked) < AT_ONCE and clock.monotonic() <= begin + START:
-                key = waiting.pop(0)
-                given = key, services[key], list(places[key].holders.values())
-                # A daemon that ends does not wait for it.
-                thread = Thread(target=self._ask_one, args=given, daemon=True)
-                try:
-                    thread.start()
-                except RuntimeError as error:  # a limit on threads or memory
-                    raise OSError(errno.EAGAIN, str(error)) from error
-                begun.add(key)
-                self._asked.add(key)
-            left = begin + ANSWERS_TIMEOUT - clock.monotonic() if begun & self._asked else 0.0
-            try:
-                answer = self._answers.get(timeout=max(0.0, left))
-            except Empty:
-                return
-            self._asked.discard(answer[0])
-            yield answer
-            del answer  # it may be large, and the next is waited for
+        until = clock.monotonic() + START
 
-    def _ask_one(self, key: Key, service: Service, holders: list[Holder]) -> None:
-        """Ask the processes of a service until one serves, and queue what it says or why not."""
+        def following() -> Key | None:
+            more = waiting and len(self._asked.now) < AT_ONCE and clock.monotonic() <= until
+            return waiting.pop(0) if more else None
+
+        def look(key: Key, say: Callable[[Heard], None]) -> None:
+            self._ask_one(key, services[key], list(places[key].holders.values()), say)
+
+        return self._asked.answers(following, look)
+
+    def _ask_one(
+        self, key: Key, service: Service, holders: list[Holder], say: Callable[[Heard], None]
+    ) -> None:
+        """Ask the processes of a service until one serves; hand over what it says or why not."""
         begin = self.node.clock.monotonic()
         said: str | OSError | NoDescriptors = ConnectionRefusedError()
         try:
@@ -336,7 +323,7 @@ class NcclRas:
                     said = error
                     break
         finally:
-            self._answers.put((key, said, self.node.clock.monotonic() - begin))
+            say((said, self.node.clock.monotonic() - begin))
 
     def _take(
         self,

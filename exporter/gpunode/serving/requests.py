@@ -14,15 +14,15 @@ from __future__ import annotations
 import errno
 import math
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from queue import Empty, SimpleQueue
-from threading import Lock, Thread
+from threading import Lock
 
 from gpunode.config.daemon import Settings
 from gpunode.driver.driver import Identity
 from gpunode.gpu import GPU
+from gpunode.holders.asked import AskedServers
 from gpunode.holders.census import Census
 from gpunode.holders.holder import Holder, Pauses, stat_of
 from gpunode.metric import Metric, Sample
@@ -207,9 +207,6 @@ AT_ONCE, MOST_AT_ONCE = 2, 6
 """The most servers of one owner, and of all, to ask at the same time: each may send
 ``tcp.LARGEST_ANSWER`` bytes."""
 
-ANSWERS_TIMEOUT = 4.0
-"""Seconds that a read waits for answers; later ones are taken at the next read."""
-
 GENTLY = 50
 """Leave a server alone at least this many times as long as its last answer took."""
 
@@ -386,8 +383,7 @@ class ServingEngines:
             OUTPUT_TOKEN: ("output_token", settings.serving.output_token_objective),
         }
         self._servers: dict[Key, Server] = {}
-        self._asked: set[Key] = set()
-        self._answers: SimpleQueue[tuple[Key, Found | NoDescriptors]] = SimpleQueue()
+        self._asked: AskedServers[Key, Found | NoDescriptors] = AskedServers(self.node.clock)
         self._known: dict[Key, Holder] = {}
         self._known_before: dict[Key, Holder] = {}
         self._lock = Lock()  # for these two
@@ -406,7 +402,7 @@ class ServingEngines:
             if isinstance(found, NoDescriptors):
                 raise found.with_traceback(None)  # it is due as before
             self._take(key, found, now)
-        for key in self._asked & self._servers.keys():
+        for key in self._asked.now & self._servers.keys():
             if now > self._servers[key].good_until:
                 self._silent(self._servers[key])
         self._totals.forget(now)
@@ -448,41 +444,37 @@ class ServingEngines:
 
     def _ask(self, now: float) -> Iterator[tuple[Key, Found | NoDescriptors]]:
         """What is found of the servers that are due, as it comes, and of those asked before."""
-        clock, servers = self.node.clock, self._servers
-        due = [key for key in servers if key not in self._asked and now >= servers[key].due]
+        servers, asked = self._servers, self._asked.now
+        due = [key for key in servers if key not in asked and now >= servers[key].due]
         due.sort(key=lambda key: servers[key].asked)
         waiting = [key for _, key in in_turns((_whose(servers[key]), key) for key in due)]
-        begin, begun = clock.monotonic(), set[Key]()
-        while True:
-            while (key := self._next(waiting)) is not None:
+
+        def following() -> Key | None:
+            key = self._next(waiting)
+            if key is not None:
                 waiting.remove(key)
-                # A daemon that ends does not wait for it.
-                thread = Thread(target=self._look, args=(key, servers[key], now), daemon=True)
-                try:
-                    thread.start()
-                except RuntimeError as error:  # a limit on threads or memory
-                    raise OSError(errno.EAGAIN, str(error)) from error
                 servers[key].asked = now
-                begun.add(key)
-                self._asked.add(key)
-            left = begin + ANSWERS_TIMEOUT - clock.monotonic() if begun & self._asked else 0.0
-            try:
-                answer = self._answers.get(timeout=max(0.0, left))
-            except Empty:
-                return
-            self._asked.discard(answer[0])
-            yield answer
+            return key
+
+        def look(key: Key, say: Callable[[Found | NoDescriptors], None]) -> None:
+            self._look(servers[key], now, say)
+
+        return self._asked.answers(following, look)
 
     def _next(self, waiting: list[Key]) -> Key | None:
         """The next to ask: those of one owner that do not answer keep nobody else's waiting."""
-        if len(self._asked) >= MOST_AT_ONCE:
+        if len(self._asked.now) >= MOST_AT_ONCE:
             return None
-        asked = Counter(_whose(self._servers[key])[0] for key in self._asked & self._servers.keys())
+        asked = Counter(
+            _whose(self._servers[key])[0] for key in self._asked.now & self._servers.keys()
+        )
         mine = (key for key in waiting if asked[_whose(self._servers[key])[0]] < AT_ONCE)
         return next(mine, None)
 
-    def _look(self, key: Key, server: Server, now: float) -> None:
-        """Look at a server in a thread of its own, and queue what is found."""
+    def _look(
+        self, server: Server, now: float, say: Callable[[Found | NoDescriptors], None]
+    ) -> None:
+        """Look at a server in a thread of its own, and hand over what is found."""
         found = Found()
         answer: Found | NoDescriptors = found
         try:
@@ -490,7 +482,7 @@ class ServingEngines:
         except NoDescriptors as error:
             answer = error
         finally:
-            self._answers.put((key, answer))
+            say(answer)
 
     def _find(self, server: Server, found: Found, now: float) -> None:
         """Ask who answered before, and look for who answers for the others."""

@@ -135,12 +135,7 @@ class Verdicts:
         gpus = [(gpu, uuid) for gpu, uuid, state in facts.series(SECONDS) if state == "unknown"]
         owners = _by_gpu(readings, OwnersDetail)
         workloads = _workloads(readings, facts, gpus, owners)
-        holders = {at: {process.job for process in found.processes} for at, found in owners.items()}
-        looks = next((one.detail for one in readings.details(Looks)), Looks(()))
-        waits = {
-            at: looks.told(late, lambda at: owners[at].processes if at in owners else ())
-            for at, late in self._jobs.waited_for(facts, holders).items()
-        }
+        waits = self._waits(readings, facts, owners)
         recent = facts.recent(JUDGED)
         shares = {at: recent.shares(at) for at in gpus}
         short = {at: recent.short_gaps(at) for at in gpus}
@@ -189,6 +184,17 @@ class Verdicts:
                 samples += _one_of(STALLS, TRAINING_STALLED, at, why)
         samples += self._judge.failures()
         return Reading(tuple(samples), Judged(tuple(judged)))
+
+    def _waits(
+        self, readings: Readings, facts: Facts, owners: Mapping[At, OwnersDetail]
+    ) -> dict[At, tuple[WaitedFor, ...]]:
+        """For whom each GPU waits, with what a look at their processes told."""
+        holders = {at: {process.job for process in found.processes} for at, found in owners.items()}
+        looks = next((one.detail for one in readings.details(Looks)), Looks(()))
+        return {
+            at: looks.told(late, lambda at: owners[at].processes if at in owners else ())
+            for at, late in self._jobs.waited_for(facts, holders).items()
+        }
 
 
 def _one_of(known: Iterable[str], metric: Metric, at: At, found: str) -> Iterator[Sample]:

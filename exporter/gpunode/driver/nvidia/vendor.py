@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from string import ascii_uppercase
 
 from gpunode.driver.driver import Identity, Vendor
 from gpunode.driver.nvidia import xids
@@ -89,8 +90,9 @@ NVIDIA = Vendor(
     device_prefixes=("GPU-", "MIG-", "nvidia", INTEGRATED),
     device_resources=(
         *("nvidia.com/gpu", "nvidia.com/mig-", "nvidia.com/vgpu"),
-        # GPUs that virtual machines have, of NVIDIA's plugin for KubeVirt
-        *("nvidia.com/pgpu", "nvidia.com/PGPU"),
+        # GPUs and vGPUs that virtual machines have, of NVIDIA's plugin for KubeVirt: a name of
+        # pci.ids or of a vGPU type, as NVIDIA_A2-1Q, or what the site calls all of them
+        *("nvidia.com/pgpu", *(f"nvidia.com/{first}" for first in ascii_uppercase)),
         # shares of some GPU: only annotations of the pod tell of which
         *(
             "tencent.com/vcuda-",

@@ -128,6 +128,17 @@ DATE = str(_TABLE["date"])
 MODELS = ("A100", "H100", "B100", "GB200")
 """The models that the catalogue has a column for; each stands for its generation."""
 
+BEYOND = {
+    173: ("C2C_FATAL_LINK_FAILURE", "C2C link failed"),
+    174: ("ROBUST_CHANNEL_RESETCHANNEL_KILL_PROCESS_SILENT", "A channel's process was ended"),
+    175: ("MEMORY_SUBSYSTEM_ERROR", "Memory subsystem error"),
+    176: ("PCIE_CORRECTABLE_ERROR_FAULT", "Too many correctable errors of PCIe"),
+    185: ("SPARING_EVENT", "State of spare memory changed"),
+}
+"""What drivers report and the catalogue has not: R595 (``nverror.h``) and, the last one, R620.
+https://github.com/NVIDIA/open-gpu-kernel-modules/blob/595.45.04/src/common/sdk/nvidia/inc/nverror.h
+https://docs.nvidia.com/deploy/gpu-operational-events/latest/release-notes.html"""
+
 CODES: dict[int, Code] = {
     each["xid"]: Code(
         each["xid"],
@@ -139,6 +150,8 @@ CODES: dict[int, Code] = {
     )
     for each in _TABLE["xids"]
 }
+for _number, (_name, _meaning) in BEYOND.items():
+    CODES.setdefault(_number, Code(_number, _name, _meaning, "", "", MODELS))
 
 RULES: tuple[LinkRule, ...] = tuple(
     LinkRule(
