@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 
-.PHONY: demo test quick attacks integration nightly tools lint bench golden docs alerts xids dashboards dashboards-data story pictures report-data report-pictures page terminal-pictures fuzz incidents scenarios monitoring kubernetes chart chart-oldest chart-files fleet podresources lock image release release-image release-index release-dry-run clean
+.PHONY: demo test quick attacks integration nightly tools lint bench golden docs alerts xids dashboards dashboards-data story pictures report-data report-pictures page terminal-pictures fuzz scenarios monitoring kubernetes chart chart-oldest chart-files fleet podresources peers lock image release release-image release-index release-dry-run clean
 
 $(INSTALLED): pyproject.toml
 	@echo "Setting up $(VENV) with what tests need, which takes a minute or two."
@@ -98,9 +98,6 @@ fuzz: $(INSTALLED)  ## ten minutes of fuzzing for each parser; for less: make fu
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[fuzz]'
 	nice $(BIN)/python -m tests.fuzz $(FUZZ)
 
-incidents: $(INSTALLED)  ## play every incident through Prometheus and Alertmanager; docs/alerts.md
-	$(BIN)/python -m tests.prometheus.incidents
-
 scenarios: $(INSTALLED)  ## who is notified of what happens to a fleet: tests/alerts/scenarios
 	$(BIN)/python -m tests.alerts.scenarios.play
 
@@ -139,6 +136,12 @@ $(MONITORING)/training: tests/client/frameworks/requirements.txt
 $(MONITORING)/llama: tests/serving/llama/requirements.txt | $(INSTALLED)
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --upgrade --only-binary :all: --target $@ --requirement $<
 	touch $@
+
+peers: $(addprefix $(MONITORING)/, nvitop node_exporter)  ## exporters that make bench BENCH=peers runs beside gpunode
+$(MONITORING)/nvitop:
+	$(PYTHON) -m venv $@ && $@/bin/pip install --quiet --disable-pip-version-check nvitop-exporter==1.7.2
+$(MONITORING)/node_exporter:
+	$(BUILD) github.com/prometheus/node_exporter v1.9.1 ""
 
 OPERATOR := v0.85.0
 kubernetes: $(addprefix $(MONITORING)/, helm kube-apiserver)  ## Helm, and a Kubernetes control plane with etcd, built with Go

@@ -12,9 +12,9 @@ go mod init tools 2>/dev/null
 {
     echo "//go:build tools"
     echo "package tools"
-    for package; do echo "import _ \"$module/$package\""; done
+    for package; do echo "import _ \"$module${package:+/$package}\""; done
 } >tools.go
 go get "$module@$version" 2>/dev/null
 go mod tidy 2>/dev/null
 named="-s -w -X github.com/prometheus/common/version.Version=$version"
-for package; do go build -tags remove_all_sd -ldflags "$named" -o "$folder/" "$module/$package"; done
+for package; do go build -tags remove_all_sd -ldflags "$named" -o "$folder/" "$module${package:+/$package}"; done

@@ -83,6 +83,17 @@ def anywhere() -> Iterator[tuple[str, Report]]:
     yield "16-page", page.page()
 
 
+def peers() -> Iterator[tuple[str, Report]]:
+    """Beside nvitop-exporter and node_exporter, which ``make peers`` installs, in eight minutes.
+
+    Without a GPU; ``PEERS=here`` measures on those of this machine.
+    """
+    from bench import peers
+
+    here = os.environ.get("PEERS") == "here"
+    yield "0-peers-here" if here else "0-peers", peers.peers()
+
+
 def ledger() -> Iterator[tuple[str, Report]]:
     """Without a GPU: the ledger and the verdicts on recorded programs, traced kernel by kernel."""
     from bench import ledger
@@ -175,7 +186,7 @@ def steadiness() -> Iterator[tuple[str, Report]]:
 GROUPS = {
     group.__name__.replace("_", "-"): group
     for group in (
-        *(gpu, gpus, truth, hangs, nodes, anywhere, ledger, gain, soak, review, forecasts),
+        *(peers, gpu, gpus, truth, hangs, nodes, anywhere, ledger, gain, soak, review, forecasts),
         *(serving, updates, image, release, helpers, steadiness, repository),
     )
 }

@@ -23,7 +23,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from textwrap import indent
 from typing import Any, get_args
 from urllib.error import URLError
 from urllib.parse import parse_qs, urlencode, urlparse
@@ -32,7 +31,7 @@ from urllib.request import urlopen
 import psutil
 
 from bench.fleet import query, scraped
-from bench.report import DOCS, Report, Result, machine
+from bench.report import Report, Result, machine
 from dashboards.queries import METRIC
 from dashboards.rules import FOLDER, alerts, records
 from tests.alerts.shards import OVER_ALL, PROMETHEUS, VICTORIA, example, options
@@ -423,51 +422,6 @@ def report(engine: Engine, sizes: Sequence[int], lasts: float) -> Report:
     )
 
 
-INDENT = "  "
-BEGIN, END = "<!-- by python -m bench.above_shards -->", "<!-- end -->"
-
-
-def table(folder: Path = DOCS / "performance") -> str:
-    """What was measured, as docs/rules.md has it."""
-    rows = [
-        "| engine | nodes | series of a node | series | memory, GiB | cores | slowest group | page "
-        "| back after a kill |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|---|",
-    ]
-    for engine, name in RESULT.items():
-        path = folder / f"{name}.json"
-        if not path.exists():
-            continue
-        by_size: dict[str, dict[str, str]] = {}
-        for result in json.loads(path.read_text())["results"]:
-            size, _, what = result["what"].partition(": ")
-            nodes, _, when = size.partition(f" nodes, {engine}")
-            key = f"{when.strip(', ')}: {what.split(',')[0].split(' (')[0]}".strip(": ")
-            by_size.setdefault(nodes, {})[key] = result["measured"]
-        for nodes, told in by_size.items():
-            rest, trouble = (
-                told[f"{when}: series"].split(", ") for when in ("at rest", "every node in trouble")
-            )
-            both = [f"{a} / {b}" for a, b in zip(rest, trouble, strict=True)]
-            shares = [
-                told[f"{when}: slowest group"] for when in ("at rest", "every node in trouble")
-            ]
-            rows.append(
-                f"| {PROGRAMS[engine]} | {nodes} | {told['series that a node hands on']} "
-                f"| {both[0]} | {both[1].replace(' GiB', '')} | {both[2]} | {' / '.join(shares)} "
-                f"| {told['from the moment a job stands still to the page at Alertmanager']} "
-                f"| {told['killed']} |"
-            )
-    return "\n".join(rows)
-
-
-def written(text: str, folder: Path = DOCS / "performance") -> str:
-    """A document with the table of what was measured."""
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    return f"{before}{begin}\n\n{indent(table(folder), INDENT)}\n\n{INDENT}{end}{after}"
-
-
 PROGRAMS: Mapping[Engine, str] = {
     "prometheus": "Prometheus",
     "victoriametrics": "VictoriaMetrics and vmalert",
@@ -490,8 +444,6 @@ def main() -> None:
     found.print()
     if not arguments.print:
         found.publish(RESULT[arguments.engine])
-        rules = DOCS / "rules.md"
-        rules.write_text(written(rules.read_text()))
 
 
 if __name__ == "__main__":

@@ -26,9 +26,8 @@ def forecasts() -> Report:
         "Forecasts of demand",
         machine(),
         f"{FLEETS} simulated fleets of five kinds ({', '.join(KINDS)}), each with its own jobs at "
-        "random. The truth is the mean of many fleets of the kind: what the busiest hour gains, "
-        f"and the day on which it has gained what it does in {AHEAD} days, of kinds that grow by "
-        "more than 5 % in that time.",
+        "random. The truth is the mean of many such fleets: what the busiest hour gains in "
+        f"{AHEAD} days, and the day on which it has gained that.",
         results,
         [],
     )

@@ -412,9 +412,9 @@ def cost(seconds: float) -> Report:
             Result("/metrics p99 of 100", f"{p99:.1f} ms", "≤ 10 ms", p99 <= 10),
         ],
         [
-            f"{source}: {count:.0f} reads, {cpu / count * 1e3:.2f} ms of CPU each"
-            for source, (count, cpu) in reads.items()
-            if count
+            f"{source}: {took / elapsed:.3%} of the time, {cpu / elapsed:.3%} of a core"
+            for source, (took, cpu) in reads.items()
+            if took
         ],
     )
 
@@ -437,7 +437,7 @@ def jobs() -> Report:
     slower = client / alone - 1
     spread = (max(loop.alone) - min(loop.alone)) / alone
     return Report(
-        "Whose second it was, on GPUs",
+        "A stalled job, from GPU to pager",
         machine(),
         f"An NCCL job of {len(job.pids)} ranks whose last rank stops joining, watched by "
         "Prometheus and Alertmanager with the shipped rules and routes and a scrape every 15 s; "
@@ -492,14 +492,14 @@ def _idle_share(seconds: float) -> float:
 
 
 def _source_reads(watched: Daemon) -> dict[str, tuple[float, ...]]:
-    """By source, how often it was read and the CPU seconds that took, from its own series."""
+    """By source, the seconds and CPU seconds that its reads took, from its own series."""
     text = watched.get("/metrics").decode()
     values = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
     cpu = "gpunode_source_cpu_seconds_total"
-    count = "gpunode_source_read_duration_seconds_count"
+    took = "gpunode_source_read_seconds_total"
     labels = [series.removeprefix(cpu) for series in values if series.startswith(cpu)]
     return {
-        where.split('"')[1]: (float(values[count + where]), float(values[cpu + where]))
+        where.split('"')[1]: (float(values[took + where]), float(values[cpu + where]))
         for where in labels
     }
 

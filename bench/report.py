@@ -97,112 +97,149 @@ class Figure:
     says: str
     what: str
     measured: str
-    elsewhere: bool = False
-    """Whether the reports of ``ELSEWHERE`` have the same figure."""
 
 
-ELSEWHERE = {"on an H100": "14-truth-h100"}
-TRUTH = "14-truth-h200"
-LEDGER = "22-ledger"
-ON_ONE, ON_SEVERAL = "programs drawn afterwards", "random programs of a second draw"
-"""The sets of programs whose figures the page opens with: the latest that ran on one GPU, and on
-several."""
+CLOSE, NEAR = "every state within 0.05", "every state within 0.10"
+LEDGER, HANGS, NODE, COST = "22-ledger", "28-hangs", "9-node", "5-gpus-cost"
 
-FIGURES = (
+ACCURACY = (
     *(
         Figure(
-            f"Ledger, {use}: every state within {limit}",
-            f"{programs}, {use}: every state within {limit}",
+            f"Ledger, {programs}, {use}: {within}",
+            f"{programs}, {use}: {within}",
             LEDGER,
         )
         for programs, use in (
-            (ON_ONE, "one process"),
-            (ON_ONE, "several processes"),
-            (ON_SEVERAL, "several GPUs"),
+            ("programs drawn afterwards", "one process"),
+            ("programs drawn afterwards", "several processes"),
+            ("programs drawn afterwards", "several GPUs"),
+            ("random programs of a second draw", "several GPUs"),
         )
-        for limit in ("0.05", "0.10")
+        for within in (CLOSE, NEAR)
     ),
-    Figure("Random programs: the right cause named", "GPUs with the right verdict", LEDGER),
-    Figure("Workloads: every state within 0.05", "GPUs with every state within 0.05", TRUTH, True),
-    Figure("Workloads: every state within 0.10", "GPUs with every state within 0.10", TRUTH, True),
-    Figure("Verdict: the right cause named", "GPUs with the right verdict", TRUTH, True),
-    Figure("A stalled collective named", "a stall was called so after, at most", TRUTH),
     Figure(
-        "File, line and function where a job hangs",
-        "right file, line and function, without the client",
-        "28-hangs",
+        "Verdict, programs drawn afterwards: the right cause", "GPUs with the right verdict", LEDGER
     ),
-    Figure("On-call engineer notified of a stall", "notified of the stall after", "11-gpus-jobs"),
-    Figure("CPU of the daemon", "whole daemon for 8 GPUs, share of one core", "5-gpus-cost"),
-    Figure("Memory of the daemon, 8 GPUs and a busy node", "resident memory", "9-node"),
-    Figure("Time of a scrape, the same node", "/metrics p99", "9-node"),
-    Figure("Series, the same node", "series", "9-node"),
-    Figure("Effect on the time of a training step", "difference of medians", "4-gpu-disturbance"),
+    Figure(
+        "Hang: file, line and function of the process that others wait for",
+        "right file, line and function, without the client",
+        HANGS,
+    ),
+    Figure(
+        "Hang: called so after, at most",
+        "a hang was called a stall or a straggler after, at most",
+        HANGS,
+    ),
+    Figure("Hang: engineer on call notified after", "notified of the stall after", "11-gpus-jobs"),
+    Figure(
+        "Inference engine: the right cause",
+        "cause right, of looks in eight situations",
+        "29-serving",
+    ),
+    Figure("Energy: error over all loads", "error over all loads", "23-gpu-energy"),
+)
+PRICE = (
+    *(
+        Figure(f"8 busy GPUs: {name}", f"8 busy GPUs: {name}", "0-peers")
+        for name in ("gpunode", "nvitop-exporter", "node_exporter")
+    ),
+    Figure(
+        "CPU, 8 busy GPUs, share of one core", "whole daemon for 8 GPUs, share of one core", COST
+    ),
+    Figure("Memory, 8 GPUs and a busy node", "resident memory", NODE),
+    Figure("Time of a scrape, the same node", "/metrics p99", NODE),
+    Figure("Series, the same node", "series", NODE),
+    Figure("node_exporter on the same node", "node_exporter: CPU per scrape", NODE),
+    Figure("Change of the step time of a training", "difference of medians", "4-gpu-disturbance"),
 )
 """What the page opens with."""
 
-ABOUT_FIGURES = (
-    "The ledger is compared with traces of every kernel, the verdict with what each workload was "
-    "made to suffer from, all on H200s. The programs of the first four rows were drawn after the "
-    "last change of the ledger, 27 of 65 from what people run with common libraries; those on "
-    "several GPUs, and the workloads, were known while it was made. Expect the accuracy of the "
-    "first four."
+IN_FULL = (
+    *(LEDGER, "21-gain", HANGS, "11-gpus-jobs", "29-serving", COST, NODE, "4-gpu-disturbance"),
+    *("25-forecasts", "27-updates", "17-review"),
 )
+"""The measurements of which the page has the figures, in this order; of others it has a line."""
+
+ABOUT = """\
+Written by `make bench` from `docs/performance/*.json`; do not edit. After the machine stand the
+commit and the day of each measurement. A target is met unless the table says that it is not.
+
+The ledger is compared with traces of every kernel, on H200s and H100s: on how many GPUs is every
+state right within 0.05, and within 0.10, of the time? The programs "drawn afterwards" were drawn
+after its last change, many from what people run with common libraries: expect their accuracy. The
+others were known while it was made. On several GPUs, a collective and a small kernel share one
+reading of the SMs, and no sensor tells them apart.
+"""
 
 
 def render(folder: Path = DOCS / "performance") -> str:
     """The page of all results."""
     paths = sorted(folder.glob("*.json"), key=lambda p: (int(p.name.split("-")[0]), p.name))
     reports = {path.stem: json.loads(path.read_text()) for path in paths}
-    lines = ["# Performance and accuracy", "", *_figures(reports)]
-    lines += [
-        "Written by `make bench` from `docs/performance/*.json`; do not edit. Figures from GPUs "
-        'come from `make bench BENCH="gpu gpus truth"` on a machine that has them.',
-    ]
+    lines = ["# Performance and accuracy", "", ABOUT]
+    for title, figures in (("How right it is", ACCURACY), ("What it costs", PRICE)):
+        lines += [f"## {title}", "", *_figures(reports, figures), ""]
+    for name in IN_FULL:
+        if kept := reports.pop(name, None):
+            lines += [f"## {kept['title']}", "", f"{_about(kept)}. {kept['text']}", ""]
+            shown = [one for one in kept["results"] if one["target"] or name == LEDGER]
+            lines += ["| what | measured | target |", "|---|---|---|", *_rows(shown), ""]
+            if (folder / f"{name}.txt").exists():
+                lines += [f"[Every figure](performance/{name}.txt)", ""]
+    if reports:
+        lines += [
+            "## Other measurements",
+            "",
+            "| measurement | on | targets met |",
+            "|---|---|---|",
+        ]
     for name, kept in reports.items():
-        about = f"Machine: {kept['machine']}. gpunode {kept['version']}. {kept['text']}"
-        lines += ["", f"## {kept['title']}", "", about, ""]
-        lines += ["| what | measured | target | |", "|---|---|---|---|"]
-        for result in kept["results"]:
-            columns = (result["what"], result["measured"], result["target"], _mark(result))
-            lines.append("| " + " | ".join(columns) + " |")
-        if (folder / f"{name}.txt").exists():
-            lines += ["", f"[All figures of this measurement](performance/{name}.txt)"]
-    return "\n".join(lines) + "\n"
+        marks = [mark for result in kept["results"] if (mark := _mark(result))]
+        met = f"{marks.count('met')} of {len(marks)}" if marks else "none set"
+        lines.append(f"| [{kept['title']}](performance/{name}.json) | {_about(kept)} | {met} |")
+    return "\n".join(lines).rstrip() + "\n"
 
 
-def _figures(reports: Mapping[str, Any]) -> Iterator[str]:
-    """The table at the top, with a link to each measurement; nothing without measurements.
+def _about(kept: Mapping[str, Any]) -> str:
+    """On what it was measured, with which commit, and when."""
+    parts = re.split(r", | / ", kept["machine"])
+    on = [part for part in parts if "NVIDIA" in part] or parts[:1]
+    return f"{', '.join(on)}; {kept['version'].replace('0.1.0 ', '')}"
+
+
+def _rows(results: Iterable[Any]) -> Iterator[str]:
+    """A row for each figure; one for both limits of the ledger."""
+    close = ("", "")
+    for result in results:
+        target = f"{result['target']}{' **not met**' if _mark(result) not in ('', 'met') else ''}"
+        what, measured = result["what"], result["measured"]
+        if CLOSE in what:
+            close = measured, target
+            continue
+        if NEAR in what:
+            what = what.replace(NEAR, "within 0.05; 0.10")
+            measured = f"{close[0]}; {measured}"
+            target = f"{close[1]}; {target}" if target else ""
+        yield f"| {what} | {measured} | {target} |"
+
+
+def _figures(reports: Mapping[str, Any], figures: Iterable[Figure]) -> Iterator[str]:
+    """Some figures, with a link to the measurement of each.
 
     Raises ``KeyError`` if a measurement lacks a figure that it should have.
     """
-    rows = []
-    for figure in FIGURES:
-        if figure.measured not in reports:
-            continue
-        kept = _result(reports, figure.measured, figure.what)
-        others = (
-            _cell(_result(reports, name, figure.what)) if figure.elsewhere else ""
-            for name in ELSEWHERE.values()
-        )
-        says = f"[{figure.says}](#{_anchor(reports[figure.measured]['title'])})"
-        rows.append((says, _cell(kept), *others, kept["target"]))
-    if rows:
-        head = ("figure", "measured", *ELSEWHERE, "target")
-        for row in (head, ("---",) * len(head), *rows):
-            yield f"| {' | '.join(row)} |"
-        yield from ("", ABOUT_FIGURES, "")
+    yield from ("| figure | measured | target |", "|---|---|---|")
+    chosen = []
+    for figure in figures:
+        if kept := reports.get(figure.measured):
+            result = {one["what"]: one for one in kept["results"]}[figure.what]
+            chosen.append({**result, "what": _linked(figure, kept)})
+    yield from _rows(chosen)
 
 
-def _result(reports: Mapping[str, Any], name: str, what: str) -> Any:
-    """One result of a report, None without the report."""
-    if name not in reports:
-        return None
-    return {result["what"]: result for result in reports[name]["results"]}[what]
-
-
-def _cell(result: Any) -> str:
-    return f"{result['measured']}: {_mark(result)}" if result else ""
+def _linked(figure: Figure, kept: Mapping[str, Any]) -> str:
+    title = kept["title"] if figure.measured in IN_FULL else "Other measurements"
+    return f"[{figure.says}](#{_anchor(title)})"
 
 
 LIMIT = re.compile(r"(≤|<|≥) ([\d.,]*\d) ?(%|[A-Za-zµ]*)(?: of a core)?")

@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
@@ -30,15 +31,61 @@ SEED = 7
 SLOWEST = 60.0
 LARGEST = 1 << 30
 
+
+class Pattern(NamedTuple):
+    """A kind of job: its ledger and causes, of which each job has its own shares."""
+
+    kind: str
+    names: tuple[str, ...]
+    shares: dict[str, float]
+    causes: dict[str, float]
+
+
 PATTERNS = (
-    ({"compute": 0.7, "communication": 0.1, "blocked": 0.2}, {"straggler": 0.1}),
-    ({"compute": 0.5, "starved": 0.3, "blocked": 0.2}, {"data_loading_cpu": 0.5}),
-    ({"compute": 0.6, "starved": 0.3, "copy": 0.1}, {"kernel_launch": 0.6}),
-    ({"compute": 0.1, "idle": 0.9}, {"no_requests": 0.05}),
+    Pattern(
+        "training",
+        ("llama-70b", "mixtral-8x22b"),
+        {"communication": 0.12, "blocked": 0.14, "starved": 0.03},
+        {"straggler": 0.12, "communication": 0.2},
+    ),
+    Pattern(
+        "training",
+        ("asr-conformer", "video-vit"),
+        {"starved": 0.28, "blocked": 0.08, "communication": 0.04},
+        {"data_loading_cpu": 0.34, "straggler": 0.05},
+    ),
+    Pattern(
+        "training",
+        ("diffusion-xl", "embeddings"),
+        {"starved": 0.22, "copy": 0.05},
+        {"data_loading_storage": 0.25, "checkpoint": 0.04},
+    ),
+    Pattern(
+        "training",
+        ("ranker", "speech-tts"),
+        {"starved": 0.19, "copy": 0.08},
+        {"kernel_launch": 0.3, "thermal": 0.02},
+    ),
+    Pattern("serving", ("chat", "search"), {"idle": 0.3, "starved": 0.1}, {"no_requests": 0.35}),
+    Pattern("interactive", ("notebook",), {"idle": 0.86}, {}),
 )
-KINDS = ("training", "training", "training", "interactive")
-NAMES = ("asr", "diffusion", "embeddings", "llama", "ranker", "vit")
+BACK = {
+    "straggler": 0.66,
+    "communication": 0.12,
+    "data_loading_cpu": 0.58,
+    "data_loading_storage": 0.47,
+    "checkpoint": 0.7,
+    "kernel_launch": 0.31,
+    "thermal": 0.15,
+    "no_requests": 0.0,
+}
+"""The share of what each cause was named for that comes back without it."""
+
+WEIGHTS = (5, 3, 3, 2, 2, 1)
 TEAMS = ("language", "platform", "search", "speech", "vision")
+GROWN = (2, 4, 8)
+"""Nodes of a job that grows over the last weeks."""
+
 SLOW = 5
 """The node for which others wait."""
 
@@ -49,38 +96,35 @@ def fleet(nodes: int, days: int) -> Fleet:
     hours = days * 24
     names = [f"node-{at:04}" for at in range(nodes)]
     jobs: list[Job] = []
-    for first in range(0, nodes, NODES_OF_JOB):
+    for first in range(0, nodes - GROWN[-1], NODES_OF_JOB):
         own = tuple(names[first : first + NODES_OF_JOB])
         begin = chance.randrange(24)
         while begin < hours:
             end = min(hours, begin + chance.randrange(24, 15 * 24))
-            kind = chance.randrange(len(PATTERNS))
-            shares, causes = PATTERNS[kind]
-            trains = KINDS[kind] == "training"
-            jobs.append(
-                Job(
-                    workload=f"{chance.choice(NAMES)}-{len(jobs)}",
-                    namespace=chance.choice(TEAMS),
-                    nodes=own,
-                    begin=begin,
-                    end=end,
-                    shares=shares,
-                    causes=causes,
-                    kind=KINDS[kind],
-                    phases={"step": 0.85, "data": 0.1, "checkpoint": 0.05} if trains else {},
-                    mfu=chance.uniform(0.2, 0.5) if trains else 0.0,
-                    steps=(1.0, 1.0, chance.choice((1.0, 1.0, 1.3))) if trains else (),
-                    blocked={names[SLOW]: 0.0},
-                    working_hours=not trains,
-                )
-            )
-            begin = end + chance.randrange(1, 12 + 150 * (hours - end) // hours)
+            (pattern,) = chance.choices(PATTERNS, WEIGHTS)
+            jobs.append(_job(pattern, own, begin, end, len(jobs), chance))
+            begin = end + chance.randrange(1, 80 + 40 * (hours - end) // hours)
+    jobs += [
+        Job(
+            workload="llama-8b-pretrain",
+            namespace="language",
+            nodes=tuple(names[-many:]),
+            begin=hours - (len(GROWN) - at) * 8 * 24,
+            end=hours - (len(GROWN) - at - 1) * 8 * 24,
+            shares={"compute": 0.9 - 0.09 * at, "communication": 0.1 + 0.09 * at},
+            causes={"communication": 0.1 + 0.1 * at},
+            phases={"step": 0.96, "data": 0.01, "checkpoint": 0.03},
+            mfu=0.46 - 0.05 * at,
+            steps=((7.9, 4.42, 2.6)[at],),
+        )
+        for at, many in enumerate(GROWN)
+    ]
     faults = tuple(
         Fault(chance.choice(names), fault, chance.randrange(hours - 24) * HOUR, 1800)
         for fault in ("network", "exporter", "thermal", "filesystem")
-        for _ in range(days)
+        for _ in range(days // 7)
     )
-    at = int(time.time()) // 86400 * 86400 - days * 86400
+    at = int(time.time()) // HOUR * HOUR - hours * HOUR
     return Fleet(
         start=at,
         hours=hours,
@@ -88,6 +132,50 @@ def fleet(nodes: int, days: int) -> Fleet:
         jobs=tuple(jobs),
         faults=faults,
         missing=frozenset(range(hours // 2, hours // 2 + 9)),
+        gains={
+            cause: {"lower": 0.8 * back, "estimate": back, "upper": 1.25 * back}
+            for cause, back in BACK.items()
+        },
+    )
+
+
+def _job(
+    pattern: Pattern,
+    nodes: tuple[str, ...],
+    begin: int,
+    end: int,
+    number: int,
+    chance: random.Random,
+) -> Job:
+    """A job that is like others of its kind, and like none of them to the digit."""
+    worse = chance.uniform(0.5, 1.6)
+    shares = {
+        state: min(0.9, share * worse * chance.uniform(0.8, 1.2))
+        for state, share in pattern.shares.items()
+    }
+    step = chance.uniform(0.4, 9.0)
+    slower = chance.choice((1.0, 1.0, 1.0, chance.uniform(1.12, 1.6)))
+    trains = pattern.kind == "training"
+    saving, data = chance.uniform(0.01, 0.07), chance.uniform(0.02, 0.2)
+    return Job(
+        workload=f"{chance.choice(pattern.names)}-{number}",
+        namespace=chance.choice(TEAMS),
+        nodes=nodes,
+        begin=begin,
+        end=end,
+        shares={"compute": 1.0 - sum(shares.values()), **shares},
+        causes={
+            cause: share * worse * chance.uniform(0.7, 1.1)
+            for cause, share in pattern.causes.items()
+        },
+        kind=pattern.kind,
+        phases={"step": 1.0 - data - saving, "data": data, "checkpoint": saving} if trains else {},
+        mfu=chance.uniform(0.2, 0.5) if trains else 0.0,
+        steps=(step, step, step * slower) if trains else (),
+        tokens=chance.uniform(800.0, 9000.0) if pattern.kind == "serving" else 0.0,
+        asked=(6, 22),
+        blocked={f"node-{SLOW:04}": 0.0},
+        working_hours=pattern.kind == "interactive",
     )
 
 
@@ -116,8 +204,7 @@ def review() -> Report:
         machine(),
         f"`gpunode report --format json` over {DAYS} days of {NODES} nodes of {GPUS} GPUs and "
         f"as many days before, with {len(known.jobs):,} jobs: {samples / 1e6:.0f} million samples "
-        "of what the rules record and the report reads, in blocks that promtool made, behind one "
-        "Prometheus on the same machine that has just started.",
+        "of recorded series behind one Prometheus on the same machine that has just started.",
         [
             Result("time", f"{took:.1f} s", f"≤ {SLOWEST:g} s", took <= SLOWEST),
             Result(

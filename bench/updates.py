@@ -30,7 +30,7 @@ def updates(seed: int = 5000) -> Report:
         Result(
             f"a change that makes steps {effect:.0%} longer is told"
             if effect
-            else "of a change without effect nothing is told",
+            else "no change reported where there is none",
             f"{sum(right)} of {len(right)}",
             "95%",
             sum(right) >= 0.95 * len(right),
@@ -48,10 +48,9 @@ def updates(seed: int = 5000) -> Report:
     return Report(
         "What a change did",
         machine(),
-        f"{FLEETS} simulated fleets of {JOBS} jobs that come again within {DAYS} days. Four kinds "
-        f"of versions change within the same two weeks, each for {SHARE:.0%} of the jobs, some at "
-        "the same time. A step varies by 1.5 % from day to day and drifts; 15 % of the jobs are "
-        "changed by their owners by 5 to 30 %, and once the whole fleet is by up to 4 %.",
+        f"{FLEETS} simulated fleets of {JOBS} jobs over {DAYS} days. Four kinds of "
+        f"versions change within the same two weeks, each for {SHARE:.0%} of the jobs. Steps vary "
+        "from day to day and drift, and owners change 15 % of the jobs by 5 to 30 %.",
         results,
         [],
     )

@@ -1,9 +1,8 @@
-"""Writes ``json/*.json``, and the table in ``docs/dashboards.md``: ``make dashboards``."""
+"""Writes ``json/*.json``: ``make dashboards``."""
 
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
@@ -11,9 +10,6 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from dashboards import FOLDER
 from dashboards.boards import BOARDS
 from dashboards.layout import Board, dashboard
-from dashboards.unshown import table
-
-DOCUMENT = FOLDER.parents[1] / "docs/dashboards.md"
 
 OF_OTHER_VARIABLES = {"auto", "auto_count", "auto_min", "allowCustomValue"}
 """What the SDK writes of every variable: an interval has the first three, and Grafana before 11.5
@@ -46,9 +42,7 @@ def written(board: Board) -> str:
 
 def files() -> dict[Path, str]:
     """Everything that is generated, by its path."""
-    boards = {FOLDER / f"{board.uid}.json": written(board) for board in BOARDS}
-    document = re.sub(r"\| why \|.*\n(\|.*\n)+", lambda _: table(), DOCUMENT.read_text())
-    return {**boards, DOCUMENT: document}
+    return {FOLDER / f"{board.uid}.json": written(board) for board in BOARDS}
 
 
 def main() -> None:

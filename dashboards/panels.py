@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from typing import Any
@@ -25,6 +25,7 @@ from grafana_foundation_sdk.models.dashboard import (
     DashboardFieldConfigSourceOverrides,
     DashboardLink,
     DashboardLinkType,
+    DashboardRegexMapOptions,
     DashboardSpecialValueMapOptions,
     DataTransformerConfig,
     DynamicConfigValue,
@@ -34,6 +35,7 @@ from grafana_foundation_sdk.models.dashboard import (
     FieldConfigSource,
     MatcherConfig,
     Panel,
+    RegexMap,
     SpecialValueMap,
     SpecialValueMatch,
     Threshold,
@@ -47,6 +49,7 @@ from dashboards.promql import NO_NAMESPACE
 from dashboards.queries import Query
 from dashboards.rules import Limit
 from dashboards.runbooks import alerts_of, runbook
+from gpunode import words
 from gpunode.driver.nvidia.xids import CODES
 from gpunode.export import palette
 
@@ -112,6 +115,9 @@ RANGE = "[$__range:$__rate_interval] @ end()"
 XIDS = {str(code.number): code.summary for code in CODES.values() if code.models}
 """What tables show for an XID."""
 
+OF_FAULTS = {reason: said.headline for (_, reason), said in words.FAULTS.items()}
+"""What tables show for the reason of a fault; of an XID, its number."""
+
 NARROW = {"Cluster": 75, "GPU": 50, "Level": 61, "Port": 52, "#": 50}
 """Pixels of columns whose words are short."""
 
@@ -141,10 +147,34 @@ OF_CELLS = {**DECIMALS, "s": 1}
 NAME = 12
 """Pixels of the name beside a figure; Grafana would make it as small as the figure leaves room."""
 
+XID_NUMBER = RegexMap(
+    options=DashboardRegexMapOptions(
+        pattern="^xid_(\\d+)(_fatal)?.*",
+        result=ValueMappingResult(text="XID $1", index=len(OF_FAULTS)),
+    )
+)
+
 Colours = Mapping[str, str]
+
+GREY = palette.FAMILIES["unknown"]["soon"]
+"""The colour of why a figure cannot be known."""
+
+REMEDY, ON_ONE_LINE, IN_BRACKETS = 16, 150, re.compile(r" \([^)]*\)")
+"""Pixels of what to do, the characters of it that have room, and what it may lack beyond."""
+
+ANSWER, MOMENT = 26, 16
+"""Pixels of the sentence for which one opens a dashboard, and of since when."""
 NO_COLOUR = "transparent"
 NO_WORD = "\N{NO-BREAK SPACE}"
 """An entry of a legend that nobody sees. Grafana 11 draws nothing of a timeline without entries."""
+
+
+def in_words(names: Iterable[str]) -> dict[str, str]:
+    """What readers are told for raw names of one kind; other names speak for themselves."""
+    raw = tuple(names)
+    kinds = (words.STATES, words.CAUSES, words.REASONS)
+    table = next((kind for kind in kinds if {*kind}.issuperset(raw)), {})
+    return {name: words.on_a_board(table, name) if name in table else name for name in raw}
 
 
 def lines(
@@ -282,30 +312,37 @@ def figure(
     needs: str = "",
     limit: Limit | None = None,
     named: bool = False,
+    sentence: bool = False,
     nothing: str = "",
+    unknown: str = "",
     among: Query | None = None,
     colours: Colours | None = None,
     decimals: int | None = None,
     units: Mapping[str, str] | None = None,
 ) -> Panel:
-    """One large figure, or the name of what is largest.
+    """One large figure, or the name of what is largest, or a sentence that is larger than figures.
 
     It says ``nothing`` only where ``among`` finds something, and else the name of that query. Both
     are answers, so that a query that fails says neither. ``units`` are those of figures that have
-    one of their own, by name.
+    one of their own, by name. ``unknown`` says what it takes for there to be one.
     """
     text = common.BigValueTextMode
+    beside = named or len(queries) > 1
     options = stat.Options(
         graph_mode=common.BigValueGraphMode.NONE,
         color_mode=common.BigValueColorMode.VALUE,
         justify_mode=common.BigValueJustifyMode.CENTER,
-        text_mode=text.VALUE_AND_NAME if named or len(queries) > 1 else text.VALUE,
+        text_mode=text.VALUE_AND_NAME if beside else text.VALUE,
         reduce_options=common.ReduceDataOptions(values=False, calcs=["lastNotNull"], fields=""),
         orientation=common.VizOrientation.AUTO,
-        text=common.VizTextDisplayOptions(title_size=NAME) if named else None,
+        text=common.VizTextDisplayOptions(title_size=ANSWER, value_size=MOMENT)
+        if sentence
+        else common.VizTextDisplayOptions(title_size=NAME)
+        if named
+        else None,
     )
     # A figure is as large as its panel allows, and the description says the rest.
-    short = nothing or (f"Needs {needs.split(':')[0]}" if needs else "")
+    short = unknown or nothing or (f"Needs {needs.split(':')[0]}" if needs else "")
     if among:
         queries = _answered(queries, among, nothing, named=named)
         short = NO_ANSWER
@@ -323,20 +360,42 @@ def figure(
         instant=True,
     )
     _defaults(panel).decimals = DECIMALS.get(unit) if decimals is None else decimals
-    if limit and limit.comparison == "<":
-        # What is absent would be less than the limit.
+    if not among:  # what is absent would be less than a limit
         unseen = _defaults(panel).no_value or ABSENT
-        nowhere = _shown_as(SpecialValueMatch.NULL_AND_NAN, unseen, palette.PLAIN)
+        nowhere = _shown_as(SpecialValueMatch.NULL_AND_NAN, unseen, GREY)
         _defaults(panel).mappings = [nowhere]
     if among:
-        beside = options.text_mode == text.VALUE_AND_NAME
         none, unseen = (" " if beside else one for one in (nothing, among.legend))  # the name says
-        said = {"0": ValueMappingResult(text=none, index=0)} if nothing else {}
-        said[UNSEEN] = ValueMappingResult(text=unseen, index=1, color=palette.PLAIN)
+        said = {"0": ValueMappingResult(text=none, index=0, color=GREY)} if nothing else {}
+        said[UNSEEN] = ValueMappingResult(text=unseen, index=1, color=GREY)
         _defaults(panel).mappings = [ValueMap(options=said)]
     for name, its in (units or {}).items():
         _override(panel, name, unit=its)
     _coloured(panel, colours or {})
+    return panel
+
+
+def remedy(
+    title: str,
+    description: str,
+    query: Query,
+    remedies: Mapping[str, str],
+    *,
+    nothing: str,
+    among: Query,
+) -> Panel:
+    """What to do, on one line: the first sentence for what the series of the query is named."""
+    panel = figure(
+        title, description, [query], "none", named=True, nothing=nothing, among=among, decimals=0
+    )
+    if isinstance(panel.options, stat.Options):
+        panel.options.text_mode = common.BigValueTextMode.NAME
+        panel.options.text = common.VizTextDisplayOptions(title_size=REMEDY)
+    for name, do in remedies.items():
+        first = f"{do.replace('`', '').split('. ')[0].rstrip('.')}." if do else nothing
+        if len(first) > ON_ONE_LINE:
+            first = IN_BRACKETS.sub("", first)
+        _override(panel, name, displayName=first.replace("PID", "its PID"))
     return panel
 
 
@@ -628,12 +687,14 @@ def _valued(
             value: ValueMappingResult(text=text, index=at)
             for at, (value, text) in enumerate(texts.items())
         }
-        _override(panel, column, mappings=[ValueMap(options=shown_for), *_absent()])
+        numbered = [XID_NUMBER] if texts is OF_FAULTS else []
+        _override(panel, column, mappings=[ValueMap(options=shown_for), *numbered, *_absent()])
     for column, colours in values.items():
         plain = {nothing: NO_COLOUR} if nothing else {}
+        said = {nothing: nothing, **in_words(colours)}
         mapping = ValueMap(
             options={
-                name: ValueMappingResult(text=name, color=colour, index=at)
+                name: ValueMappingResult(text=said[name], color=colour, index=at)
                 for at, (name, colour) in enumerate({**colours, **plain}.items())
             }
         )
@@ -727,9 +788,9 @@ def _colour(limit: Limit | None, *, instant: bool) -> FieldColor:
 
 
 def _or_zero(query: Query, among: Query) -> Query:
-    """A line at 0, whose name is none, where nothing is found among what there is."""
+    """A line at 0, whose name is nothing, where nothing is found among what there is."""
     label, *_ = re.findall(r"{{(\w+)}}", query.legend)
-    named = f'{ZERO_OF}({among.expression}), "{label}", "none", "", "")'
+    named = f'{ZERO_OF}({among.expression}), "{label}", "nothing", "", "")'
     return replace(query, expression=f"({query.expression}){named}")
 
 
@@ -814,9 +875,10 @@ def _steps(limit: Limit | None) -> ThresholdsConfig:
 
 def _named(names: Colours) -> ValueMap:
     """Numbers by the names that ``numbered`` counted; a row that says something has no colour."""
+    said = in_words(names)
     return ValueMap(
         options={
-            str(number): ValueMappingResult(text=name, color=colour, index=number)
+            str(number): ValueMappingResult(text=said[name], color=colour, index=number)
             for number, (name, colour) in enumerate(names.items())
         }
         | {"-1": ValueMappingResult(text=NO_WORD, color=NO_COLOUR)}
@@ -834,9 +896,11 @@ def _shown_as(match: SpecialValueMatch, text: str, colour: str | None = None) ->
 
 def _coloured(panel: Panel, colours: Colours) -> None:
     """Series in their fixed colours, by their names."""
+    said = in_words(colours)
     for name, colour in colours.items():
         fixed: dict[str, Any] = {"mode": "fixed", "fixedColor": colour}
-        _override(panel, name, color=fixed)
+        called = {} if said[name] == name else {"displayName": said[name]}
+        _override(panel, name, color=fixed, **called)
 
 
 def _override(panel: Panel, name: str, **properties: object) -> None:

@@ -78,6 +78,17 @@ def joined(expression: str, label: str, *labels: str) -> str:
     return f'label_replace({blank}, "{label}", "$1", "{label}", " *(.*?) *")'
 
 
+def spoken(expression: str, label: str) -> str:
+    """Series whose cause reads as words in a legend: nothing else can be said of it there."""
+    for raw, said in (
+        ("none", "at work"),
+        ("shm", "full /dev/shm"),
+        *[("([^_]+)_(.+)", "$1 $2")] * 2,
+    ):
+        expression = f'label_replace({expression}, "{label}", "{said}", "{label}", "{raw}")'
+    return expression
+
+
 OFTEN = {"none", "straggler", "stalled_collective"}
 """What most GPUs have at times: last, since each ``or`` goes through all that are before it."""
 

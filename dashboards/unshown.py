@@ -1,7 +1,7 @@
 """The metrics that no panel shows and no rule looks at, each with the reason.
 
-``make dashboards`` writes the same into ``docs/dashboards.md``. What a verdict rests on needs none:
-the verdict is shown, and its evidence is on the node page and in the API.
+What a verdict rests on needs none: the verdict is shown, and its evidence is on the node page and
+in the API.
 """
 
 from __future__ import annotations
@@ -100,28 +100,19 @@ UNSHOWN: Mapping[str, tuple[str, ...]] = {
         "gpunode_serving_tokenless_seconds",
         "gpunode_training_last_step_timestamp_seconds",
     ),
-    "What alerts rest on, whose pages tell the figure": (),
     "Of daemons that keep incidents in a folder; their log says why": (
         "gpunode_incident_write_failures_total",
     ),
     "How well gpunode itself reads: `gpunode doctor` tells of it in words": (
         "gpunode_nccl_ras_unanswered",
+        "gpunode_rest_cpu_seconds_total",
         "gpunode_serving_unanswered",
         "gpunode_source_cpu_seconds_total",
         "gpunode_source_dropped_series_total",
         "gpunode_source_last_success_timestamp_seconds",
-        "gpunode_source_read_duration_seconds",
+        "gpunode_source_read_seconds_total",
         "gpunode_stack_looks_total",
         "gpunode_verdict_failures_total",
     ),
 }
 """By reason, in the order of the alphabet."""
-
-
-def table() -> str:
-    """The same for the document."""
-    rows = (
-        f"| {reason} | {', '.join(f'`{name}`' for name in names)} |"
-        for reason, names in UNSHOWN.items()
-    )
-    return "\n".join(("| why | metrics |", "|---|---|", *rows, ""))

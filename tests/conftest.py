@@ -19,6 +19,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gpunode.helper import capability
+from gpunode.loop.metrics import READ_SECONDS
 from gpunode.loop.watch import Watch
 from tests import needs, strict
 from tests.daemon import PATIENCE, Daemon, daemon
@@ -219,6 +220,17 @@ def by_label(series: Series, name: str, label: str, **labels: str) -> dict[str, 
         for (found, have), v in series.items()
         if found == name and wanted <= have
     }
+
+
+def read_again(served: Daemon, source: str, times: int) -> None:
+    """Return once a source has been read so many times more."""
+    seen = set[tuple[float, ...]]()
+
+    def told() -> bool:
+        seen.add(tuple(values(scrape(served), READ_SECONDS.name, source=source)))
+        return len(seen) > times
+
+    until(told)
 
 
 def until(predicate: Callable[[], T | None], timeout: float = PATIENCE) -> T:

@@ -11,7 +11,7 @@ import pytest
 from gpunode.loop import Loop, complaints
 from gpunode.loop.door import Door
 from gpunode.loop.metrics import UP
-from gpunode.loop.watch import Counts, Watch
+from gpunode.loop.watch import Counts, Published, Watch
 from gpunode.metric import Metric, Sample
 from gpunode.node.node import SteppedClock
 from gpunode.source import WHOLE_NODE, Place, Reading, Source
@@ -40,7 +40,7 @@ class Told:
 
 def watch(tells: Metric | Exception) -> Watch:
     source = Told(tells)
-    return Watch(source, WHOLE_NODE, source.read, SteppedClock(0.0), Counts(), Door())
+    return Watch(source, WHOLE_NODE, source.read, SteppedClock(0.0), Counts(), Door(), Published())
 
 
 def test_a_metric_that_its_source_does_not_declare_fails_the_test() -> None:

@@ -30,7 +30,7 @@ from bench.report import Report, Result, machine, span, version
 from bench.truth.bench import prepared
 from bench.truth.launch import Placed, Process, launched
 from bench.truth.workloads import Workload
-from gpunode.incidents.incident import BRIEFS, parse
+from gpunode.incidents.incident import briefs, parse
 from gpunode.node.local import LocalNode
 from gpunode.verdict.causes import CAUSES
 from gpunode.verdict.where import sentence
@@ -318,8 +318,8 @@ def _right(way: Way, said: str) -> bool:
 
 def _in_incident(one: Daemon, gpu: str, began: float) -> list[str]:
     """Where those stand that wait, as the last incident of a GPU has it."""
-    briefs = BRIEFS.validate_json(one.private("/api/v1/incidents"))
-    since = [each for each in briefs if each.began > began - 5.0 and gpu in each.gpus]
+    listed = briefs().validate_json(one.private("/api/v1/incidents"))
+    since = [each for each in listed if each.began > began - 5.0 and gpu in each.gpus]
     if not since:
         return []
     found = parse(one.private(f"/api/v1/incidents/{since[0].id}"))
@@ -401,7 +401,7 @@ def report(path: Path) -> Report:
             len(called) == len(at_once) and max(called) <= IN_TIME,
         ),
         Result(
-            "its line was told after the call, within",
+            "its line is known after the call, within",
             f"median {statistics.median(after):.1f} s, at most {max(after):.1f} s",
             f"≤ {IN_TIME:g} s",
             max(after) <= IN_TIME,
@@ -443,12 +443,10 @@ def report(path: Path) -> Report:
     return Report(
         "Where in its code a job hangs",
         " / ".join(sorted({one.machine for one in kept})),
-        "Two ranks on two GPUs train over NCCL; then the last one hangs, or is slow. Two daemons "
-        "watch: one with py-spy, which hears no client, and one without py-spy, which hears what "
-        "`gpunode.client` in the ranks says. Times are seconds since the rank stood still. A line "
-        "is right if file, line and function are. A thread of C in the rank beats every "
-        "millisecond, and its longest pause is what a look can have stopped the process for. A "
-        "stopped server of NFS is not among them, as the machine has none: one of FUSE is.",
+        "Two ranks on two GPUs train over NCCL; then the last one hangs, or is slow. One daemon "
+        "has py-spy, another only the messages of `gpunode.client`. Times count from the moment at "
+        "which the rank stands still. The pause of a process is the longest gap in a thread that "
+        "beats every millisecond.",
         results,
         [HEAD, *(line for one in kept for line in _lines(one))],
         span(one.version for one in kept),

@@ -360,13 +360,10 @@ def report_of(seen: Sequence[Seen]) -> Report:
     return Report(
         "What holds an inference engine up, on GPUs",
         " / ".join(sorted({each.on for each in seen})),
-        "An engine of ours with continuous batching, CUDA graphs and a KV cache serves a decoder "
-        "of random weights, 14 GB or 1 GB, with vLLM's metrics (`bench/serving`). "
-        f"From {WARM:g} s after its start, the daemon is asked every {LOOK:g} s what holds it up. "
-        f"Verdicts rest on up to {WINDOW:g} s of readings, so looks within as long are no "
-        "independent windows. The time to the first token and its parts are those of the daemon's "
-        "counters beside those of the engine's own histograms, on the pages that the daemon was "
-        "given; the engine's text of prompts and tokens takes time in neither part.",
+        "An engine of the bench's own, with continuous batching, CUDA graphs, a KV cache and "
+        "vLLM's metrics, serves a decoder of random weights, 14 GB or 1 GB (`bench/serving`). From "
+        f"{WARM:g} s after its start, the daemon is asked every {LOOK:g} s for its verdict, which "
+        f"rests on up to {WINDOW:g} s of readings.",
         [
             Result(
                 "cause right, of looks in eight situations",

@@ -157,12 +157,9 @@ def report(rows: Sequence[Told]) -> Report:
     return Report(
         "What a fix gives",
         ", ".join(sorted({row.machine for row in rows})),
-        "The same job runs without and with a fix beside the daemon, untraced, for 10 s each, and "
-        "counts what it gets done. The verdict on the run without it tells how many times as fast "
-        "the job would be. The residue of gaps in the model is fitted on the other programs; how "
-        f"sure each remedy is was set with the pairs of an {SET_ON} known. The first figures are "
-        "of the pairs whose fix is what the verdict advises; others fuse or enlarge kernels, or "
-        "spare the host a part of what it does between them.",
+        "The same job runs for 10 s without and for 10 s with a fix, and counts what it gets done. "
+        "The verdict on the first run predicts how many times as fast the second is. The model was "
+        f"fitted on other programs; how sure each remedy is, with the pairs of an {SET_ON} known.",
         [
             *_held("", advised),
             *_held(", no constant set on the GPU", [r for r in advised if r.machine != SET_ON]),

@@ -24,6 +24,7 @@ from dashboards.panels import (
 from dashboards.promql import GPU, JOB, MEMBER, NODE, active
 from dashboards.queries import LOST, NAMESPACES, NO_NAMESPACE, USEFUL, Query, joined, selected
 from dashboards.variables import datasource, of_many
+from gpunode import words
 from gpunode.export import palette
 from gpunode.verdict.causes import NONE
 from gpunode.verdict.causes.host import NO_REQUESTS
@@ -217,6 +218,7 @@ FIRST_SCREEN = (
                 )
             },
             names={"cluster": "Cluster", "instance": "Node", "part": "Part"},
+            meanings={"Part": words.PARTS},
             sort_by="Since",
             nothing=NOTHING_WRONG,
             among=SEEN,

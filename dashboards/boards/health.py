@@ -11,6 +11,7 @@ from dashboards.panels import (
     INFINIBAND,
     LUSTRE,
     NOTHING_WRONG,
+    OF_FAULTS,
     RULES,
     SHARE,
     WHOLE_FLEET,
@@ -26,6 +27,7 @@ from dashboards.queries import Query, selected
 from dashboards.rules import Limit, limit
 from dashboards.variables import FAULTS, datasource, of_many
 from gpunode.export import palette
+from gpunode.words import PARTS
 
 TO_NODE = link_to("gpunode-node", cluster="cluster", node="instance")
 TO_GPU = link_to("gpunode-gpu", cluster="cluster", node="instance", gpu="gpu")
@@ -154,6 +156,7 @@ HEALTH = Board(
                     among=WATCHED,
                     links=LINKS,
                     values={"Level": palette.SEVERITIES},
+                    meanings={"Reason": OF_FAULTS},
                 ),
                 rows_of(
                     "Faults of nodes",
@@ -176,6 +179,7 @@ HEALTH = Board(
                     among=WATCHED,
                     links={"Node": TO_NODE},
                     values={"Level": palette.SEVERITIES},
+                    meanings={"Part": PARTS, "Reason": OF_FAULTS},
                 ),
                 lines(
                     "Nodes by fault",

@@ -11,6 +11,7 @@ from dashboards.panels import (
     CLIENT,
     NCCL_LOG,
     NOTHING_WRONG,
+    OF_FAULTS,
     RAS,
     RULES,
     SERVING,
@@ -18,16 +19,19 @@ from dashboards.panels import (
     areas,
     figure,
     heat,
+    in_words,
     lines,
+    remedy,
     rows_of,
     timeline,
 )
 from dashboards.promql import GPU, MEMBER, NODE, RANK, bounded, gained, of_gpus, rate, ratio, share
 from dashboards.promql import JOB as BY_JOB
 from dashboards.queries import JOB as SELECTED
-from dashboards.queries import NAMESPACES, USEFUL, Query, numbered, selected
+from dashboards.queries import NAMESPACES, USEFUL, Query, numbered, selected, spoken
 from dashboards.rules import Limit, limit, threshold
 from dashboards.variables import datasource, nodes_of_job, of_few, of_many, user_of_job
+from gpunode import words
 from gpunode.export import palette
 
 HELD_UP = "gpu:gpunode_rank:held_up"
@@ -40,6 +44,9 @@ PHASES = "job:gpunode_training_seconds:rate5m"
 
 NO_RANK = "unknown"
 """The rank of a process that tells none, or that the exporter may not look at."""
+
+OF_REASON = "waited for: "
+"""Begins the name of a remedy of a rank for which others wait."""
 
 SHOWN = 32
 """Ranks that a panel shows at most, whatever the size of the job."""
@@ -70,7 +77,7 @@ STANDS_FROM = 60
 """Seconds without work from which on a job's steps are not looked at."""
 
 STEPS = _asked(f"sum ({PHASES})", f"Needs {CLIENT.partition(':')[0]}")
-NO_STEP = "None ends"
+NO_STEP = "no step completed in this range"
 """What figures of steps say while the job stands still: its last ones tell nothing of now."""
 
 
@@ -151,16 +158,20 @@ def _first(ranks: int) -> str:
     return f"({ODD}) and on ({GPU}) topk ({ranks}, {gone} + 2e9 or ({LATE}) + 1e9 or {ODD})"
 
 
-OTHERS = (
-    'label_replace(label_join(count_values by (cause) ("most", topk (1, sum by (cause) '
-    f"({COUNT} unless on ({BY_JOB}) {GPUS} == 1))), "
-    '"rest", " others: ", "most", "cause"), "rest", " · $1", "rest", "(.+)")'
+_MOST = (
+    'count_values by (cause) ("most", topk (1, sum by (cause) '
+    f"({COUNT} unless on ({BY_JOB}) {GPUS} == 1)))"
 )
-"""How most ranks are, and in words how many. One on its own has no others."""
+_MOST_DO = spoken(f'label_replace({_MOST}, "cause", "wait", "cause", "{WAITS}")', "cause")
+OTHERS = (
+    f'label_replace(label_join({_MOST_DO}, "rest", " ", "most", "cause"), '
+    '"rest", "; $1", "rest", "(.+)")'
+)
+"""How many ranks do what most do: ``; 31 wait``. One on its own has no others."""
 
 _WHO = f"1000 * (time() - ({_first(1)}))"
 WHO_DIFFERS = _asked(
-    _named(f"({_WHO} * on () group_left (rest) {OTHERS}) or on () {_WHO}"),
+    spoken(_named(f"({_WHO} * on () group_left (rest) {OTHERS}) or on () {_WHO}"), "cause"),
     f"{LABEL}: {{{{cause}}}}{{{{rest}}}} · since",
 )
 ALL_ALIKE = "GPUs, all alike"
@@ -174,6 +185,19 @@ REASONED = (
     f"({_first(LISTED)}) * on ({GPU}) group_left (reason) (0 * {AWAITED} + 1) "
     f"or on ({GPU}) ({_first(LISTED)})"
 )
+
+_ODD_ONE = f"0 * ({_first(1)})"
+WHAT_TO_DO = _asked(
+    f"label_replace({_ODD_ONE} + on ({GPU}) group_left (reason) (0 * {AWAITED}), "
+    f'"what", "{OF_REASON}$1", "reason", "(.+)") '
+    f'or on ({GPU}) label_replace({_ODD_ONE}, "what", "$1", "cause", "(.+)")',
+    "{{what}}",
+)
+REMEDIES = {
+    **{name: said.do for name, said in words.CAUSES.items()},
+    **{f"{OF_REASON}{name}": said.do for name, said in words.REASONS.items()},
+}
+"""What to do about the odd one out, by its cause, or by why the others wait for it."""
 
 BY_VERDICT = (
     f"sum by (cause) ({COUNT}) "
@@ -252,40 +276,31 @@ MEAN = _of_job(ratio(rate(f"{REQUEST}_sum"), rate(f"{REQUEST}_count")))
 
 OVERVIEW = (
     row(
-        4,
+        3,
         figure(
             "The odd one out",
             "Which rank is not as the others, with what verdict, and since when?",
             [WHO_DIFFERS, NOBODY],
             "dateTimeAsLocal",
             among=EXIST,
+            sentence=True,
             units={ALL_ALIKE: "none"},
         ),
-        figure(
-            "Time left",
-            "For how long may the job still run, by the limit with which Slurm began it?",
-            [
-                _asked(
-                    "min (label_replace(gpunode_slurm_job_end_timestamp_seconds, "
-                    '"workload", "slurm-$1", "slurm_job", "(.+)") '
-                    f"and on (cluster, workload) {MEMBER}) - time()"
-                )
-            ],
-            "s",
-            needs="a limit: the Prolog of docs/slurm.md",
-            decimals=0,
-        ),
-        figure(
-            "GPUs",
-            "How many GPUs does the job have to itself?",
-            [_asked(f"sum ({GPUS})")],
-            "none",
-            needs=RULES,
-        ),
-        widths=(16, 5, 3),
     ),
     row(
-        3,
+        2,
+        remedy(
+            "What to do",
+            "What helps the odd one out? Its GPU and its node lead on, and the node's page says "
+            "more.",
+            WHAT_TO_DO,
+            REMEDIES,
+            nothing="Nothing",
+            among=EXIST,
+        ),
+    ),
+    row(
+        2,
         figure(
             "Step",
             "How long does a step take?",
@@ -324,21 +339,47 @@ OVERVIEW = (
             among=STEPS,
         ),
         figure(
-            "Starved",
-            "For which share of their time have its GPUs nothing to run, in the mean?",
-            [_asked('max (job:gpunode_gpu_seconds:rate5m{state="starved"})')],
-            SHARE,
-            limit=Limit(threshold("starved_ratio"), ">"),
-            nothing="Not now",
-            among=EXIST,
-        ),
-        figure(
             "Stands still",
             "For how long has no GPU of the job worked, while some wait in a collective?",
             [_asked("max (job:gpunode_stalled:seconds)")],
             "s",
             limit=limit("JobStalled"),
-            nothing="No",
+            nothing="it runs",
+            among=EXIST,
+        ),
+        widths=(5, 5, 4, 5, 5),
+    ),
+    row(
+        2,
+        figure(
+            "Time left",
+            "For how long may the job still run, by the limit with which Slurm began it?",
+            [
+                _asked(
+                    "min (label_replace(gpunode_slurm_job_end_timestamp_seconds, "
+                    '"workload", "slurm-$1", "slurm_job", "(.+)") '
+                    f"and on (cluster, workload) {MEMBER}) - time()"
+                )
+            ],
+            "s",
+            needs="a time limit that the Prolog of docs/slurm.md writes down",
+            unknown="set a Slurm time limit to see this",
+            decimals=0,
+        ),
+        figure(
+            "GPUs",
+            "How many GPUs does the job have to itself?",
+            [_asked(f"sum ({GPUS})")],
+            "none",
+            needs=RULES,
+        ),
+        figure(
+            "Starved",
+            "For which share of their time have its GPUs nothing to run, in the mean?",
+            [_asked('max (job:gpunode_gpu_seconds:rate5m{state="starved"})')],
+            SHARE,
+            limit=Limit(threshold("starved_ratio"), ">"),
+            nothing="not starved",
             among=EXIST,
         ),
         figure(
@@ -356,7 +397,7 @@ OVERVIEW = (
             among=EXIST,
             colours=palette.NAMES,
         ),
-        widths=(3, 4, 3, 4, 3, 4, 3),
+        widths=(8, 4, 5, 7),
     ),
     row(
         9,
@@ -386,6 +427,7 @@ OVERVIEW = (
                 "GPU": link_to("gpunode-gpu", cluster="cluster", node="instance", gpu="gpu"),
             },
             values={"Verdict": OF_RANKS},
+            meanings={"Waited for": in_words(palette.REASONS)},
         ),
         areas(
             "Ranks by verdict",
@@ -400,8 +442,8 @@ OVERVIEW = (
         16,
         timeline(
             "What holds each rank up",
-            "Which rank is late, and who waits for it? Ranks that wait are straggler or "
-            "stalled_collective; the one that is late shows its own cause. Of a large job, the "
+            "Which rank is late, and who waits for it? Those that wait have a straggler or a "
+            "stalled collective; the one that is late shows its own cause. Of a large job, the "
             f"{SHOWN} ranks that differed for longest.",
             [_ranks(numbered(HELD_UP, "cause", OF_RANKS))],
             names=OF_RANKS,
@@ -634,6 +676,7 @@ JOB = Board(
                     among=EXIST,
                     links={"Node": link_to("gpunode-node", cluster="cluster", node="instance")},
                     values={"Level": palette.SEVERITIES},
+                    meanings={"Reason": OF_FAULTS},
                 ),
             ),
             row(9, RUNS),

@@ -20,6 +20,7 @@ from dashboards.panels import (
     NCCL_LOG,
     NFS,
     NOTHING_WRONG,
+    OF_FAULTS,
     RAS,
     SHARE,
     areas,
@@ -45,6 +46,7 @@ from dashboards.queries import Query, numbered, selected
 from dashboards.rules import limit
 from dashboards.variables import datasource, of_few, of_many
 from gpunode.export import palette
+from gpunode.words import PARTS
 
 ONE = "{{instance}} GPU {{gpu}}"
 BYTES = "Bps"
@@ -503,6 +505,7 @@ TABLES = (
             nothing=NOTHING_WRONG,
             among=SEEN,
             values={"Level": palette.SEVERITIES},
+            meanings={"Part": PARTS, "Reason": OF_FAULTS},
         ),
         widths=(9, 7, 8),
     ),

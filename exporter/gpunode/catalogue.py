@@ -11,7 +11,7 @@ import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import chain, zip_longest
+from itertools import chain
 from pathlib import Path
 from typing import Literal, get_args, get_origin
 
@@ -24,15 +24,17 @@ from gpunode.config.command import CommandSettings
 from gpunode.config.daemon import HostSettings
 from gpunode.config.fields import is_shared, leaves, option, variable
 from gpunode.driver.nvidia import xids
+from gpunode.export.dcgm_names import DcgmNames
 from gpunode.export.web.app import create_app
 from gpunode.export.web.entrance import Entrance
 from gpunode.faults.source import Faults
 from gpunode.incidents.black_box import BlackBox
 from gpunode.loop import Loop
 from gpunode.loop.door import MORE_SERIES
+from gpunode.metric import Metric
 from gpunode.node.node import SteppedClock
 from gpunode.recorded import STORIES
-from gpunode.source import Meets
+from gpunode.source import Meets, limit
 from gpunode.sources import KINDS, METRICS
 from gpunode.unread import Unknown
 from gpunode.verdict.asking import LooksOnDemand
@@ -41,75 +43,88 @@ from gpunode.verdict.reasons import REASONS
 
 
 def metrics() -> str:
-    """The reference of all metrics."""
+    """The reference of all metrics, a line for each."""
     lines = [
         "# Metrics",
         "",
         "Generated from the declarations by `make docs`; do not edit.",
         "",
-        "`gpu` is the driver's index of a GPU or MIG instance and `uuid` its identity. A sensor "
-        "that a GPU lacks or that did not answer has no series.",
+        "A name that ends in `_total` is a counter, one that is marked so a histogram, any other a "
+        "gauge. `gpu` is the driver's index of a GPU or MIG instance, `uuid` its identity. A "
+        "sensor that a GPU lacks or that does not answer has no series. Brackets name the source.",
     ]
     for title, declared in METRICS.items():
-        lines += [
-            "",
-            f"## {title}",
-            "",
-            "| metric | type | labels | meaning |",
-            "|---|---|---|---|",
-        ]
-        for metric in sorted(declared, key=lambda m: m.name):
-            labels = ", ".join(f"`{label}`" for label in metric.labels)
-            lines.append(f"| `{metric.name}` | {metric.kind} | {labels} | {metric.help} |")
+        common = [name for name in declared[0].labels if all(name in m.labels for m in declared)]
+        of_all = ", ".join(f"`{name}`" for name in common)
+        rows = sorted(declared, key=lambda m: m.name)
+        lines += ["", f"## {title}", ""]
+        lines += [f"Labels of all: {of_all}.", ""] if common else []
+        if declared is DcgmNames.metrics:
+            lines.append(f"{DCGM} {', '.join(f'`{metric.name}`' for metric in rows)}.")
+        else:
+            lines += ["| metric | meaning |", "|---|---|"]
+            lines += [_row(metric, common) for metric in rows]
     return "\n".join(lines) + "\n"
+
+
+DCGM = (
+    "The names, units and labels of dcgm-exporter "
+    "([compatibility.md](compatibility.md#dcgm-exporter)):"
+)
+
+
+def _row(metric: Metric, common: Collection[str]) -> str:
+    own = ",".join(name for name in metric.labels if name not in common)
+    histogram = "Histogram: " if metric.kind == "histogram" else ""
+    return f"| `{metric.name}{own and f'{{{own}}}'}` | {histogram}{metric.help} |"
+
+
+UNREAD = """\
+# What is not understood, and what is left out
+
+Generated from the declarations by `make docs`; do not edit. `gpunode doctor`, `/api/v1/unread` and
+the node page show examples, without numbers and without text of a tenant.
+
+## What is not understood
+
+What a source meets and does not understand counts in `gpunode_unread_total{source,what}`: a line
+of a log once, what stays at each read. For an hour after, the node page does not say that all is
+well. It is not a fault of the node. Open an issue with the example, so that gpunode learns to read
+it.
+"""
+
+LEFT_OUT = """
+## What is left out
+
+Each reader has bounds, so that nobody makes the daemon costly or takes the place of others. What a
+bound leaves out counts in `gpunode_refused_total{source,what}`: things of the node at each read,
+connections and messages once. [security.md](security.md#amounts-and-owners) says whose things are
+left out first.
+"""
+
+UNCOUNTED = """
+Not counted:
+
+- what one process, step or job has beyond a bound of its own, such as threads, libraries and
+  sockets;
+- hardware that no node has: more than 64 GPUs, NVSwitches or RDMA adapters, more than 16 MIG
+  instances of a GPU;
+- lines of a log beyond the last 64 that came at once, in an incident."""
 
 
 def unread() -> str:
     """The reference of what sources may meet and not understand, or leave out."""
-    kinds = _unknowns()
-    left_out = [(f"`{name}`", kind) for name, kind in kinds if kind.bound]
+    kinds = dict.fromkeys((*(kind for _, kind in _unknowns()), MORE_SERIES))
+    amounts = [kind for kind in kinds if kind.meaning == limit(kind.what).meaning]
+    counted = ", ".join(f"`{kind.what}`" for kind in amounts)
     lines = [
-        "# What is not understood",
+        UNREAD,
+        *_kinds(kind for kind in kinds if not kind.bound),
+        LEFT_OUT,
+        *_kinds(kind for kind in kinds if kind.bound and kind not in amounts),
         "",
-        "Generated from the declarations by `make docs`; do not edit.",
-        "",
-        "A source that meets something that looks like its own, and that it does not understand, "
-        "counts it in `gpunode_unread_total{source,what}`: a line of a log once, what stays at "
-        "each read. `gpunode doctor`, `/api/v1/unread` and the node page show examples, without "
-        "numbers and without anything that a tenant chose. For an hour after, the node page does "
-        "not say that all is well.",
-        "",
-        "Such a thing is no fault of the node. Open an issue with the example, so that gpunode "
-        "learns to read it.",
-        "",
-        *_kinds("what was met", ((f"`{name}`", kind) for name, kind in kinds if not kind.bound)),
-        "",
-        "## What is left out",
-        "",
-        "Each reader has bounds, so that nobody makes the daemon costly, or takes the place of "
-        "others. What a bound leaves out counts in `gpunode_refused_total{source,what}`: things of "
-        "the node at each read, connections and messages once. The same commands and pages show "
-        "it, and [docs/security.md](security.md#amounts-and-owners) says whose it is that is left "
-        "out first.",
-        "",
-        *_kinds("what was left out", (*left_out, ("any", MORE_SERIES))),
-        "",
-        "Some bounds are not counted, because they take from nobody, or something else tells:",
-        "",
-        "- what one process, step or job has of its own, where more would hide only that: the "
-        "sockets among its descriptors beyond 16,384, which are listed by number; threads, stacks "
-        "and libraries; the children of a server's process beyond 32, and ports beyond eight; of a "
-        "Slurm job, steps and tasks beyond 16 and the processes beside them, each of which says "
-        "the same of the job; processes of an NCCL job beyond 16, which are asked in turn;",
-        "- hardware that no node has: more than 64 GPUs or NVSwitches, 16 MIG instances of a GPU, "
-        "128 of all GPUs in the history of an incident;",
-        "- RDMA adapters beyond 64 of which the firmware would be told: `ports` of `infiniband` "
-        "counts them;",
-        "- different things beyond 64 that one read of `infiniband` does not understand: 64 are "
-        "counted;",
-        "- GPUs beyond 64 in `gpunode_incident_info`: the incident itself names all;",
-        "- lines of a log beyond the last 64 that came at once: an incident keeps those, and the "
-        "sources of the log count all.",
+        f"More of these than gpunode reads; the rest is left out, or counted as one: {counted}.",
+        UNCOUNTED,
     ]
     return "\n".join(lines) + "\n"
 
@@ -132,11 +147,10 @@ def _unknowns() -> list[tuple[str, Unknown]]:
     )
 
 
-def _kinds(heading: str, rows: Iterable[tuple[str, Unknown]]) -> Iterator[str]:
-    yield f"| source | `what` | {heading} |"
-    yield "|---|---|---|"
-    for name, kind in rows:
-        yield f"| {name} | `{kind.what}` | {kind.meaning} |"
+def _kinds(kinds: Iterable[Unknown]) -> Iterator[str]:
+    yield "| `what` | meaning |"
+    yield "|---|---|"
+    yield from (f"| `{kind.what}` | {kind.meaning} |" for kind in kinds)
 
 
 def checks() -> str:
@@ -148,17 +162,15 @@ def checks() -> str:
         "",
         "`gpunode audit` runs every check once and prints the results. The daemon runs them every "
         f"{HostSettings().audit_interval / 60:g} minutes and exports `gpunode_audit_ok{{check}}`; "
-        "a check that cannot be decided on this node has no series.",
+        "a check that cannot be decided on this node has no series. The command also says why each "
+        "failed check matters.",
+        "",
+        "| check | advised | remedy |",
+        "|---|---|---|",
     ]
     for check in CHECKS:
-        lines += [
-            "",
-            f"## `{check.name}`",
-            "",
-            f"Advised: {check.advised}.",
-            "",
-            f"{check.why} To change it: `{check.remedy}` ([source]({check.source})).",
-        ]
+        remedy = check.remedy.replace("|", "\\|")
+        lines.append(f"| `{check.name}` | [{check.advised}]({check.source}) | `{remedy}` |")
     return "\n".join(lines) + "\n"
 
 
@@ -170,30 +182,27 @@ def errors() -> str:
         "Generated from the table of XIDs by `make docs`; do not edit.",
         "",
         f"NVIDIA's [catalogue]({xids.SOURCE}) as of {xids.DATE} says what each error of the driver "
-        "means and what to do at once. The alerts follow it: an XID after which the GPU cannot be "
-        "used pages, one that takes somebody to look at it is a ticket "
-        "([GpuUnhealthy](../alerts/runbooks/GpuUnhealthy.md)); one after which a program starts "
-        "again notifies nobody. An "
-        'XID that is not here counts in `gpunode_unread_total{what="xid"}`. No action differs by '
-        "model; the last column names the models that report an XID where not all do.",
+        "means and what to do. An XID after which the GPU cannot be used pages; one that somebody "
+        "has to look at is a ticket ([GpuUnhealthy](../alerts/runbooks/GpuUnhealthy.md)); others "
+        "notify nobody. In brackets stand the models that report an XID where not all do. An XID "
+        'that is not here counts in `gpunode_unread_total{what="xid"}`.',
         "",
-        "| XID | meaning | at once | if it comes again | notifies | only |",
-        "|---|---|---|---|---|---|",
+        "| XID | meaning | at once | if it comes again |",
+        "|---|---|---|---|",
     ]
     unused = [code for code in xids.CODES.values() if not code.models]
     for code in xids.CODES.values():
         if code.models:
-            models = "" if len(code.models) == len(xids.MODELS) else ", ".join(code.models)
+            models = f" ({', '.join(code.models)})" if len(code.models) < len(xids.MODELS) else ""
+            notify = f"**{code.notify}**: " if code.notify in ("page", "ticket") else ""
             lines.append(
-                f"| {code.number} | {code.meaning} | {code.words} | {code.then} | "
-                f"{code.notify if code.notify in ('page', 'ticket') else 'nobody'} | {models} |"
+                f"| {code.number} | {code.meaning}{models} | {notify}{code.words} | {code.then} |"
             )
     lines += [
         "",
-        "Of 144 to 150, the line in the kernel log says which link it is and how bad, and its "
-        "registers what to do; `gpunode_kernel_log_nvlink_xid_errors_total` has them. One that "
-        "asks for a reset pages, the others notify nobody. Where no kernel log can be read, the "
-        "number alone is a ticket.",
+        "Of 144 to 150, the line in the kernel log names the link, the severity and, by its "
+        "registers, what to do (`gpunode_kernel_log_nvlink_xid_errors_total`). One that asks for a "
+        "reset pages, the others notify nobody. Without a kernel log, the number is a ticket.",
         "",
         "No GPU since Ampere reports "
         + ", ".join(str(code.number) for code in unused)
@@ -237,13 +246,11 @@ def _setting(path: tuple[str, ...], field: FieldInfo) -> Setting:
 
 def _written(default: object) -> str:
     """A default as the user would write it."""
-    if default == STORIES:
-        return "all five"
     if isinstance(default, bool):
-        return f"`{str(default).lower()}`"
+        return str(default).lower()
     if isinstance(default, float):
-        return f"`{default:g}`"
-    return f"`{default}`" if default not in (None, "") else ""
+        return f"{default:g}"
+    return str(default) if default not in (None, "", STORIES) else ""
 
 
 SETTINGS = """\
@@ -252,49 +259,55 @@ SETTINGS = """\
 Generated from `exporter/gpunode/config` and `cli/settings` by `make docs`; do not edit.
 
 A setting is an option, an environment variable, or a key in a YAML file. An option overrides the
-environment, and the environment overrides the file. These three commands do the same if
-`gpunode.yaml` contains `gpu: {interval: 1}`:
+environment, and the environment overrides the file. These commands do the same if `gpunode.yaml`
+contains `gpu: {health_interval: 10}`:
 
-    gpunode run --gpu.interval=1
-    GPUNODE_GPU__INTERVAL=1 gpunode run
+    gpunode run --gpu.health-interval=10
+    GPUNODE_GPU__HEALTH_INTERVAL=10 gpunode run
     gpunode run --config.file=gpunode.yaml
 
-Every command takes the options that it reads, and refuses those of others. The environment and the
-file are shared: what is there for another command is left out. A key or an environment variable
-`GPUNODE_…` that no command reads is an error. Settings are read at the start: the daemon ignores
-SIGHUP. `gpunode COMMAND --help` lists the options of a command.
+In a variable, `__` stands for a dot and `_` for a hyphen; in the file, `_` stands for a hyphen.
+What follows `=` is the default; without one, a setting is empty. Arguments and options with a star
+are given on the command line alone.
 
-## Of several commands
+Each command refuses options that it does not read; `gpunode COMMAND --help` lists those that it
+does. The environment and the file may have settings of several commands, but none that no command
+reads. The daemon reads its settings once, at its start.
+
+For completion of commands, options and values, put one of these lines into your shell's start-up
+file:
+
+    source <(gpunode completion bash)    # ~/.bashrc
+    source <(gpunode completion zsh)     # ~/.zshrc, after compinit
+    gpunode completion fish | source     # ~/.config/fish/config.fish
 """
 
 
 def settings() -> str:
-    """The reference of all settings."""
+    """The reference of all settings: those of the daemon, those of several commands, the rest."""
     read_by: dict[Setting, list[str]] = {}
     for name in COMMANDS:
         for setting in settings_of(loader.settings_of(name)):
             read_by.setdefault(setting, []).append(name)
-    shared = {setting: names for setting, names in read_by.items() if len(names) > 1}
-    lines = [SETTINGS, *_table(shared, shared.values())]
-    for name, command in COMMANDS.items():
-        own = [setting for setting, names in read_by.items() if names == [name]]
-        if own:
-            lines += ["", f"## `gpunode {name}`", "", command.says, "", *_table(own)]
+    groups: dict[tuple[str, ...], list[Setting]] = {}
+    for setting, names in read_by.items():
+        groups.setdefault(("run",) if "run" in names else tuple(names), []).append(setting)
+    lines = [SETTINGS, "## The daemon", "", "Other commands read some of these, too.", ""]
+    lines += _table(groups.pop(("run",)))
+    for commands in sorted(groups, key=lambda names: (len(names) == 1, names)):
+        title = f"`gpunode {'`, `'.join(commands)}`"
+        lines += ["", f"## {title}", "", *_table(groups[commands])]
     return "\n".join(lines) + "\n"
 
 
-def _table(rows: Iterable[Setting], read_by: Iterable[Collection[str]] = ()) -> Iterator[str]:
-    """The settings, with the commands that read each if they are given."""
-    named = " read by |" if read_by else ""
-    yield f"| option | environment variable | key | default | meaning |{named}"
-    yield f"|---|---|---|---|---|{'---|' if read_by else ''}"
-    for row, commands in zip_longest(rows, read_by):
-        option, variable, key = (
-            f"`{name}`" if name else "" for name in (row.option, row.variable, row.key)
-        )
-        everyone = commands and len(commands) == len(COMMANDS)
-        named = f" {'every command' if everyone else ', '.join(commands)} |" if commands else ""
-        yield f"| {option} | {variable} | {key} | {row.default} | {row.sentence} |{named}"
+def _table(rows: Iterable[Setting]) -> Iterator[str]:
+    yield "| option | meaning |"
+    yield "|---|---|"
+    for row in rows:
+        star = "" if row.variable else r"\*"
+        name, *choices = row.option.split()
+        of = "".join(f" {one}" for one in choices)
+        yield f"| `{name}{row.default and f'={row.default}'}{of}`{star} | {row.sentence} |"
 
 
 def api() -> str:

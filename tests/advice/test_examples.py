@@ -6,21 +6,17 @@ import json
 import os
 import re
 import subprocess
-import sys
-import time
-import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from gpunode.advice.formats import CONDITION, CONDITION_REASONS
-from tests.daemon import PATIENCE, free_port
 
 INSTALLED = "/opt/gpunode/bin/gpunode"
 PAGES = Path(__file__).parents[2] / "docs"
 PAGE = (PAGES / "advise.md").read_text()
-EXAMPLES: Mapping[str, str] = dict(re.findall(r"```(bash|json|python)\n(.*?)```", PAGE, re.S))
+EXAMPLES: Mapping[str, str] = dict(re.findall(r"```(bash|json)\n(.*?)```", PAGE, re.S))
 
 
 @pytest.fixture
@@ -82,35 +78,3 @@ def test_the_plugin_of_node_problem_detector_uses_our_words() -> None:
     assert condition["type"] == rule["condition"] == CONDITION
     assert condition["reason"] in CONDITION_REASONS.values()
     assert rule["args"][0] == "advise"
-
-
-def test_the_webhook_asks_about_the_nodes_that_fire_and_only_prints(calls: Path) -> None:
-    port = free_port()
-    child = subprocess.Popen(
-        [sys.executable, "-c", EXAMPLES["python"], str(port)],
-        env=environment(calls, "", 0),
-        stderr=subprocess.DEVNULL,
-    )
-    alerts = [
-        {"status": "firing", "labels": {"instance": "n-1", "alertname": "GpuUnhealthy"}},
-        {"status": "firing", "labels": {"instance": "n.2;reboot", "alertname": "GpuUnhealthy"}},
-        {"status": "firing", "labels": {"alertname": "JobStalled"}},
-        {"status": "resolved", "labels": {"instance": "n-3", "alertname": "GpuUnhealthy"}},
-    ]
-    body = json.dumps({"alerts": alerts}).encode()
-    try:
-        deadline = time.monotonic() + PATIENCE
-        while True:
-            try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{port}", body, PATIENCE) as answer:
-                    assert answer.status == 200
-                break
-            except OSError:
-                assert time.monotonic() < deadline
-                time.sleep(0.1)
-    finally:
-        child.kill()
-        child.wait()
-    program, command, *options = calls.read_text().splitlines()
-    assert (program, command) == ("gpunode", "advise")
-    assert options[-1] == r"--nodes=n\-1|n\.2;reboot"

@@ -84,7 +84,7 @@ def test_a_rule_that_reads_itself_and_a_deep_one_are_found() -> None:
         made("g:h:i", "a:b:c > 1"),
         made("Wakes", "g:h:i == 1", alerts=True),
     ]
-    assert set(document.size(rules, 9).themselves) == {"a:b:c", "d:e:f"}
+    assert set(document.size(rules).themselves) == {"a:b:c", "d:e:f"}
     assert behind("g:h:i == 1", recorded(rules)) == {"g:h:i": 1, "a:b:c": 2, "d:e:f": 3}
 
 

@@ -182,7 +182,7 @@ def test_the_memory_that_the_chart_gives_is_enough_for_all_that_the_daemon_asks_
 
 
 SMALL = 64 << 20
-"""Bytes of memory with which docs/security.md promises no more than a clean end."""
+"""Bytes of memory that are too few for four GPUs."""
 
 
 def test_in_a_cgroup_of_64_mib_it_answers_in_time_or_is_ended_by_the_kernel(

@@ -37,7 +37,7 @@ from gpunode.node.node import MOST_READ, KeptLines, lines_of
 from gpunode.node.tape import RecordingNode, TapeNode, TapeWriter
 from gpunode.text import escaped, printable
 from tests import machine
-from tests.conftest import scrape, until, values, watching
+from tests.conftest import read_again, scrape, until, values, watching
 from tests.daemon import free_port
 from tests.fakes.dead_file import kept
 from tests.fakes.nvml import FakeDriver
@@ -81,8 +81,7 @@ def test_a_daemon_reads_what_inspector_writes_and_no_file_that_its_name_leads_to
         log.symlink_to("/root-s")
         fake.write(f"gpu 0 process {pid} 1000\n")
         with watching(fake, "--gpu.processes-interval=1") as running:
-            read = {"name": "gpunode_source_up", "source": "nccl_inspector"}
-            until(lambda: values(scrape(running), **read) == [1.0])
+            read_again(running, "nccl_inspector", 2)
             assert not values(scrape(running), "gpunode_nccl_measured_seconds_total")
             log.unlink()
             later = re.sub(r'(?<="dump_timestamp_us":)\d+', f"{2 * 10**15}", lines)
@@ -432,13 +431,8 @@ def test_a_process_that_never_comes_to_its_program_costs_no_other_tenant_a_readi
                     and values(found, "gpunode_slurm_jobs")
                 )
 
-            def reads() -> float:
-                name = "gpunode_source_read_duration_seconds_count"
-                return sum(values(scrape(running), name, source="slurm"))
-
             until(told)
-            begun = reads()
-            until(lambda: reads() > begun + 5)
+            read_again(running, "slurm", 6)
             assert told(), "what is not read again is not told for so long"
 
 

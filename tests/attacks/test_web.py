@@ -546,7 +546,7 @@ def test_a_flood_from_random_addresses_of_this_machine_keeps_no_scraper_out(
 
 def counted(running: Daemon, series: str) -> float:
     lines = running.get("/metrics").decode().splitlines()
-    return next(float(line.split()[1]) for line in lines if line.startswith(series))
+    return next((float(line.split()[1]) for line in lines if line.startswith(series)), 0.0)
 
 
 def ledger(running: Daemon) -> float:

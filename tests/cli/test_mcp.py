@@ -365,14 +365,14 @@ def test_a_share_of_a_node_is_asked_for_as_a_share(told_by: Callable[[str], Told
 def test_a_node_says_what_it_could_not_read(told_by: Callable[[str], Told]) -> None:
     now = told_by("loader_cpu").now
     unread = "processes of which `stat` cannot be read: what they do is not known"
-    assert f"GPU 0 (unexplained): {unread}" in said(now)
+    assert f"GPU 0 (unexplained pause): {unread}" in said(now)
     assert f"GPU 0: what may explain it; {unread}" in now["not_known"]
 
 
 def test_a_node_tells_for_how_long_and_what_to_do(told_by: Callable[[str], Told]) -> None:
     now = told_by("starved").now
     first = said(now)[0]
-    assert re.match(r"GPU 0: held with nothing to run, .* \(unexplained\), for \d+ s", first), first
+    assert re.match(r"GPU 0: held with nothing to run, .* explains it, for \d+ s", first), first
     assert any(text.startswith("GPUs 0 and 1: See what") for text in now["not_proven"])
 
 

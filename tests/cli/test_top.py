@@ -164,7 +164,7 @@ def test_enter_opens_the_evidence_of_the_chosen_gpu() -> None:
             terminal.shows("q: quit")
         terminal.strike("\r")
         shown = terminal.shows("Enter: all GPUs")
-        assert "GPU 2 is hanging: waits for GPU 5 for " in shown
+        assert "GPU 2 is hanging: waits for GPU 5 (for " in shown
         assert "because seconds for which nothing moved" in shown
         assert "research/llama-70b-worker-0, rank 2" in shown
         assert "41202" in shown
@@ -199,6 +199,8 @@ def test_60_columns_keep_the_owner_and_say_since_when(run: Run) -> None:
     narrow, wide = (run(f"--url={address}", width=width).stdout for width in (60, 120))
     assert "owner" in narrow
     assert "step s" not in narrow, "no GPU has a step"
+    assert "waited for: its process" in narrow, "the cause comes before the bar"
+    assert re.search("GPU now +for owner", narrow)
     (gpu,) = [line for line in wide.splitlines() if line.startswith("2  ")]
     assert "2 min" in gpu
 
@@ -361,7 +363,7 @@ NEWER: dict[str, Changes] = {
 def test_a_newer_daemon_is_shown(what: str) -> None:
     with answering(answer_of(told(*NEWER[what]))) as url:
         found = ask(DaemonAddress(url))
-    console = Console(width=120, file=io.StringIO())
+    console = Console(width=140, file=io.StringIO())
     console.print(screen(found, Chosen(), "", console))
     assert "llama" in console.file.getvalue()  # type: ignore[attr-defined]
 

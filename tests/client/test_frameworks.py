@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpunode.client.protocol import PHASES
-from tests.conftest import Series, scrape, until, values, watching
+from tests.conftest import Series, read_again, scrape, until, values, watching
 from tests.daemon import PATIENCE, free_port
 from tests.fakes.nvml import FakeDriver
 from tests.needs import ROOT, need_library
@@ -20,8 +20,6 @@ pytestmark = pytest.mark.integration
 
 LIBRARIES = {"lightning": "lightning", "hugging_face": "transformers"}
 """What each module of ``gpunode.client`` calls back from."""
-
-READS = "gpunode_source_read_duration_seconds_count"
 
 RANK_VARIABLES = {"MASTER_ADDR": "127.0.0.1", "LOCAL_WORLD_SIZE": "2", "WORLD_SIZE": "2"}
 """What ``torchrun`` sets, the same for both ranks."""
@@ -76,12 +74,7 @@ def train(
                 process.kill()
         assert not any(process.returncode for process in processes), said
         truths = [json.loads(out.splitlines()[-1]) for out, _ in said]
-
-        def reads() -> float:
-            return values(scrape(running), READS, source="training_steps")[0]
-
-        ended = reads()
-        until(lambda: reads() >= ended + 2)  # of which the second began after the last message
+        read_again(running, "training_steps", 2)  # the second began after the last message
         return truths, [err for _, err in said], scrape(running)
 
 

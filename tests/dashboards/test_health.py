@@ -81,6 +81,6 @@ def test_a_graph_says_that_nothing_is_wrong_only_of_nodes_that_are_watched(
     (asked,) = (filled(one["expr"], {**CHOSEN, "$node": "n"}) for one in PANELS[title]["targets"])
     down = {with_labels("node:gpunode_up:max", NODE): "0x100"}
     label = {"Nodes by fault": "part"}.get(title, "instance")
-    none: Found = [({label: "none"}, 0.0)]
+    none: Found = [({label: "nothing"}, 0.0)]
     assert promtool(tmp_path, down, {(60, asked): []}) == ""
     assert promtool(tmp_path, WATCHED, {(60, asked): none}) == ""

@@ -18,8 +18,10 @@ from typing import Any
 import pytest
 
 from dashboards import FOLDER
+from dashboards.boards.job import REMEDIES
 from dashboards.panels import ABSENT, OR_NONE
 from dashboards.promql import NO_NAMESPACE
+from gpunode.words import CAUSES, REASONS
 from tests.daemon import free_port
 from tests.dashboards.jobs import PLAYED, Nodes, Played
 from tests.dashboards.queries import CHOSEN, ask, filled, hurried, wait_for
@@ -123,15 +125,15 @@ def listed(prometheus: str, job: Played) -> list[Row]:
 
 
 RANKS = {
-    "k8s": ("3", "uninterruptible", "data_loading_storage", " · 7 others: straggler"),
-    "slurm": ("5", "uninterruptible", "data_loading_storage", " · 7 others: straggler"),
-    "bare": ("2", "uninterruptible", "data_loading_storage", " · 7 others: straggler"),
-    "pods": ("unknown", "uninterruptible", "data_loading_storage", " · 7 others: straggler"),
+    "k8s": ("3", "uninterruptible", "data_loading_storage", "; 7 wait"),
+    "slurm": ("5", "uninterruptible", "data_loading_storage", "; 7 wait"),
+    "bare": ("2", "uninterruptible", "data_loading_storage", "; 7 wait"),
+    "pods": ("unknown", "uninterruptible", "data_loading_storage", "; 7 wait"),
     "alone": ("0", "-", "shm", ""),
-    "large": ("139", "uninterruptible", "data_loading_storage", " · 511 others: straggler"),
-    "a100": ("4", "uninterruptible", "data_loading_storage", " · 7 others: straggler"),
-    "mig": ("5", "uninterruptible", "data_loading_storage", " · 6 others: straggler"),
-    "crashed": ("11", "-", "no_process", " · 15 others: straggler"),
+    "large": ("139", "uninterruptible", "data_loading_storage", "; 511 wait"),
+    "a100": ("4", "uninterruptible", "data_loading_storage", "; 7 wait"),
+    "mig": ("5", "uninterruptible", "data_loading_storage", "; 6 wait"),
+    "crashed": ("11", "-", "no_process", "; 15 wait"),
 }
 """Of each job the bad rank, why it is waited for, its verdict, and the rest of the sentence."""
 
@@ -147,14 +149,17 @@ def test_the_one_bad_rank_is_named_and_its_row_leads_to_it(name: str, prometheus
         "Rank": rank,
         "Node": node,
         "GPU": gpu,
-        "Verdict": verdict,
-        "Waited for": reason,
+        "Verdict": CAUSES[verdict].headline,
+        "Waited for": REASONS[reason].headline if reason in REASONS else reason,
     }
     assert row.selects("Node")["node"] == node
     assert (row.selects("GPU")["node"], row.selects("GPU")["gpu"]) == (node, gpu)
     (sentence,) = said(prometheus, "The odd one out", chosen(job))
     who = f"rank {rank} · " if rank != "unknown" else ""
-    assert sentence == f"{who}{node} GPU {gpu}: {verdict}{others} · since"
+    said_of = "full /dev/shm" if verdict == "shm" else verdict.replace("_", " ")
+    assert sentence == f"{who}{node} GPU {gpu}: {said_of}{others} · since"
+    (todo,) = said(prometheus, "What to do", chosen(job))
+    assert REMEDIES[todo] == (REASONS[reason] if reason in REASONS else CAUSES[verdict]).do
 
 
 @pytest.fixture(scope="module")
@@ -191,7 +196,7 @@ def test_two_clicks_lead_from_the_fleet_to_the_one_bad_rank(
 def test_all_ranks_of_a_node_that_is_not_seen_stay(prometheus: str) -> None:
     rows = differing(prometheus, JOBS["lost"])
     assert {row.cells["Rank"] for row in rows} == {str(rank) for rank in range(8, 16)}
-    assert {row.cells["Verdict"] for row in rows} == {"unseen"}
+    assert {row.cells["Verdict"] for row in rows} == {CAUSES["unseen"].headline}
 
 
 def test_nobody_differs_in_a_job_that_runs_well(prometheus: str) -> None:

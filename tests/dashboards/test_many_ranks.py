@@ -42,7 +42,7 @@ def test_of_2048_ranks_the_odd_one_has_the_row_and_the_sentence(tmp_path: Path) 
         return filled(expression, {**CHOSEN, "$job": "slurm-1"})
 
     bad = {**JOB, "instance": "node-0017", "gpu": "3", "uuid": "GPU-139", "rank": "139"}
-    said = {"cause": "data_loading_storage", "rest": " · 2047 others: straggler"}
+    said = {"cause": "data loading storage", "rest": "; 2047 wait"}
     row: Found = [({"instance": "node-0017", "gpu": "3", "reason": "uninterruptible"}, 600.0)]
     sentence: Found = [({"who": "rank 139 · ", "instance": "node-0017", "gpu": "3", **said}, 0.0)]
     first = f"max by (rank) ({asked('What holds each rank up')})"

@@ -24,7 +24,7 @@ SEES_GPUS = {with_labels("gpunode_gpu_info", {**NODE, "gpu": "0", "uuid": "GPU-a
     ("given", "drawn"),
     [
         ({**SEES_GPUS, **COUNTED, **DROPS}, [(ETH0, 3.0)]),
-        ({**SEES_GPUS, **COUNTED}, [({"instance": "none"}, 0.0)]),
+        ({**SEES_GPUS, **COUNTED}, [({"instance": "nothing"}, 0.0)]),
         (SEES_GPUS, []),
     ],
 )

@@ -105,7 +105,7 @@ def test_a_job_that_stands_still_is_not_said_to_step(
     (target,) = PANELS[title]["targets"]
     expression = filled(target["expr"], {**CHOSEN, **OF_LLAMA, "$__rate_interval": "5m"})
     (mapping,) = PANELS[title]["fieldConfig"]["defaults"]["mappings"]
-    assert mapping["options"]["0"]["text"] == "None ends"
+    assert mapping["options"]["0"]["text"] == "no step completed in this range"
     for minute, says in ((50, steps), (70, 0.0)):
         told = promtool(tmp_path, TRAINS, {(minute, expression): [({}, says)]})
         assert not told, told

@@ -5,36 +5,31 @@ python -m tests.docs.compatibility docs/compatibility.md
 
 from __future__ import annotations
 
-import math
 import re
 import sys
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 import tests.nccl.test_nccl
+from gpunode.gpu.models import MODELS
 from gpunode.host.lustre import Lustre
 from gpunode.host.rdma_counters import CXI, DRIVERS, MLX5, STANDARD, What
 from gpunode.serving.engines import ENGINES, FIGURES, Name
-from helm.generate import REFUSED
-from tests.corpus.families import first_try, load
+from tests.corpus.families import load
 from tests.export.dcgm_clients import (
     CLIENTS,
     KINDS_NOT_ANSWERED,
     NOT_ANSWERED,
     WATCHES_NOT_ANSWERED,
 )
-from tests.helm.test_intentions import EXPRESSED
 from tests.holders.test_owners import DEVICES, UNATTRIBUTED
 from tests.machine import MACHINES
 from tests.nccl.test_inspector import INSPECTORS
 
-READ = "✓"
+READ, NONE = "✓", "-"
 
 NEWEST = 30
 """The newest minor version of NCCL 2 whose source the forms were held against."""
@@ -48,8 +43,8 @@ LUSTRE = {"2.12 (`/proc`)": "scratch", "2.16 (debugfs)": "a361000"}
 """The filesystems of tests/machines/lustre by the version of the client."""
 
 LUSTRE_LACKS = {
-    ("2.12 (`/proc`)", "gpunode_lustre_operation_seconds_total"): "the client counts operations, "
-    "and not their time, before 2.14",
+    ("2.12 (`/proc`)", "gpunode_lustre_operation_seconds_total"): "it counts operations, and not "
+    "their time, before 2.14",
 }
 
 
@@ -93,120 +88,129 @@ TOLD_APART = {each.name: next(e for e in ENGINES if e.name == each.name) for eac
 Row = tuple[str, ...]
 
 
+HEAD = """\
+# Compatibility
+
+Generated from the tables of the tests by `make docs`; do not edit. A test tries every ✓, with
+input from the program itself or from its source."""
+
+GPUS = """
+## GPUs
+
+Linux on amd64 and arm64, Python 3.10 or later, and a GPU of NVIDIA with its driver; other vendors'
+GPUs are not read. Without a GPU, gpunode watches the node.
+
+| GPU | counters of its units | what that means |
+|---|---|---|
+| H100, H200 | the driver's (GPM) | the [ledger](ledger.md) was measured on these |
+| other Hopper, Blackwell | the driver's (GPM) | the ledger is less accurate (1) |
+| Volta, Turing, Ampere, Ada | [DCGM's](training.md#dcgm), if its host engine runs | as above |
+| the same without DCGM, and older | none | fewer states; a hang is named after a minute |
+| MIG instances | as their GPU's | no power reading of their own |
+| GB10, Jetson | as their generation | they share the CPUs' memory: no size or use of their own |
+
+(1) It takes the ceilings of the closer of the two;
+[`gpunode calibrate`](ledger.md#whose-ceilings-it-uses) measures those of your GPUs.
+
+gpunode has datasheet figures of {models} [models](../exporter/gpunode/gpu/models.py), and takes any
+other for one of the same compute capability."""
+
+NCCL = """
+## NCCL
+
+A log (`NCCL_DEBUG_FILE`) has communicators, transports and warnings. The RAS service knows the
+rank that a collective waits for. The Inspector plug-in (`NCCL_INSPECTOR_DUMP_DIR`) writes the
+time of each collective. In brackets stands the version whose form is read.
+"""
+
+DEVICE_IDS = """
+## Device IDs
+
+How the kubelet's pod-resources API names GPUs and shares of GPUs:
+"""
+
+OF_DEVICE_IDS = """
+If the driver does not report a MIG instance's profile and place, a claim of DRA adds no
+`gpunode_gpu_allocated` for it. HAMi before 2.9 may give a container another GPU than its slot
+names; owners of processes (`via="process"`) are right."""
+
+DCGM = """
+## dcgm-exporter
+
+`--compat=dcgm` exports [these names](metrics.md#dcgm-exporters-with---compatdcgm): dcgm-exporter's
+default set, and what public dashboards, rules and programs ask for. Fields that DCGM 4.6 and 4.7
+renamed have both names, the new one in its own unit: `DCGM_FI_DEV_GPU_UTIL_RATIO` is 0 to 1, as in
+4.7. The tests ask a real Prometheus for each name of these clients, with their labels:
+"""
+
+NOT_DCGM = """
+`Hostname` and `hostname` are `web.node-name`, `NODE_NAME`, or the host's name; `hpc_job` is the
+Slurm job. A MIG instance has its GPU's `UUID` and `modelName`, and `GPU_I_ID` and `GPU_I_PROFILE`.
+`nvidia_gpu_jobId` and `nvidia_gpu_duty_cycle` are those of
+[jobstats](https://github.com/PrincetonUniversity/jobstats).
+
+Fields of DCGM without a series ([all of them](../tests/export/dcgm_clients.py)):
+"""
+
+CHARTS = """
+## Values of other exporters' charts
+
+This chart takes what sites set in the charts of dcgm-exporter, node_exporter and others
+([tests/helm/intentions](../tests/helm/intentions)). It refuses a value that it does not have, and
+says which one to set instead."""
+
+SERVING = """
+## Inference engines
+
+What each engine calls the figures of [serving.md](serving.md), in its newest version; older names
+are read, too. Names after a `+` are added, and the figure is absent without them. Through Ray or
+OpenTelemetry, `:` may be `_`, and `ray_` may come before. A name in brackets is a histogram's.
+Pages of other versions are read as far as their names are known; the rest is [unread](unread.md).
+No engine here was run on a GPU: its page is (1) written from the source, (2) from the package's
+own metrics code, (3) from the program under a load on a CPU, or (4) from a report.
+"""
+
+LUSTRE_HEAD = """
+## Lustre
+
+Clients {versions}: every `gpunode_lustre_` metric, except"""
+
+RDMA = """
+## RDMA adapters
+
+What the counters of each driver show, in `counters/` or `hw_counters/`. Other counters count in
+`gpunode_unread_total`.
+"""
+
+OF_OFED = """
+mlx5 before MLNX_OFED 5.0 and Linux 5.6 has no {lacks}."""
+
+
 def document() -> str:
     """The document."""
+    (old, *_) = OFED
     lines = [
-        "# Compatibility",
-        "",
-        "Generated from the tables of the tests by `make docs`; do not edit. Every ✓ is a case "
-        "that a test tries. Its input comes from the program itself or from its source.",
-        "",
-        "## NCCL",
-        "",
-        "A log (`NCCL_DEBUG_FILE`) has communicators, transports and warnings. The RAS service "
-        "knows the rank that a collective waits for. The Inspector plug-in "
-        "(`NCCL_INSPECTOR_DUMP_DIR`) writes what each collective took. Each version is read in the "
-        "form of the version in brackets.",
-        "",
+        HEAD,
+        GPUS.format(models=len(MODELS)),
+        NCCL,
         *_table(("version", "log", "RAS, text", "RAS, JSON", "Inspector"), _nccl()),
-        "",
-        "## Device IDs",
-        "",
-        "The kubelet's pod-resources API names GPUs, and shares of GPUs, in these ways.",
-        "",
+        DEVICE_IDS,
         *_table(("named by", "for example", "is"), _devices()),
-        "",
-        "A claim of a MIG instance names the instance's profile and place. If the driver does not "
-        "report these, the claim adds no `gpunode_gpu_allocated` for the instance. HAMi before 2.9 "
-        "may give a container another GPU than that of its slot; the owners of processes "
-        '(`via="process"`) are always right.',
-        "",
-        "## dcgm-exporter",
-        "",
-        "`--compat=dcgm` exports its metrics: those of its default set, and those that public "
-        "dashboards, rules and programs ask for. The tests run KempnerPulse and jobscope, and "
-        "ask a real Prometheus for each name, with the labels that each of these selects and "
-        "groups by. Each field that DCGM 4.6 and 4.7 (dcgm-exporter 4.8.4 and 4.9.0) renamed has a "
-        "series under both names, the new one in its own unit. `DCGM_FI_DEV_GPU_UTIL_RATIO` is "
-        "from 0 to 1, as in 4.7, and not in percent, as in 4.6.",
-        "",
-        *_table(("asked for by", "names", "without a series"), _clients()),
-        "",
-        "All names that are answered:",
-        "",
-        *_dcgm(),
-        "",
-        "No series:",
-        "",
-        *(f"- `{name}`: {reason}" for name, reason in sorted(NOT_ANSWERED.items())),
-        *(
-            f"- {reason}: {', '.join(f'`{name}`' for name in names)}"
-            for reason, names in KINDS_NOT_ANSWERED.items()
-        ),
-        *(
-            f'- `DCGM_EXP_GPU_HEALTH_STATUS{{health_watch="{watch}"}}`: {reason}'
-            for watch, reason in WATCHES_NOT_ANSWERED.items()
-        ),
-        "",
-        "A sensor that a GPU lacks has no series either. `Hostname` and `hostname`, as "
-        "dcgm-exporter calls it after 4.8, are `web.node-name`, the variable `NODE_NAME`, or else "
-        "the name of the host; `hpc_job` is the Slurm job. A MIG instance has the card's `UUID` "
-        "and `modelName`, and `GPU_I_ID` and `GPU_I_PROFILE`. `nvidia_gpu_jobId` and "
-        "`nvidia_gpu_duty_cycle` are those of "
-        "[jobstats](https://github.com/PrincetonUniversity/jobstats), to which jobscope joins.",
-        "",
-        "## Values of other exporters' charts",
-        "",
-        "What sites set in the charts of dcgm-exporter, node_exporter and others, as this chart "
-        "takes it, and the part of an object in which a test finds it (`tests/helm/intentions`).",
-        "",
-        *_table(("values", "of", ""), _intentions()),
-        "",
-        "Refused, with the reason:",
-        "",
-        *_table(("value", "why, and what instead"), _refused()),
-        "",
-        "## Inference engines",
-        "",
-        "What each engine calls the figures of [serving.md](serving.md). Of several names, the "
-        "first that a page has is read; what stands after a `+` is added, and without it there is "
-        "no figure. Through Ray or OpenTelemetry, `:` may be `_`, and `ray_` may come before. A "
-        "name in brackets is a histogram's.",
-        "",
-        "The versions are those of which the tests have a page (`tests/corpus/engines.yaml`); of "
-        "others, a page that has a known name is read, and a part that is not known is "
-        "[unread](unread.md). llama.cpp's server (b11549) runs in a test, under a load, on a CPU. "
-        "None of them was run on a GPU: what ran there is an engine of the tests' own with vLLM's "
-        "names ([performance.md](performance.md)).",
-        "",
-        *_table(("engine", "versions", "its pages", "start it with"), _engines()),
+        OF_DEVICE_IDS,
+        DCGM,
+        *_table(("asked for by", "names"), _clients()),
+        NOT_DCGM,
+        *_table(("fields", "why"), _not_answered()),
+        CHARTS,
+        SERVING,
+        *_table(("engine", "versions", "start it with"), _engines()),
         "",
         *_table(("figure", *(engine.title for engine in TOLD_APART.values())), _figures()),
-        "",
-        "## Lustre",
-        "",
-        *_table(("metric", *(f"client {version}" for version in LUSTRE)), _lustre()),
-        "",
-        "## OFED",
-        "",
-        "Counters of mlx5 adapters in `hw_counters/`; those in `counters/` are the same in all.",
-        "",
-        *_table(("counter", *(adapter.name for adapter in OFED)), _ofed()),
-        "",
-        "## RDMA adapters",
-        "",
-        "What the counters of each driver tell, in `counters/` or `hw_counters/`. A counter that "
-        "is not known counts in `gpunode_unread_total`.",
-        "",
+        LUSTRE_HEAD.format(versions=" and ".join(LUSTRE)),
+        *(f"`{metric}` of {version}: {why}." for metric, version, why in _lustre()),
+        RDMA,
         *_table(("driver", *TOLD.values()), _rdma()),
-        "",
-        "## At the first try",
-        "",
-        "Sixty samples from public reports that the readers were not written from, ten of each "
-        "kind (`tests/corpus/fresh.yaml`), before anything was mended for them. What is unread is "
-        "counted as such; since then, nothing of them is read wrongly or dropped.",
-        "",
-        *_table(("samples", "right", "unread", "wrong", "dropped"), _first_try()),
+        OF_OFED.format(lacks=", ".join(f"`{name}`" for name in sorted(old.lacks))),
     ]
     return "\n".join(lines) + "\n"
 
@@ -224,12 +228,12 @@ def _nccl() -> Iterator[Row]:
     rows = []
     for minor in range(min(map(_number, logs))[1], NEWEST + 1):
         last = f"2.{minor}.99"
-        no_ras = "no RAS service" if _number(last) < RAS_FROM else ""
+        no_ras = NONE if _number(last) < RAS_FROM else ""
         cells = (
             _read_as(last, logs),
             no_ras or _read_as(last, text),
-            no_ras or _read_as(last, json) or "in text only",
-            _read_as(last, INSPECTORS) or "no Inspector",
+            no_ras or _read_as(last, json) or NONE,
+            _read_as(last, INSPECTORS) or NONE,
         )
         rows.append((f"2.{minor}", cells))
     for cells, alike in groupby(rows, lambda row: row[1]):
@@ -268,70 +272,51 @@ def _devices() -> Iterator[Row]:
     told: dict[tuple[str, str], str] = {}
     for of, device, gpu, instance in DEVICES:
         if gpu or instance:
-            told.setdefault((of, "a GPU" if gpu else "a MIG instance"), device)
+            told.setdefault((of, "GPU" if gpu else "MIG instance"), device)
     for (of, what), device in told.items():
-        yield of, f"`{device}`", f"{READ} {what}"
+        yield of, f"`{device}`", what
     for of, device, reason in UNATTRIBUTED:
         yield of, f"`{device}`", reason
 
 
 def _clients() -> Iterator[Row]:
     for client in CLIENTS:
-        without = [f"`{name}`" for name in client.names if name in NOT_ANSWERED]
-        yield f"[{client.name}]({client.source})", str(len(client.names)), ", ".join(without)
+        yield f"[{client.name}]({client.source})", str(len(client.names))
 
 
-def _dcgm() -> Iterator[str]:
-    """The names of all that are answered, by how they begin."""
-    names = sorted({name for client in CLIENTS for name in client.names} - NOT_ANSWERED.keys())
-    begins = re.compile(r"DCGM_(?:FI_(?:DEV|PROF|DRIVER)|EXP)_|nvidia_|")
-    for begin, of in groupby(names, lambda name: begins.match(name)[0]):  # type: ignore[index]
-        rest = ", ".join(f"`{name.removeprefix(begin)}`" for name in of)
-        yield f"- {f'`{begin}`…: ' if begin else ''}{rest}"
+def _not_answered() -> Iterator[Row]:
+    """The fields of DCGM without a series, by the reason; of many, the first."""
+    found: dict[str, list[str]] = {}
+    for name, why in sorted(NOT_ANSWERED.items()):
+        found.setdefault(why, []).append(f"`{name}`")
+    for why, names in KINDS_NOT_ANSWERED.items():
+        found.setdefault(why, []).extend(f"`{name}`" for name in names)
+    for watch, why in WATCHES_NOT_ANSWERED.items():
+        name = f'`DCGM_EXP_GPU_HEALTH_STATUS{{health_watch="{watch}"}}`'
+        found.setdefault(why, []).append(name)
+    for why, (first, *more) in found.items():
+        yield f"{first} and {len(more)} more" if more else first, why
 
 
-def _intentions() -> Iterator[Row]:
-    for one in EXPRESSED:
-        if one.values:
-            said = f"`{_in_a_line(one.values)}`"
-            nothing = "left out" if one.expected is None else ""
-            yield said, f"{one.place[0]}{nothing and ': '}{nothing}", f"[source]({one.source})"
-
-
-def _in_a_line(one: Any) -> str:
-    """A value in YAML."""
-    written = yaml.safe_dump(one, default_flow_style=True, width=math.inf)
-    return written.removesuffix("...\n").strip()
-
-
-def _refused() -> Iterator[Row]:
-    return ((f"`{name}`", why) for name, why in REFUSED.items())
+HAD = {
+    "names and form retyped from the source": 1,
+    "written by the package's own metrics code, without a GPU": 2,
+    "captured from the program under a load, on a CPU": 3,
+    "captured by its reporter, in the form of the source": 4,
+}
+"""How a page of the corpus was had, by its number in the document."""
 
 
 def _engines() -> Iterator[Row]:
     pages = load("engines")["pages"]
     for name, engine in TOLD_APART.items():
-        of = [page for page in pages if page["engine"] == name]
-        versions = dict.fromkeys(page["version"] for page in of)
-        had: dict[str, dict[str, None]] = {}
-        for page in of:
-            had.setdefault(page["had"], {})[page["source"]] = None
-        links = "; ".join(
-            f"{how}: {', '.join(f'[{at}]({source})' for at, source in enumerate(sources, 1))}"
-            for how, sources in had.items()
-        )
+        had: dict[str, dict[int, None]] = {}
+        for page in pages:
+            if page["engine"] == name:
+                had.setdefault(page["version"], {})[HAD[page["had"]]] = None
+        versions = (f"{version} ({', '.join(map(str, how))})" for version, how in had.items())
         flags = engine.flags if " " in engine.flags or not engine.flags else f"`{engine.flags}`"
-        yield engine.title, ", ".join(versions), links, flags
-
-
-def _first_try() -> Iterator[Row]:
-    fates = ("right", "unread", "wrong", "silent")
-    counts: dict[str, Counter[str]] = {}
-    for one in first_try():
-        counts.setdefault(one.entry.partition(":")[0], Counter())[one.fate] += 1
-    counts["all"] = sum(counts.values(), Counter())
-    for kind, of in counts.items():
-        yield kind, *(str(of[fate]) for fate in fates)
+        yield engine.title, ", ".join(versions), flags
 
 
 def _figures() -> Iterator[Row]:
@@ -340,7 +325,7 @@ def _figures() -> Iterator[Row]:
         for engine in TOLD_APART:
             names = [n for e in ENGINES if e.name == engine for n in e.names if n.figure is figure]
             shown = [_named_so(name) for name in names]
-            cells.append("<br>".join(dict.fromkeys(shown)))
+            cells.append(next(iter(shown), ""))
         yield figure.meaning, *cells
 
 
@@ -353,21 +338,12 @@ def _named_so(name: Name) -> str:
 
 
 def _lustre() -> Iterator[Row]:
+    """The metrics that a version of the client lacks, and why."""
     golden = (MACHINES / "lustre/golden/lustre.txt").read_text()
     for metric in Lustre.metrics:
-        cells = []
         for version, filesystem in LUSTRE.items():
-            found = re.search(rf'^{metric.name}{{[^}}]*filesystem="{filesystem}"', golden, re.M)
-            cells.append(READ if found else LUSTRE_LACKS[version, metric.name])
-        yield f"`{metric.name}`", *cells
-
-
-def _ofed() -> Iterator[Row]:
-    for name in OF_MLX5:
-        yield (
-            f"`{name}`",
-            *("the driver has none" if name in adapter.lacks else READ for adapter in OFED),
-        )
+            if not re.search(rf'^{metric.name}{{[^}}]*filesystem="{filesystem}"', golden, re.M):
+                yield metric.name, version, LUSTRE_LACKS[version, metric.name]
 
 
 def _rdma() -> Iterator[Row]:
@@ -375,7 +351,7 @@ def _rdma() -> Iterator[Row]:
     for driver, own in {**drivers, "cxi (HPE Slingshot)": CXI}.items():
         counters = {**own, **(STANDARD if driver in HAVE_STANDARD else {})}
         found = {of.what for of in counters.values() if of is not None}
-        yield driver, *(READ if what in found else "it has none" for what in TOLD)
+        yield driver, *(READ if what in found else NONE for what in TOLD)
 
 
 if __name__ == "__main__":

@@ -259,7 +259,7 @@ LOSSES: dict[str, tuple[str, ...]] = {
     f"communication ≥ {COMMUNICATES:g}": ("communication",),
     f"short gaps ≥ {LAUNCHES:g}": ("kv_full", "host_bound", "kernel_launch"),
     f"short gaps ≥ {LOST:g}": ("memory_allocation",),
-    f"clocks held down ≥ {THROTTLED_SHARE:g}": ("thermal", "power"),
+    f"clocks reduced ≥ {THROTTLED_SHARE:g}": ("thermal", "power"),
 }
 """By the loss, the causes that need no other explanation."""
 
@@ -280,7 +280,7 @@ def _pill(cause: str, x: float, y: float, width: float) -> Drawn:
 
 
 def verdict() -> str:
-    """How a verdict falls: the losses of the ledger, their causes, and the limits of the work."""
+    """How a verdict is found: losses of the ledger, their causes, and the limits of the work."""
     lost = {cause for found in LOSSES.values() for cause in found}
     assert {*lost, *OF_SLEEP} == {cause.name for cause, _ in LOOKS_FOR_LOSSES}
     assert {*EXPLAINED, *LIMITS, *lost, UNEXPLAINED.name, NONE.name} == set(CAUSES)
@@ -364,7 +364,7 @@ def verdict() -> str:
             drawn.append(_arrow(x + 194, y + 15, x + 232, y + 15))
     last += len(LIMITS) // IN_A_ROW * STEP
     return _picture(
-        "How a verdict falls",
+        "How a verdict is found",
         "Time without work is explained by the first of these with evidence: "
         + ", ".join(EXPLAINED)
         + "; else unexplained. Other losses: "

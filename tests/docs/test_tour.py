@@ -32,6 +32,7 @@ SEEN = (
     "stalled_collective",
     "",
     "JobStalled",
+    "Continue it: `kill -CONT 41500` on laptop",
     "eight weeks",
     "gpunode-report.html",
     "",
@@ -70,7 +71,7 @@ class Shell:
             self.process.stdin.write(told.encode())
             self.process.stdin.flush()
             ended = self._wait(rf"{ENDED} (\d+) {number}\.{attempt}", begin, deadline)
-            asks = "curl" in block or "query instant" in block
+            asks = any(one in block for one in ("curl", "query instant", "gpunode why"))
             if block.endswith("&"):
                 self._wait(f"({until})", begin, deadline)
                 return
@@ -109,7 +110,7 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
             "127.0.0.1:9816": f"127.0.0.1:{node}",
             "127.0.0.1:9095": f"127.0.0.1:{prometheus}",
             "9091": str(past),
-            "--price 2.50": f"--price 2.50 --output {tmp_path}/gpunode-report.html",
+            "--from 28d": f"--from 28d --output {tmp_path}/gpunode-report.html",
             "curl -s": "curl -s --retry 30 --retry-connrefused --retry-delay 1",
         },
     )
@@ -161,5 +162,5 @@ def test_every_command_of_the_tour_works(shell: Shell) -> None:
     while psutil.Process(shell.process.pid).children(recursive=True):
         assert time.monotonic() < deadline, "what the tour starts has not ended"
         time.sleep(0.1)
-    report = Path(shell.replace["--price 2.50"].split()[-1])
-    assert "GPU hours, worth" in report.read_text()
+    report = Path(shell.replace["--from 28d"].split()[-1])
+    assert "GPU hours, worth EUR" in report.read_text()

@@ -216,10 +216,10 @@ CLIENTS = (
 )
 
 NOT_ANSWERED = {
-    f"{DEV}PCIE_TX_THROUGHPUT": "takes 20 ms of the driver; PROF_PCIE_TX_BYTES tells the same, "
-    "and DCGM itself no longer answers",
-    f"{DEV}PCIE_RX_THROUGHPUT": "takes 20 ms of the driver; PROF_PCIE_RX_BYTES tells the same, "
-    "and DCGM itself no longer answers",
+    f"{DEV}PCIE_TX_THROUGHPUT": "takes 20 ms of the driver; PROF_PCIE_TX_BYTES has the same, "
+    "and DCGM itself does not answer",
+    f"{DEV}PCIE_RX_THROUGHPUT": "takes 20 ms of the driver; PROF_PCIE_RX_BYTES has the same, "
+    "and DCGM itself does not answer",
     f"{DEV}FAN_SPEED": "GPUs of data centres have no fan",
     f"{DEV}NVLINK_BANDWIDTH_L0": "one link of many; NVLINK_BANDWIDTH_TOTAL has all of them",
     f"{DEV}FABRIC_HEALTH_SUMMARY": "FABRIC_HEALTH_MASK has the parts of it",

@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.openmetrics import parser as openmetrics_parser
+from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 from prometheus_client.registry import Collector
 
@@ -105,15 +106,22 @@ class Fixed(Collector):
         yield family
 
 
+@pytest.mark.parametrize(
+    ("accept", "generated"), [("", generate_latest), (OPENMETRICS, generate_openmetrics)]
+)
 @settings(max_examples=30)
-@given(st.lists(series, min_size=1, max_size=4))
-def test_lines_are_those_of_prometheus_client(scrapes: list[dict[tuple[str, str], float]]) -> None:
+@given(scrapes=st.lists(series, min_size=1, max_size=4))
+def test_lines_are_those_of_prometheus_client(
+    accept: str,
+    generated: Callable[[CollectorRegistry], bytes],
+    scrapes: list[dict[tuple[str, str], float]],
+) -> None:
     now: dict[tuple[str, str], float] = {}
     kept = Exposition(lambda: [Sample(GAUGE, where, value) for where, value in now.items()])
     for now in scrapes:  # series come and go from one scrape to the next
         registry = CollectorRegistry(auto_describe=False)
         registry.register(Fixed(now))
-        ours, theirs = kept.encode("")[0].decode(), generate_latest(registry).decode()
+        ours, theirs = kept.encode(accept)[0].decode(), generated(registry).decode()
         for mine, other in zip(ours.split("\n"), theirs.split("\n"), strict=True):
             if mine.startswith("#") or not mine:
                 assert mine == other

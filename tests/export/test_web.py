@@ -25,7 +25,9 @@ from gpunode.unread import Unknown
 from gpunode.verdict.causes import CAUSES
 from gpunode.verdict.causes.cause import Cause
 from gpunode.verdict.findings import counted
+from gpunode.verdict.guidance import Guidance
 from gpunode.verdict.reasons import REASONS, Reason
+from gpunode.words import CLOSER
 from tests.export.page import scenes
 from tests.replay import loop_over, play, replayed, tape
 
@@ -167,7 +169,8 @@ def test_gpus_are_counted_in_words() -> None:
 
 def test_every_cause_and_reason_has_guidance() -> None:
     told: list[Cause | Reason] = [*CAUSES.values(), *REASONS.values()]
-    closer = (guidance for cause in CAUSES.values() for _, guidance in cause.closer)
+    closer = [Guidance("soon", one) for one in CLOSER.values()]
+    assert set(CLOSER) == {one.name for one in CAUSES.values() if one.closer}
     for guidance in (*(one.guidance for one in told), *closer):
         assert guidance.remedy.count("`") % 2 == 0
         assert guidance.urgency == "fine" or guidance.remedy

@@ -12,7 +12,7 @@ from typing import Any
 
 from gpunode.driver.driver import DriverError, DriverUnavailable, Gpu
 from gpunode.driver.nvidia.nvml import NvmlDriver
-from gpunode.node.tape import CALLS, GPU_CALLS
+from gpunode.node.tape import GPU_CALLS, adapter
 
 EVENTS = "xids", "operational_events"
 
@@ -43,7 +43,7 @@ def ask(gpu: Gpu, call: str) -> Any:
         answer = getattr(gpu, call)(*arguments)
     except DriverError as error:
         return {"error": type(error).__name__, "message": str(error)}
-    return CALLS[call].dump_python(answer, mode="json")
+    return adapter(call).dump_python(answer, mode="json")
 
 
 def main(patience: float) -> None:
@@ -51,7 +51,7 @@ def main(patience: float) -> None:
         gpus = NvmlDriver(time.monotonic).gpus()
     except DriverUnavailable as error:
         sys.exit(str(error))
-    identities = CALLS["gpus"].dump_python([gpu.identity for gpu in gpus], mode="json")
+    identities = adapter("gpus").dump_python([gpu.identity for gpu in gpus], mode="json")
     everything = [
         {"identity": identity, **answers(gpu, patience=patience)}
         for identity, gpu in zip(identities, gpus, strict=True)

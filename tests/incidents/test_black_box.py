@@ -79,7 +79,7 @@ def test_a_hang_is_one_incident_that_says_who_waits_for_whom(hang: Played) -> No
     assert "kill -CONT 2711" in found.remedy
     assert any(one.series.startswith("gpunode_gpu_blocked_streak") for one in found.evidence)
     assert any(moment.time < found.brief.began for moment in found.moments)
-    assert any("stalled_collective" in moment.text for moment in found.moments)
+    assert any("hanging in a collective" in moment.text for moment in found.moments)
     assert found.times
     assert all(gpu.states for gpu in found.history)
 

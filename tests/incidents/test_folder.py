@@ -24,7 +24,7 @@ from gpunode.gpu import xids
 from gpunode.incidents import black_box
 from gpunode.incidents.black_box import BlackBox
 from gpunode.incidents.folder import Folder, unpacked
-from gpunode.incidents.incident import BRIEFS, Brief, Incident, as_json, parse
+from gpunode.incidents.incident import Brief, Incident, as_json, briefs, parse
 from gpunode.mistake import UsageError
 from gpunode.node.node import Node
 from tests.incidents.test_black_box import Box, Played, fail
@@ -353,7 +353,7 @@ def test_a_mistake_is_told_in_one_line(
 
 def test_an_id_that_no_daemon_gives_is_not_asked_for(capfd: pytest.CaptureFixture[str]) -> None:
     """A C1 control begins a sequence for the terminal, as ESC does."""
-    listed = BRIEFS.dump_json([brief(1, id="\x9b2J\u202e")])
+    listed = briefs().dump_json([brief(1, id="\x9b2J\u202e")])
     asked: list[str] = []
 
     def answer(path: str) -> bytes:
@@ -375,7 +375,7 @@ def test_json_says_the_same_and_nothing_that_a_terminal_obeys(
 
     def answer(path: str) -> bytes:
         if path.endswith("/incidents"):
-            return BRIEFS.dump_json([known])
+            return briefs().dump_json([known])
         return as_json(Incident(known, "0.1.0", "Look."))
 
     with exporter(answer) as port:

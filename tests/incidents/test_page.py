@@ -97,7 +97,7 @@ def test_it_says_what_since_when_who_where_and_what_to_do() -> None:
         "GPU 1 (rank 1, PID 2711)",
         "no process was looked at",
         "its process is stopped by a signal or a debugger",
-        "stalled_collective",
+        "hanging in a collective: a rank of the job does not come",
         "gpunode_gpu_blocked_streak_seconds",
         "was there to the end",
         "gpunode replay FILE",

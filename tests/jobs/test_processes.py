@@ -250,13 +250,38 @@ def test_a_trainer_in_a_thread_of_its_own_forks_there(
     worker = Task({2: 0.9}, name=job.LOADER_WORKER)
     proc = Proc(tmp_path, {1: Task({1: 0.1, 10: 0.2}), 2: worker})
     source = proc.source()
-    for _ in range(4):
+    for _ in range(job.ASK_ALL + 1):
         proc.pass_by(10)
         (tmp_path / "proc/1/task/10/children").write_text("2 ")
         reading = source.read()
     assert reading is not None
     assert told(reading, job.LOADER_WORKERS) == (1 if asked else None)
     assert [one.times for one in reading.unread] == ([] if asked else [1])
+
+
+def test_of_an_old_job_each_read_asks_the_threads_that_fork_and_some_ask_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workers = {pid: Task({pid: 0.9}, name=job.LOADER_WORKER) for pid in range(2, 20)}
+    proc = Proc(tmp_path, {1: Task({1: 0.1, 30: 0.2, 31: 0.0}), **workers})
+    asked, read_text = list[str](), proc.node.read_text
+
+    def note(path: str) -> str:
+        if path.endswith("/children"):
+            asked.append(path.split("/")[4])
+        return read_text(path)
+
+    monkeypatch.setattr(proc.node, "read_text", note)
+    source, in_all = proc.source(), 0
+    for worker in range(2, 20):
+        proc.pass_by(10)
+        (tmp_path / "proc/1/task/30/children").write_text(f"{worker} ")
+        asked.clear()
+        reading = source.read()
+        assert told(reading, job.LOADER_WORKERS) == 1
+        assert {"1", "30"} <= set(asked)
+        in_all += "31" in asked
+    assert 18 / job.ASK_ALL <= in_all < 9
 
 
 def test_a_rank_on_another_gpu_is_no_loader_of_the_one_that_launched_it(tmp_path: Path) -> None:

@@ -11,8 +11,10 @@ from queue import SimpleQueue
 
 import pytest
 
+from gpunode import threads
 from gpunode.node import patience
 from gpunode.node.patience import Patience
+from gpunode.threads import SpareThreads
 from tests.conftest import until
 from tests.daemon import PATIENCE
 
@@ -52,7 +54,7 @@ def test_each_tenant_has_a_few_threads_and_leaves_some_to_others(
 
 
 def test_a_thread_that_comes_back_asks_the_next_where_it_is_kept() -> None:
-    alone, kept = Patience(PATIENCE), Patience(PATIENCE, kept=2)
+    alone, kept = Patience(PATIENCE), Patience(PATIENCE, SpareThreads(2))
     assert len({alone.ask("", "x", threading.current_thread) for _ in range(9)}) == 9
     assert len({kept.ask("", "x", threading.current_thread) for _ in range(9)}) == 1
 
@@ -84,7 +86,11 @@ def test_what_is_being_asked_is_asked_by_the_others_when_it_is_back_and_else_by_
 
 
 def test_no_more_threads_are_kept_than_there_may_be() -> None:
-    over, asked, seen = threading.Event(), Patience(PATIENCE, kept=2), list[threading.Thread]()
+    over, asked, seen = (
+        threading.Event(),
+        Patience(PATIENCE, SpareThreads(2)),
+        list[threading.Thread](),
+    )
 
     def answer() -> bool:
         seen.append(threading.current_thread())
@@ -101,8 +107,8 @@ def test_no_more_threads_are_kept_than_there_may_be() -> None:
 
 
 def test_idle_threads_end_and_the_next_question_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = Patience(PATIENCE, kept=2)
-    monkeypatch.setattr(patience, "IDLE", 0.01)
+    asked = Patience(PATIENCE, SpareThreads(2))
+    monkeypatch.setattr(threads, "IDLE", 0.01)
     for number in range(20):
         thread = asked.ask("", "x", threading.current_thread)
         time.sleep(0.001 * number)
@@ -113,7 +119,8 @@ def test_idle_threads_end_and_the_next_question_has_one(monkeypatch: pytest.Monk
 def test_a_thread_that_comes_back_late_is_kept_and_its_question_may_be_asked_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    over, asked, seen = threading.Event(), Patience(0.01, kept=2), list[threading.Thread]()
+    over, seen = threading.Event(), list[threading.Thread]()
+    asked = Patience(0.01, SpareThreads(2))
 
     def answer() -> bool:
         seen.append(threading.current_thread())
@@ -147,7 +154,7 @@ def test_whose_it_is_is_asked_only_where_that_matters() -> None:
 
 
 def test_what_goes_wrong_is_for_who_asked() -> None:
-    asked = Patience(PATIENCE, kept=1)
+    asked = Patience(PATIENCE, SpareThreads(1))
     for _ in range(2):
         with pytest.raises(ValueError, match="nonsense"):
             asked.ask("", "x", lambda: int("nonsense"))
@@ -158,7 +165,7 @@ def test_a_fault_of_ours_ends_its_thread_and_the_next_question_has_another(
 ) -> None:
     ended: SimpleQueue[type[BaseException]] = SimpleQueue()
     monkeypatch.setattr("threading.excepthook", lambda of: ended.put(of.exc_type))
-    asked = Patience(PATIENCE, kept=1)
+    asked = Patience(PATIENCE, SpareThreads(1))
     with pytest.raises(OSError, match="has ended"):
         asked.ask("", "x", lambda: 1 // 0)
     assert ended.get(timeout=10) is ZeroDivisionError
@@ -168,6 +175,7 @@ def test_a_fault_of_ours_ends_its_thread_and_the_next_question_has_another(
 ANSWERS_AFTER_HALF_A_SECOND = """
 import time
 from gpunode.node.patience import Patience
+from gpunode.threads import SpareThreads
 def answer():
     for _ in range(10):
         time.sleep(0.05)

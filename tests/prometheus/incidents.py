@@ -87,9 +87,6 @@ Of tapes on which nothing tells that the work is training, the exporter says so,
 training fires. The checkpoint of its tape is seen as starvation: its training does not tell. On
 ``hang`` the job has never worked, so it might as well be about to start."""
 
-HANGS_AT = 11.0
-"""Second of ``h200_hang`` at which a rank is stopped."""
-
 
 @dataclass(frozen=True, slots=True)
 class Fired:
@@ -99,8 +96,6 @@ class Fired:
     alert: str
     severity: str
     gpu: str
-    after: float
-    """Seconds since the tape began to play."""
 
 
 def shortened(rules: str) -> str:
@@ -231,7 +226,6 @@ def play(tapes: Sequence[str], seconds: float, engine: Engine = "prometheus") ->
     """Play tapes for so long; every alert that arrived."""
     ports = dict(zip(tapes, free_ports(len(tapes)), strict=True))
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
-        begin = time.time()
         daemons = {
             port: stack.enter_context(replay(tape, port, Path(name)))
             for tape, port in ports.items()
@@ -240,28 +234,7 @@ def play(tapes: Sequence[str], seconds: float, engine: Engine = "prometheus") ->
             Daemon(psutil.Process(child.pid), port).wait_for("/healthz", child)
         fired = stack.enter_context(alerting(ports, Path(name), True, engine))
         time.sleep(seconds)
-    return [Fired(*key, at - begin) for key, at in sorted(fired.items())]
-
-
-def hang_as_shipped(times: int = 8) -> list[float]:
-    """Seconds from the start of a hang to the page, nothing shortened.
-
-    The hangs begin at different times between two scrapes and two evaluations.
-    """
-    ports = {f"hang-{n}": port for n, port in enumerate(free_ports(times))}
-    begins = {}
-    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
-        fired = stack.enter_context(alerting(ports, Path(name), False))
-        for instance, port in ports.items():
-            begins[instance] = time.time()
-            stack.enter_context(replay("h200_hang", port, Path(name)))
-            time.sleep(15.0 / times)
-        time.sleep(90.0 + HANGS_AT)
-    first: dict[str, float] = {}
-    for (instance, alert, severity, _), at in sorted(fired.items(), key=lambda item: item[1]):
-        if (alert, severity) == ("JobStalled", "page"):
-            first.setdefault(instance, at - begins[instance] - HANGS_AT)
-    return [first.get(instance, float("inf")) for instance in ports]
+    return [Fired(*key) for key in sorted(fired)]
 
 
 @contextmanager
@@ -283,48 +256,3 @@ def faults(tape: str, fired: Sequence[Fired]) -> list[str]:
     return sorted(
         [f"no {name}" for name in missing] + [f"{name} for nothing" for name in pages | noise]
     )
-
-
-def page(fired: Sequence[Fired], seconds: float, hangs: Sequence[float]) -> str:
-    """The table of incidents and alerts."""
-    lines = [
-        "# Incidents and their alerts",
-        "",
-        "Written by `make incidents`; do not edit. Every recorded incident was played for "
-        f"{seconds:.0f} s by `gpunode replay`, scraped every 2 s by Prometheus, which evaluated "
-        "the shipped rules and notified Alertmanager. Durations and windows were "
-        "shortened: minutes of `for` are seconds, five minutes of a rate are 30 s. The seconds are "
-        "from the start of the daemon to Alertmanager's notification.",
-        "",
-        "| incident | raised, seconds to fire | |",
-        "|---|---|---|",
-    ]
-    for tape in INCIDENTS:
-        first: dict[tuple[str, str], float] = {}
-        for alert in sorted(fired, key=lambda alert: alert.after):
-            if alert.tape == tape:
-                first.setdefault((alert.alert, alert.severity), alert.after)
-        told = ", ".join(f"{a} ({s}) {after:.0f}" for (a, s), after in first.items())
-        wrong = "; ".join(faults(tape, fired))
-        lines.append(f"| {tape} | {told or 'nothing'} | {wrong or 'ok'} |")
-    lines += [
-        "",
-        "With nothing shortened, a scrape every 15 s and the routes of "
-        f"`alerts/alertmanager.yaml`, {len(hangs)} hangs that began at different times paged after "
-        f"{min(hangs):.0f} to {max(hangs):.0f} s; target: within 60 s.",
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def main(seconds: float) -> None:
-    """Play all incidents and write the page; exit 1 where one raised what it should not."""
-    fired = play(list(INCIDENTS), seconds)
-    hangs = hang_as_shipped()
-    text = page(fired, seconds, hangs)
-    (ROOT / "docs" / "alerts.md").write_text(text)
-    print(text)
-    sys.exit(any(faults(tape, fired) for tape in INCIDENTS) or max(hangs) > 60)
-
-
-if __name__ == "__main__":
-    main(float(sys.argv[1]) if len(sys.argv) > 1 else 200.0)

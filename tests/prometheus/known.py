@@ -139,6 +139,9 @@ class Fleet:
     models: Mapping[str, str] = field(default_factory=dict)
     """The model of the GPUs of a node, where it is not ``MODEL``."""
 
+    gains: Mapping[str, Shares] = field(default_factory=dict)
+    """By cause: what would come back without it, where it is not ``GAINS``."""
+
     def known(self, hours: Iterable[int]) -> Iterator[int]:
         return (hour for hour in hours if hour not in self.missing)
 
@@ -396,7 +399,7 @@ class Fleet:
             for hour, many in gpus.items():
                 sums[labels["cause"]][hour] += many
         for cause, values in sums.items():
-            for bound, share in GAINS.items():
+            for bound, share in self.gains.get(cause, GAINS).items():
                 of_bound = {hour: share * many for hour, many in values.items()}
                 yield {"cause": cause, "bound": bound}, of_bound
 

@@ -15,7 +15,7 @@ from playwright.sync_api import Browser, sync_playwright
 
 from tests.needs import ROOT, need
 
-PICTURES = {"report": (1280, 1040, "html"), "report-phone": (390, 844, "#bills")}
+PICTURES = {"report": (1280, 1590, "html"), "report-phone": (390, 844, "#bills")}
 """By name: the width and height of the window, and what is at its top."""
 
 SHEETS_IN_A_ROW = 4
@@ -27,7 +27,8 @@ def main(url: str) -> None:
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         page_of_report = Path(folder) / "report.html"
         command = [sys.executable, "-m", "gpunode", "report", f"--prometheus.url={url}"]
-        command += ["--from=28d", "--price=2.50", f"--output={page_of_report}"]
+        command += ["--from=28d", f"--billing-file={ROOT}/docs/tour/billing.yaml"]
+        command += [f"--output={page_of_report}"]
         subprocess.run(command, check=True)
         browser = playwright.chromium.launch(
             executable_path=need("chromium"), args=["--no-sandbox"]

@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from gpunode.holders.pods import KUBELET
+from gpunode.holders.pods import CONTAINER_LOGS, KUBELET, POD_LOGS
 from gpunode.recorded import INCIDENTS, STORIES
 
 Line = dict[str, Any]
@@ -57,6 +57,9 @@ class Story:
 
     tape: str
     job: str
+    memory: float
+    """Bytes that the process on each GPU holds, as such a job would: the recordings were small."""
+
     most: int = 0
     odd: tuple[str, int] | None = None
     begins: float = 0.0
@@ -135,6 +138,7 @@ STORY = {
         "GPUs 0–7 are starved: storage is too slow",  # noqa: RUF001
         "h200_storage",
         "resnet-imagenet-0",
+        34e9,
     ),
     "hang": Story(
         "A training job hangs",
@@ -143,6 +147,7 @@ STORY = {
         "GPUs 0–4, 6 and 7 hang: they wait for GPU 5",  # noqa: RUF001
         "h200_hang",
         "llama-70b-worker-0",
+        129e9,
         odd=("h200_hang", 1),
         begins=8.0,
         again_from=20.0,
@@ -153,6 +158,7 @@ STORY = {
         "while nothing is computed: NCCL_P2P_DISABLE=1 is set",
         "comm_nop2p",
         "mixtral-pretrain-0",
+        127e9,
         edit=without_p2p,
     ),
     "throttled": Story(
@@ -161,6 +167,7 @@ STORY = {
         "GPUs 0–4, 6 and 7 wait for GPU 5, which is slowed down by heat",  # noqa: RUF001
         "straggler",
         "gemma-tune-worker-0",
+        92e9,
         odd=("healthy", 0),
         edit=hot,
     ),
@@ -170,9 +177,46 @@ STORY = {
         "GPUs 0–7 are starved: the job's /dev/shm is full",  # noqa: RUF001
         "h200_shm",
         "clip-laion-0",
+        48e9,
         edit=leaking,
     ),
 }
+
+
+DRIVER = 9e6
+"""Bytes of each GPU that no process holds."""
+
+
+def holding(memory: float, line: Line) -> Line:
+    """A line in which the processes hold so much memory."""
+    if line.get("call") == "processes":
+        return {**line, "answer": [{**one, "memory": memory} for one in line["answer"]]}
+    if line.get("call") == "memory":
+        return {**line, "answer": {**line["answer"], "used": memory + DRIVER}}
+    return line
+
+
+POD_UID = "6f1c2a3e-7d54-4b0e-9a41-2b8c5d0e7f93"
+RECORDED_IN = "/user.slice/training.scope"
+CONTAINER = "b1946ac92492d2347c6235b4d2611184" * 2
+
+
+def in_its_pod(job: str, lines: list[Line]) -> Iterator[Line]:
+    """The same with every process in the pod of the job: the recordings were made outside."""
+    names = {
+        POD_LOGS: [f"research_{job}_{POD_UID}"],
+        CONTAINER_LOGS: [f"{job}_research_trainer-{CONTAINER}.log"],
+    }
+    for folder, within in names.items():
+        yield {"t": 0.0, "of": folder, "call": "list_directory", "answer": within}
+    cgroup = f"/kubepods.slice/kubepods-pod{POD_UID.replace('-', '_')}.slice"
+    cgroup += f"/cri-containerd-{CONTAINER}.scope"
+    processes = {p["pid"] for line in lines if line["call"] == "processes" for p in line["answer"]}
+    told = {line["of"] for line in lines}
+    for of in sorted({f"/proc/{pid}/cgroup" for pid in processes} - told):
+        yield {"t": 0.0, "of": of, "call": "read_text", "answer": f"0::{cgroup}\n"}
+    for line in lines:
+        yield json.loads(json.dumps(line).replace(RECORDED_IN, cgroup))
 
 
 @cache
@@ -304,11 +348,13 @@ def main(folder: Path = STORIES) -> None:
         }
         if story.again_from is not None:
             header["again_from"] = OPENING - story.begins + story.again_from
-        lines = sorted(told(story), key=lambda line: float(line["t"]))
+        lines = list(in_its_pod(story.job, list(told(story))))
+        lines.sort(key=lambda line: float(line["t"]))
         if story.again_from is None:
             header["again_from"] = OPENING
         with gzip.GzipFile(folder / f"{name}.jsonl.gz", "wb", mtime=0) as file:
-            for line in (header, *(one for one in lines if one["t"] <= LASTS)):
+            kept = (holding(story.memory, one) for one in lines if one["t"] <= LASTS)
+            for line in (header, *kept):
                 file.write(json.dumps(line, separators=(",", ":")).encode() + b"\n")
 
 

@@ -216,7 +216,9 @@ def test_whatever_the_time_goes_to_a_gain_is_within_its_bounds(
 @with_each(
     [
         (Gain(1.24, 1.33, 1.46), "1.3 times as fast (1.2 to 1.5)"),
-        (Gain(7.7, 19.99, 25.0), "20 times as fast (7.7 to 25)"),
+        (Gain(7.7, 12.0, 15.3), "12 times as fast (7.7 to 15)"),
+        (Gain(2.9, 7.9, 25.0), "at least 2.9 times as fast"),
+        (Gain(1.04, 2.0, 6.0), ""),
         (Gain(1.0, 1.04, 1.2), ""),
     ]
 )

@@ -60,7 +60,7 @@ def test_it_is_held_while_the_job_does_nothing() -> None:
     stage.play(60)
     for actor.states in (IDLE, {"blocked": 1.0}, {"compute": 0.03, "starved": 0.97}):
         stage.play(600)
-    assert stage.workless() == pytest.approx(1800, abs=3)
+    assert stage.workless() == pytest.approx(1800, abs=5)
 
 
 def test_work_for_one_second_in_eight_counts_every_time() -> None:
@@ -89,7 +89,7 @@ def test_a_gpu_that_is_handed_over_never_shows_what_its_former_tenant_did() -> N
     stage.play(10)
     actor.states = IDLE
     stage.play(30)
-    assert stage.workless() == pytest.approx(30, abs=3)
+    assert stage.workless() == pytest.approx(30, abs=5)
 
 
 @with_each(range(10))
@@ -114,7 +114,7 @@ def test_a_job_keeps_it_while_one_of_those_that_worked_stays() -> None:
     stage.play(60)
     actor.processes = (second, third)
     stage.play(60)
-    assert stage.workless() == pytest.approx(120, abs=3)
+    assert stage.workless() == pytest.approx(120, abs=5)
     actor.processes = (third,)
     stage.play(10)
     assert stage.workless() is None
@@ -128,4 +128,4 @@ def test_a_list_of_processes_that_is_empty_for_a_while_ends_nothing() -> None:
     stage.play(10)
     actor.jobs = ("train",)
     stage.play(10)
-    assert stage.workless() == pytest.approx(20, abs=3)
+    assert stage.workless() == pytest.approx(20, abs=5)

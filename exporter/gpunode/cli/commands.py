@@ -118,7 +118,7 @@ COMMANDS = {
         "advise:advise",
     ),
     "completion": Command(
-        "Print what makes a shell complete commands, options and values: README.md says where to.",
+        "Print completions of commands, options and values for a shell (docs/settings.md).",
         "completion:CompletionSettings",
         "completion:complete",
         "exporter",

@@ -50,6 +50,7 @@ SETTLED = 5.0
 """Seconds of a tape for which the same must be said before it is a caption. What explains a loss is
 read every few seconds, so what is said first may not last."""
 
+INDENT = "  "
 IN_PLAIN_TEXT = (GPU, NOW, WENT_TO, WATTS, STEP)
 """For where there are no colours."""
 
@@ -198,9 +199,11 @@ class Written:
     def played(self, scene: Scene) -> None:
         self.playing(scene, ended=True)
         with self.console.capture() as drawn:
-            self.console.print(table(_rows(scene), columns=IN_PLAIN_TEXT))
+            rows, width = _rows(scene), self.console.width - len(INDENT)
+            columns = fitting(IN_PLAIN_TEXT, width, rows)
+            self.console.print(table(rows, columns=columns), width=width)
         for line in drawn.get().splitlines():
-            print(f"  {line.rstrip()}")
+            print(f"{INDENT}{line.rstrip()}")
         said = in_a_sentence(status(scene.loop))
         print(f"{printable(f'{scene.tape.name}: {said}', LONGEST_LINE)}\n")
 

@@ -60,8 +60,9 @@ DOCTOR = {
 }
 """Colours by status of a source."""
 
-NARROW = 72
-"""Characters of a terminal below which what is said of a source stands under its name."""
+NARROW = 110
+"""Characters of a terminal below which what is said of a source stands under its name: beside it,
+names of metrics and commands would be broken."""
 
 
 def doctor_table(findings: Iterable[SourceHealth], width: int) -> RenderableType:

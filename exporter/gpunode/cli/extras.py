@@ -17,5 +17,6 @@ def needing(extra: str, what: str) -> Iterator[None]:
         if (error.name or "").partition(".")[0] == "gpunode":
             raise
         raise UsageError(
-            f"{what}: {error.name} is missing: pip install 'gpunode[{extra}]'"
+            f"{what}: needs the extra {extra}: pip install 'gpunode[{extra}]' "
+            f"({error.name} is not installed)"
         ) from error

@@ -13,7 +13,7 @@ from gpunode.cli.extras import needing
 from gpunode.cli.settings.incidents import IncidentCommandSettings, IncidentsCommandSettings
 from gpunode.export.incident_page import lasted, moment_of, on_gpu, page, where_it_stands
 from gpunode.incidents.folder import Folder
-from gpunode.incidents.incident import BRIEFS, ID, Brief, Incident, as_json, parse
+from gpunode.incidents.incident import ID, Brief, Incident, as_json, briefs, parse
 from gpunode.mistake import UsageError
 from gpunode.text import json_for_terminal, printable
 from gpunode.verdict.reasons import REASONS
@@ -37,7 +37,7 @@ def list_incidents(settings: IncidentsCommandSettings) -> None:
     found = IncidentStore(settings).briefs()
     with streams.printing():
         if settings.json_output:
-            print(json_for_terminal(BRIEFS.dump_json(found, indent=2).decode()))
+            print(json_for_terminal(briefs().dump_json(found, indent=2).decode()))
         else:
             print("\n".join(table(found)))
 
@@ -78,7 +78,7 @@ class IncidentStore:
         """The incidents, the latest first. Raises ``UsageError``."""
         if self.folder is None:
             try:
-                return BRIEFS.validate_json(self._get(""))
+                return briefs().validate_json(self._get(""))
             except ValueError as error:
                 raise UsageError(NOT_OURS) from error
         found, unread = [], []

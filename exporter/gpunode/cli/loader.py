@@ -25,7 +25,6 @@ from gpunode.client import protocol
 from gpunode.config.command import CommandSettings
 from gpunode.config.fields import PREFIX, SettingName, is_shared, leaves, option, own, variable
 from gpunode.config.prometheus import PASSWORD_VARIABLE, TOKEN_VARIABLE
-from gpunode.config.yaml_file import read_yaml
 from gpunode.mistake import UsageError, first_mistake
 from gpunode.text import escaped
 
@@ -60,6 +59,8 @@ def load(kind: type[T], program: str, arguments: Sequence[str]) -> T:
         settings = kind(_cli_parse_args=list(arguments), _cli_prog_name=program)
         if settings.config.file is None:
             return settings
+        from gpunode.config.yaml_file import read_yaml
+
         content = read_yaml(settings.config.file)
         _check_keys(_shared(*map(settings_of, COMMANDS)), content)
         return _with_file(kind, content)(

@@ -47,6 +47,7 @@ from gpunode.verdict.facts import series_name
 from gpunode.verdict.findings import counted as in_words
 from gpunode.verdict.reasons import REASONS, WAITED_FOR
 from gpunode.verdict.source import BOTTLENECK
+from gpunode.words import CAUSES as WORDS
 
 INSTRUCTIONS = (
     "Tools about jobs on GPU nodes. Of a job, ask `holds_up`, then `waited_for`, then `incidents`. "
@@ -221,11 +222,11 @@ def of_gpus(node: NodeNow) -> ProvenAnswer:
         labels = {"gpu": gpu.gpu, "uuid": gpu.uuid}
         if gpu.cause != NONE.name:
             named = {**labels, "cause": gpu.cause}
-            says = f"{name}: {_meaning(gpu.cause)} ({gpu.cause}){lasts}{longer}"
+            says = f"{name}: {_meaning(gpu.cause)}{lasts}{longer}"
             claims.append(_on_node(says, _selector(BOTTLENECK, named), at, named, 1.0, gpu.cause))
         for state, share in sorted(gpu.states.items(), key=lambda one: -one[1]):
             if (gpu.cause == NONE.name or state == "unknown") and share >= CLEARLY:
-                spent = f"{percent(share)} of its last seconds: {STATES.get(state, '')} ({state})"
+                spent = f"{percent(share)} of its last seconds: {STATES.get(state, '')}"
                 if state == "unknown":
                     unknown.append(f"{name}: {spent}")
                 does = f"{gpu.does}{lasts}{longer}; " if gpu.cause == NONE.name else ""
@@ -234,7 +235,9 @@ def of_gpus(node: NodeNow) -> ProvenAnswer:
                 says = f"{name}: {does}{spent}"
                 claims.append(_on_node(says, series, at, of, share, gpu.cause))
         for one in _provable(gpu.evidence):
-            claims.append(_from(one, f"{name} ({gpu.cause}): {one.meaning}", at, gpu.cause))
+            claims.append(
+                _from(one, f"{name} ({_headline(gpu.cause)}): {one.meaning}", at, gpu.cause)
+            )
             if one.series.startswith(UNREADABLE.name):
                 unknown.append(f"{name}: what may explain it; {one.meaning}")
     if not node.gpus:
@@ -244,6 +247,10 @@ def of_gpus(node: NodeNow) -> ProvenAnswer:
 
 def _meaning(cause: str) -> str:
     return CAUSES[cause].meaning if cause in CAUSES else "of a cause that is not known here"
+
+
+def _headline(cause: str) -> str:
+    return WORDS[cause].headline if cause in WORDS else "of a cause that is not known here"
 
 
 def _on_node(

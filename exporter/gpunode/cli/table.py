@@ -15,9 +15,13 @@ from gpunode.export.web.node import GpuNow
 from gpunode.gpu.activity import WindowDetail
 from gpunode.loop import Loop
 from gpunode.text import printable
+from gpunode.verdict.causes.limits import THERMAL
 from gpunode.verdict.guidance import Urgency
 
 BAR = 8
+
+CAUSE = 38
+"""Characters of what a GPU does before others are beside it: most causes have fewer."""
 
 LONGEST_TEXT = 200
 """Characters of a text."""
@@ -39,7 +43,7 @@ class Row:
 
     owner: str = ""
     does: str = ""
-    since: str = ""
+    lasts: str = ""
     """For how long it has done that."""
 
     chosen: bool = False
@@ -86,9 +90,9 @@ NOW = Column(
 OF_A_NODE = (
     GPU,
     NOW,
-    Column("since", 6, lambda row: Text(row.since), right=True),
-    TIME,
+    Column("for", 6, lambda row: Text(row.lasts), right=True, first=True),
     WENT_TO,
+    TIME,
     WATTS,
     Column("memory", 6, lambda row: Text(_figure(row.memory, "{:.0%}")), right=True),
     STEP,
@@ -108,20 +112,28 @@ def fitting(columns: Sequence[Column], width: int, entries: Sequence[Row]) -> li
     beside_a_gpu = max(1, width - 5)
     wanted = [replace(one, width=min(one.width, beside_a_gpu)) for one in said or columns]
     wanted.sort(key=lambda column: not column.first)
+    # What a GPU does comes before where its time went.
+    room = max(0, width - sum(column.width + 1 for column in wanted if column.first))
+    wanted = [
+        replace(one, width=min(one.width + room, max(one.width, _longest(one, entries)), CAUSE))
+        if one.heading == NOW.heading
+        else one
+        for one in wanted
+    ]
     ends = accumulate(column.width + 1 for column in wanted)
     fit = [one for one, end in zip(wanted, ends, strict=True) if end <= width]
     left = width - sum(column.width + 1 for column in fit)
     found = {column.heading: column for column in fit}
-    lacking = {
-        one.heading: max((0, *(one.cell(row).cell_len - one.width for row in entries)))
-        for one in fit
-        if one.gives
-    }
+    lacking = {one.heading: max(0, _longest(one, entries) - one.width) for one in fit if one.gives}
     for heading in sorted(lacking, key=lacking.__getitem__):
         more = min(left, lacking[heading])
         left -= more
         found[heading] = replace(found[heading], width=found[heading].width + more, fitted=True)
     return [found[column.heading] for column in columns if column.heading in found]
+
+
+def _longest(column: Column, entries: Sequence[Row]) -> int:
+    return max((0, *(column.cell(row).cell_len for row in entries)))
 
 
 def rows(loop: Loop, incident: str) -> list[Row]:
@@ -142,7 +154,7 @@ def _row(incident: str, gpu: str, window: WindowDetail) -> Row:
     )
 
 
-def row(gpu: GpuNow, since: str = "", chosen: bool = False) -> Row:
+def row(gpu: GpuNow, lasts: str = "", chosen: bool = False) -> Row:
     """One GPU of a node now."""
     used, size = gpu.memory_used_bytes, gpu.memory_size_bytes
     ranks = f"rank {', '.join(gpu.ranks)}  " if gpu.ranks else ""
@@ -153,11 +165,17 @@ def row(gpu: GpuNow, since: str = "", chosen: bool = False) -> Row:
         period=gpu.step_period_seconds,
         memory=used / size if used is not None and size else None,
         owner=printable(ranks + ", ".join(gpu.owners), LONGEST_TEXT),
-        does="; ".join(filter(None, (gpu.does, gpu.serves))),
-        since=since,
+        does="; ".join(filter(None, (does(gpu), gpu.serves))),
+        lasts=lasts,
         chosen=chosen,
         urgency=gpu.urgency,
     )
+
+
+def does(gpu: GpuNow) -> str:
+    """What a GPU does; with its temperature, where that is what slows it down."""
+    hot = gpu.cause == THERMAL.name and gpu.temperature_celsius is not None
+    return f"{gpu.does}, {gpu.temperature_celsius:.0f} °C" if hot else gpu.does
 
 
 def table(

@@ -30,6 +30,7 @@ from gpunode.cli.table import (
     OF_A_NODE,
     URGENCIES,
     Row,
+    does,
     fitting,
     row,
     table,
@@ -72,6 +73,9 @@ MOVES = {
     "j": 1,
 }
 """What each key moves the choice by: arrows, page up and down, and as in ``less``."""
+
+DEGREES = "degrees Celsius"
+"""Begins the meaning of a temperature."""
 
 IN_A_PIPE = 160
 """Columns of the table where no terminal says how many there are."""
@@ -250,7 +254,7 @@ def screen(
 def _opened(gpu: GpuNow, above: Group, console: Console, height: int) -> Group:
     """What is known of a GPU, as far as it has room: above all what to do and how to go on."""
     lasts = _lasts(gpu, "more than ")
-    title = f"GPU {gpu.label} is {gpu.does}{f' for {lasts}' if lasts else ''}"
+    title = f"GPU {gpu.label} is {does(gpu)}{f' (for {lasts})' if lasts else ''}"
     told = [Text(printable(title, LONGEST_TEXT), style=URGENCIES[gpu.urgency])]
     if gpu.remedy:
         told.append(Text(f"  {printable(gpu.remedy, 2 * LONGEST_TEXT).replace('`', '')}"))
@@ -269,13 +273,21 @@ def _opened(gpu: GpuNow, above: Group, console: Console, height: int) -> Group:
 
 def _evidence(one: Evidence) -> Text:
     """A figure behind a verdict; without it where only that it is so counts."""
-    figures = "" if one.value == one.threshold else f": {one.value:.3g}, limit {one.threshold:.3g}"
+    if one.meaning.startswith(DEGREES):
+        heat = one.meaning.replace(DEGREES, f"{one.value:.0f} °C")
+        return Text(f"  because {printable(heat, LONGEST_TEXT)}", style="dim")
+    form = ".0%" if one.meaning.startswith("share") else ".3g"
+    value, limit = (f"{each:{form}}".replace("%", " %") for each in (one.value, one.threshold))
+    below = f" (limit {limit})" if one.threshold else ""
+    figures = "" if one.value == one.threshold else f": {value}{below}"
     return Text(f"  because {printable(one.meaning, LONGEST_TEXT)}{figures}", style="dim")
 
 
 def _facts(gpu: GpuNow) -> Iterator[Text]:
     """Who holds a GPU, and what was read of it."""
-    states = ", ".join(f"{state} {share:.0%}" for state, share in gpu.states.items())
+    states = ", ".join(
+        f"{state} {share:.0%}" for state, share in gpu.states.items() if share > 0.005
+    )
     heat = f"{gpu.temperature_celsius:.0f} °C" if gpu.temperature_celsius is not None else ""
     watts = f"{gpu.power_watts:.0f} W" if gpu.power_watts is not None else ""
     ranks = f"rank {', '.join(gpu.ranks)}" if gpu.ranks else ""

@@ -18,6 +18,7 @@ from gpunode.node.stacks import ThreadStack
 from gpunode.text import printable
 from gpunode.verdict.reasons import REASONS
 from gpunode.verdict.where import StackLook, sentence
+from gpunode.words import STATES as LEDGER
 
 WIDTH, HEIGHT = 900, 22
 """Of the picture of one GPU."""
@@ -148,7 +149,7 @@ def _table(head: Iterable[str], rows: Iterable[tuple[Iterable[object], bool]]) -
 def _facts(incident: Incident) -> str:
     brief = incident.brief
     rows: list[tuple[Iterable[object], bool]] = [
-        (("what", f"{brief.kind}: {KINDS[brief.kind]}"), False),
+        (("what", KINDS[brief.kind]), False),
         (("since", f"{moment_of(brief.began)}, {lasted(brief)}"), False),
         (("node", brief.node or "not known"), False),
         (("GPUs", ", ".join(brief.gpus) or "none"), False),
@@ -201,8 +202,8 @@ def _history(incident: Incident) -> str:
         return ""
     used = [state for state in STATES if any(state in gpu.states for gpu in incident.history)]
     key = "".join(
-        f'<span><i style="background:{palette.STATES[state]}"></i>{escape(state)}</span>'
-        for state in used
+        f'<span><i style="background:{palette.STATES[state]}"></i>{escape(said)}</span>'
+        for state, said in ((state, LEDGER[state].headline) for state in used)
     )
     drawn = (
         tag("p", f"GPU {gpu.gpu}", class_="gpu")

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Literal, NamedTuple
 
 from gpunode.driver.nvidia.xids import ACTIONS, CODES
+from gpunode.words import (
+    END_PROGRAMS,
+    FABRIC_MANAGER,
+    FAULTS,
+    LOOK,
+    REBOOT,
+    RESET,
+    RESTART,
+    VENDOR,
+)
 
 Part = Literal[
     "gpu", "nvlink", "fabric", "pcie", "disk", "filesystem", "network", "thermal", "power"
@@ -91,21 +102,10 @@ def unused(severity: Severity, part: Part) -> Severity:
     return "ticket" if severity == "page" else severity
 
 
-RESET = "Drain the node; then reset the GPU (`nvidia-smi --gpu-reset -i {gpu}`)."
-REBOOT = "Drain the node; then reboot it."
-VENDOR = "Drain the node; then have the vendor replace the GPU."
-FABRIC_MANAGER = "Check the fabric manager (`nvidia-fabricmanager`)."
-DISK = "Drain the node and replace the disk."
-PORT = "Check cable, switch port and, for InfiniBand, the subnet manager."
-CARD = "Reseat the card, or replace the riser or cable."
-SERVER = "Look at the server of {name}; programs that wait go on when it answers."
-COOLING = "Check airflow and cooling; lower the power limit meanwhile (`nvidia-smi -pl`)."
-LOOK = "Look it up; the node may go on."
-
 OF_ACTION = {
     AdvisedAction.LEAVE: LOOK,
-    AdvisedAction.RESTART: "Restart the program.",
-    AdvisedAction.DRAIN: "End the programs that use several GPUs of the node.",
+    AdvisedAction.RESTART: RESTART,
+    AdvisedAction.DRAIN: END_PROGRAMS,
     AdvisedAction.RESET: RESET,
     AdvisedAction.CONTACT: VENDOR,
     AdvisedAction.REBOOT: REBOOT,
@@ -133,135 +133,65 @@ NOT_TOLD = {
 }
 """By the action of the catalogue, what is not known where the advice is to leave the node."""
 
-OF_DRIVER = {
-    "reset": FaultMeaning("its driver asks for: reset", AdvisedAction.RESET, RESET),
-    "reboot": FaultMeaning("its driver asks for: reboot", AdvisedAction.REBOOT, REBOOT),
-    "system_reboot": FaultMeaning(
-        "its driver asks for: system reboot", AdvisedAction.REBOOT, REBOOT
-    ),
-    "bus_reset": FaultMeaning(
-        "its driver asks for: bus reset",
-        AdvisedAction.REBOOT,
-        "Drain the node; then reset the GPU by its bus, or reboot the node.",
-    ),
-    "drain_and_reset": FaultMeaning(
-        "its driver asks for: drain and reset", AdvisedAction.RESET, RESET
-    ),
-    "drain_p2p": FaultMeaning(
-        "its driver asks for: drain p2p",
-        AdvisedAction.DRAIN,
-        OF_ACTION[AdvisedAction.DRAIN],
-        "ticket",
-    ),
-    "reset_for_a_row": FaultMeaning(
-        "its driver asks for a reset, which can wait", AdvisedAction.RESET, RESET, "ticket"
-    ),
-    "recover_imex_domain": FaultMeaning(
-        "its driver asks for: recover imex domain",
-        AdvisedAction.LEAVE,
-        "Restart `nvidia-imex` on the nodes of the NVLink domain.",
-        "page",
-        "which nodes of the NVLink domain need nvidia-imex started again",
-    ),
-}
-"""By what the driver advises; a newer driver's word drains the node until somebody has read it."""
-
 MENDED_BY_NO_REBOOT = ("configuration", "partition")
 """Parts of the NVSwitch fabric for which a reboot does nothing."""
 
-OF_PARTS: dict[tuple[Part, str], FaultMeaning] = {
-    ("gpu", "no_answer"): FaultMeaning("does not answer its driver", AdvisedAction.REBOOT, REBOOT),
-    ("gpu", "missing"): FaultMeaning(
-        "is not listed by its driver any more", AdvisedAction.REBOOT, REBOOT
-    ),
-    ("gpu", "memory_lost_data"): FaultMeaning("its memory lost data", AdvisedAction.RESET, RESET),
-    ("gpu", "memory_lost_data_contained"): FaultMeaning(
-        "its memory lost data of one program",
-        AdvisedAction.RESTART,
-        "Restart the program.",
-        "ticket",
-    ),
-    ("gpu", "row_remap_pending"): FaultMeaning(
-        "a bad row of its memory is replaced at the next reset",
-        AdvisedAction.RESET,
-        RESET,
-        "ticket",
-    ),
-    ("gpu", "row_remap_failed"): FaultMeaning(
-        "a bad row of its memory cannot be replaced", AdvisedAction.CONTACT, VENDOR, "ticket"
-    ),
-    ("gpu", "sram_threshold_exceeded"): FaultMeaning(
-        "SRAM errors above the threshold", AdvisedAction.CONTACT, VENDOR, "ticket"
-    ),
-    ("gpu", "unrepairable"): FaultMeaning(
-        "memory unrepairable", AdvisedAction.CONTACT, VENDOR, "ticket"
-    ),
-    ("fabric", "not_joined"): FaultMeaning(
-        "it has not joined the NVSwitch fabric", AdvisedAction.LEAVE, FABRIC_MANAGER
-    ),
-    ("nvlink", "down"): FaultMeaning(
-        "NVLink {name} is down",
-        AdvisedAction.LEAVE,
-        "Check the fabric manager and the GPU's XIDs; drain the node and reset the GPUs.",
-        "ticket",
-    ),
-    ("nvlink", "recovers"): FaultMeaning(
-        "NVLink {name} fails and recovers again and again",
-        AdvisedAction.LEAVE,
-        "Have its cable, tray or GPU tested soon: such a link often fails for good within days.",
-        "ticket",
-    ),
-    ("pcie", "degraded"): FaultMeaning(
-        "the PCI Express link of {name} is slower or narrower than its slot",
-        AdvisedAction.LEAVE,
-        CARD,
-        "ticket",
-    ),
-    ("pcie", "uncorrected_errors"): FaultMeaning(
-        "the PCI Express link of {name} has uncorrected errors", AdvisedAction.LEAVE, CARD, "ticket"
-    ),
-    ("network", "down"): FaultMeaning("port {name} is down", AdvisedAction.LEAVE, PORT, "ticket"),
-    ("network", "missing"): FaultMeaning(
-        "port {name} is missing", AdvisedAction.LEAVE, PORT, "ticket"
-    ),
-    ("disk", "not_live"): FaultMeaning(
-        "disk {name} does not work", AdvisedAction.LEAVE, DISK, "ticket"
-    ),
-    ("disk", "missing"): FaultMeaning(
-        "disk {name} is missing", AdvisedAction.LEAVE, DISK, "ticket"
-    ),
-    ("filesystem", "readonly"): FaultMeaning(
-        "{name} has become read-only",
-        AdvisedAction.DRAIN,
-        "Drain the node and look at the disk of {name} (`dmesg`).",
-    ),
-    ("filesystem", "full"): FaultMeaning(
-        "{name} takes no more files",
-        AdvisedAction.LEAVE,
-        "Free space or inodes on {name}.",
-    ),
-    ("filesystem", "unanswering"): FaultMeaning(
-        "{name} does not answer", AdvisedAction.LEAVE, SERVER
-    ),
-    ("thermal", "sw_thermal"): FaultMeaning(
-        "its clocks are lowered by heat",
-        AdvisedAction.LEAVE,
-        COOLING,
-        "ticket",
-    ),
-    ("thermal", "hw_thermal"): FaultMeaning(
-        "its clocks are halved by heat",
-        AdvisedAction.LEAVE,
-        COOLING,
-        "ticket",
-    ),
-    ("power", "hw_power_brake"): FaultMeaning(
-        "its clocks are halved by the power supply",
-        AdvisedAction.LEAVE,
-        "Check the power supplies and the limit of the rack.",
-        "ticket",
-    ),
+DRIVER_ADVISES = "driver_advises_"
+"""Begins the reason of what the driver advises; a newer driver's word drains the node until
+somebody has read it."""
+
+IMEX = "which nodes of the NVLink domain need nvidia-imex started again"
+
+PAGES: dict[tuple[Part, str], AdvisedAction] = {
+    ("gpu", "driver_advises_reset"): AdvisedAction.RESET,
+    ("gpu", "driver_advises_reboot"): AdvisedAction.REBOOT,
+    ("gpu", "driver_advises_system_reboot"): AdvisedAction.REBOOT,
+    ("gpu", "driver_advises_bus_reset"): AdvisedAction.REBOOT,
+    ("gpu", "driver_advises_drain_and_reset"): AdvisedAction.RESET,
+    ("gpu", "driver_advises_recover_imex_domain"): AdvisedAction.LEAVE,
+    ("gpu", "no_answer"): AdvisedAction.REBOOT,
+    ("gpu", "missing"): AdvisedAction.REBOOT,
+    ("gpu", "memory_lost_data"): AdvisedAction.RESET,
+    ("fabric", "not_joined"): AdvisedAction.LEAVE,
+    ("filesystem", "readonly"): AdvisedAction.DRAIN,
+    ("filesystem", "full"): AdvisedAction.LEAVE,
+    ("filesystem", "unanswering"): AdvisedAction.LEAVE,
 }
+"""What is to be done about what wakes somebody, if a job has it."""
+
+TICKETS: dict[tuple[Part, str], AdvisedAction] = {
+    ("gpu", "driver_advises_drain_p2p"): AdvisedAction.DRAIN,
+    ("gpu", "driver_advises_reset_for_a_row"): AdvisedAction.RESET,
+    ("gpu", "memory_lost_data_contained"): AdvisedAction.RESTART,
+    ("gpu", "row_remap_pending"): AdvisedAction.RESET,
+    ("gpu", "row_remap_failed"): AdvisedAction.CONTACT,
+    ("gpu", "sram_threshold_exceeded"): AdvisedAction.CONTACT,
+    ("gpu", "unrepairable"): AdvisedAction.CONTACT,
+    ("nvlink", "down"): AdvisedAction.LEAVE,
+    ("nvlink", "recovers"): AdvisedAction.LEAVE,
+    ("pcie", "degraded"): AdvisedAction.LEAVE,
+    ("pcie", "uncorrected_errors"): AdvisedAction.LEAVE,
+    ("network", "down"): AdvisedAction.LEAVE,
+    ("network", "missing"): AdvisedAction.LEAVE,
+    ("disk", "not_live"): AdvisedAction.LEAVE,
+    ("disk", "missing"): AdvisedAction.LEAVE,
+    ("thermal", "sw_thermal"): AdvisedAction.LEAVE,
+    ("thermal", "hw_thermal"): AdvisedAction.LEAVE,
+    ("power", "hw_power_brake"): AdvisedAction.LEAVE,
+}
+"""What is to be done about what can wait for the morning."""
+
+
+def _listed() -> Iterator[tuple[tuple[Part, str], FaultMeaning]]:
+    severities: tuple[Severity, ...] = ("page", "ticket")
+    for severity, table in zip(severities, (PAGES, TICKETS), strict=True):
+        for at, action in table.items():
+            said = FAULTS[at]
+            not_known = IMEX if at[1] == "driver_advises_recover_imex_domain" else ""
+            yield at, FaultMeaning(said.sentence, action, said.do, severity, not_known)
+
+
+OF_PARTS = dict(_listed())
 
 UNKNOWN_REASON = "what this reason asks for; a newer gpunode may know it"
 _XID = re.compile(r"xid_([0-9]{1,9})(_fatal)?")
@@ -288,20 +218,18 @@ def _meaning(part: Part, name: str, reason: str) -> FaultMeaning:
         return _of_xid(int(found[1]), bool(found[2]), name)
     if found := _EVENT.fullmatch(reason):
         return _of_event(found["module"], found["code"], bool(found["fatal"]))
-    if reason.startswith("driver_advises_"):
-        asked = reason.removeprefix("driver_advises_")
-        words = f"its driver asks for: {asked.replace('_', ' ')}"
-        return OF_DRIVER.get(asked, FaultMeaning(words, AdvisedAction.DRAIN, RESET))
-    if part == "fabric" and (part, reason) not in OF_PARTS:
-        words = f"a part of its NVSwitch fabric is not healthy: {reason.replace('_', ' ')}"
+    if listed := OF_PARTS.get((part, reason)):
+        return listed
+    told = reason.replace("_", " ")
+    if reason.startswith(DRIVER_ADVISES):
+        asked = f"its driver asks for: {told.removeprefix(DRIVER_ADVISES.replace('_', ' '))}"
+        return FaultMeaning(asked, AdvisedAction.DRAIN, RESET)
+    if part == "fabric":
+        unwell = f"a part of its NVSwitch fabric is not healthy: {told}"
         lasting = reason in MENDED_BY_NO_REBOOT
-        return FaultMeaning(
-            words, AdvisedAction.CONTACT if lasting else AdvisedAction.REBOOT, FABRIC_MANAGER
-        )
-    unknown = FaultMeaning(
-        reason.replace("_", " "), AdvisedAction.LEAVE, LOOK, "ticket", UNKNOWN_REASON
-    )
-    return OF_PARTS.get((part, reason), unknown)
+        action = AdvisedAction.CONTACT if lasting else AdvisedAction.REBOOT
+        return FaultMeaning(unwell, action, FABRIC_MANAGER)
+    return FaultMeaning(told, AdvisedAction.LEAVE, LOOK, "ticket", UNKNOWN_REASON)
 
 
 def _of_event(module: str, code: str, fatal: bool) -> FaultMeaning:

@@ -23,9 +23,9 @@ log = logging.getLogger(__name__)
 START = Metric(
     "gpunode_fault_start_timestamp_seconds",
     "gauge",
-    "Unix time at which a part of the node broke, for as long as there is no evidence that it was "
-    "repaired. `name` is a port, mount point, link, or place on the PCI bus. `severity` is `page` "
-    "where the GPU, or for a part of the node any GPU, is in use.",
+    "Unix time at which a part of the node broke, until there is evidence of its repair. `name` "
+    "is a port, mount point, link, or place on the PCI bus. `severity` is `page` if a GPU that "
+    "the fault affects is in use.",
     (*GPU, "part", "name", "reason", "severity"),
 )
 

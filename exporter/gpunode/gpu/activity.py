@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
 from gpunode.config.daemon import Settings
 from gpunode.driver.driver import (
     DIRECTIONS,
     Activity,
+    DriverError,
     Gpu,
     Limits,
     Process,
@@ -45,6 +46,7 @@ from gpunode.holders.source import HoldersSource
 from gpunode.metric import Metric, Sample
 from gpunode.node.node import NoDescriptors
 from gpunode.source import MORE_XIDS, Divided, Reading
+from gpunode.unread import Unread
 
 SECONDS = Metric(
     "gpunode_gpu_seconds_total",
@@ -55,8 +57,8 @@ SECONDS = Metric(
 SHORT_GAPS = Metric(
     "gpunode_gpu_short_gaps_seconds_total",
     "counter",
-    "Seconds of `starved` in windows whose gaps between kernels were mostly shorter than 20 ms, as "
-    "the draw shows: evidence that launches hold the GPU up. Absent without samples of the draw.",
+    "Seconds of `starved` in windows whose gaps between kernels were mostly shorter than 20 ms: "
+    "evidence of `kernel_launch`. Absent without samples of the power draw.",
     GPU,
 )
 SURE_AFTER = 60.0
@@ -67,8 +69,8 @@ BLOCKED_STREAK = Metric(
     "gpunode_gpu_blocked_streak_seconds",
     "gauge",
     f"Time for which every window was at least {STANDS_STILL:g} `blocked`, with nothing launched "
-    "and nothing moved: how long a collective has stalled. Without counters of launches (before "
-    f"Hopper, without DCGM), 0 up to {SURE_AFTER:g} s.",
+    "and nothing moved: how long a collective has stalled. Before Hopper and without DCGM, 0 up to "
+    f"{SURE_AFTER:g} s.",
     GPU,
 )
 LEDGER_SENSOR = Metric(
@@ -80,8 +82,7 @@ LEDGER_SENSOR = Metric(
 LEDGER_CALIBRATED = Metric(
     "gpunode_gpu_ledger_calibrated",
     "gauge",
-    "Whether the ledger's ceilings were measured on this model of GPU (1) or are those of another "
-    "(0).",
+    "Whether the ledger's ceilings were measured on this model of GPU (1) or on another (0).",
     GPU,
 )
 UTILIZATION = Metric(
@@ -139,7 +140,7 @@ PROCESSES = Metric(
 STOPPED = Metric(
     "gpunode_job_stopped_processes",
     "gauge",
-    "Processes with a context on the GPU that a signal or a debugger has stopped: state T or t "
+    "Processes with a context on the GPU that a signal or a debugger stopped: state T or t "
     "(/proc/PID/stat).",
     GPU,
 )
@@ -148,6 +149,11 @@ LIMITS_EVERY = 300.0
 
 LATE = 3
 """Windows longer than this many intervals were not observed: they go to ``unknown``."""
+
+
+FREE_EVERY = 4
+"""Windows of a GPU that nobody uses of which one reads its activity counters, which cost by far the
+most; all else is read in each."""
 
 
 class Moment(NamedTuple):
@@ -238,6 +244,12 @@ class GpuActivity:
 
         self._counters = VENDORS[gpu.identity.vendor].counters
         self._opened: Moment | None = None
+        self._counted_at = 0.0
+        """When its activity counters were last read."""
+
+        self._free: Window | None = None
+        """That window, if the GPU was free in it."""
+
         self._last_work = -math.inf
         self._rested_at: float | None = None
         self._limits_due = Due(LIMITS_EVERY)
@@ -245,6 +257,8 @@ class GpuActivity:
     def read(self) -> Reading | None:
         """Close the window that began at the last read; None at the first, which opens one."""
         closed = Moment(self.clock.monotonic(), self.clock.time())
+        if (still_free := self._still_free(closed)) is not None:
+            return still_free
         if self._limits_due.at(closed.monotonic):
             limits = self.sensors.read(self.gpu.limits) or self.limits
             self.limits = limits_of(self.gpu.identity, limits)
@@ -255,11 +269,11 @@ class GpuActivity:
             self.units.count_nvlinks(0.0)
             if drawn is not None:
                 self.power.energy.begin(closed.monotonic)
-            self._opened = closed
+            self._opened, self._counted_at = closed, closed.monotonic
             return None
         window = self._window(opened, closed, activity, drawn)
         # If a sensor failed, the next window has the time of this one, too.
-        self._opened = closed
+        self._opened, self._counted_at = closed, closed.monotonic
         if window.rests and window.power is not None:
             self._rested_at = window.power.mean
         late = window.seconds > LATE * self.every
@@ -274,9 +288,38 @@ class GpuActivity:
         sure = window.activity is not None or self.still_for >= SURE_AFTER
         self.blocked_streak = self.still_for if sure else 0.0
         self.power.count(drawn, closed.monotonic, shares, window.resting_power)
-        samples = tuple(self._samples(window))
-        unread = (*unread, *self.xids.unread(), *self.sensors.unread())
-        return Reading(samples, self._detail(window, shares), unread)
+        rests = shares["free"] == 1.0 and window.empty and not _shows_work(window.utilization)
+        self._free = window if rests else None
+        return self._reading(window, shares, unread)
+
+    def _still_free(self, closed: Moment) -> Reading | None:
+        """A window of a GPU that was free when its counters were read, if nobody has come since.
+
+        None if somebody may have, and when they are to be read again.
+        """
+        if self._free is None or self._opened is None:
+            return None
+        seconds = closed.monotonic - self._opened.monotonic
+        due = self._counted_at + (FREE_EVERY - 0.5) * self.every
+        if closed.monotonic >= due or seconds > LATE * self.every or not self._is_unused():
+            return None
+        self._opened = closed
+        self.seconds["free"] += seconds
+        shares = {**dict.fromkeys(STATES, 0.0), "free": 1.0}
+        drawn = self.power.drain(closed.monotonic)
+        window = replace(self._free, seconds=seconds, power=drawn)
+        self.power.count(drawn, closed.monotonic, shares, window.resting_power)
+        return self._reading(window, shares)
+
+    def _is_unused(self) -> bool:
+        """Whether no process is on the GPU, nothing runs there, and no job is known to have it."""
+        try:
+            _, processes = self._processes()
+            utilization = known(self.gpu.utilization)
+        except DriverError:  # the whole read that follows tells of it
+            return False
+        unused = processes == [] and not _shows_work(utilization)
+        return unused and not self.census.given(self.gpu.identity)
 
     def _window(
         self,
@@ -287,11 +330,20 @@ class GpuActivity:
     ) -> Window:
         """Everything that was measured between two moments."""
         seconds = closed.monotonic - opened.monotonic
+        uncounted_for = closed.monotonic - self._counted_at
         if activity is None:
-            rates = self.units.count_nvlinks(seconds)
+            rates = self.units.count_nvlinks(uncounted_for)
         else:
             rates = activity.values
             self.units.count(activity)
+        if uncounted_for > seconds:  # and the GPU was free before this window
+            rates = {
+                name: min(
+                    value * uncounted_for / seconds, 1.0 if name in units.SHARES else math.inf
+                )
+                for name, value in rates.items()
+            }
+            activity = None if activity is None else replace(activity, values=rates)
         utilization = known(self.gpu.utilization)
         look, processes = self._processes()
         pcie, nvlink = _busier(rates, "pcie"), _busier(rates, "nvlink")
@@ -356,6 +408,13 @@ class GpuActivity:
             return None
         return self.calibration.ceilings.resting_power * (limits.default or limits.enforced)
 
+    def _reading(
+        self, window: Window, shares: Mapping[str, float], unread: tuple[Unread, ...] = ()
+    ) -> Reading:
+        samples = tuple(self._samples(window))
+        unread = (*unread, *self.xids.unread(), *self.sensors.unread())
+        return Reading(samples, self._detail(window, shares), unread)
+
     def _samples(self, window: Window) -> Iterator[Sample]:
         gpu, at = self.gpu, self.labels
         for state, seconds in self.seconds.items():
@@ -414,6 +473,10 @@ class GpuActivity:
             step_period_seconds=self.power.step_period,
             stand_in="" if self.calibration.own else self.calibration.measured_on,
         )
+
+
+def _shows_work(utilization: Utilization | None) -> bool:
+    return utilization is not None and utilization.gpu > 0.0
 
 
 def _may_have_copied(

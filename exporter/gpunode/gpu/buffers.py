@@ -29,7 +29,7 @@ https://github.com/polarsignals/gpu-metrics-agent/pull/36"""
 FEWEST = 10
 """Samples that a statement about their distribution needs."""
 
-LIMIT_RATIOS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0, 1.1)
+LIMIT_RATIOS = (0.3, 0.5, 0.7, 0.9)
 
 SWING_DEPTH = 0.45
 """A swing lowers the draw by at least this share of its peak. Steady training stays under 0.36,

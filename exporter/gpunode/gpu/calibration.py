@@ -55,7 +55,7 @@ def calibration(node: Node, identity: Identity, path: str) -> Calibration:
 def kept(text: str) -> dict[str, Ceilings]:
     """The ceilings in such a file, by the name of a GPU; ``ValueError`` for what is none."""
     try:
-        raw = FILE.validate_json(text)
+        raw = TypeAdapter(dict[str, dict[str, FiniteFloat]]).validate_json(text)
     except ValidationError as error:
         raise ValueError(first_mistake(error)) from error
     return {gpu: _ceilings(gpu, values) for gpu, values in raw.items()}
@@ -95,6 +95,5 @@ def written(found: Mapping[str, Ceilings]) -> str:
     return json.dumps(every, indent=1) + "\n"
 
 
-FILE = TypeAdapter(dict[str, dict[str, FiniteFloat]])
 WHOLE = frozenset({"sms", "nvlink_channels", "pcie_channels"})
 """Ceilings that are numbers of something."""

@@ -19,9 +19,9 @@ from gpunode.unread import Unknown, Unread
 INFO = Metric(
     "gpunode_gpu_info",
     "gauge",
-    "Always 1; identifies the GPU and its firmware. `parent` is the UUID of the GPU that contains "
-    "a MIG instance, `minor` the N of /dev/nvidiaN. GPUs with the same `cluster_uuid` and "
-    "`clique_id` are in one NVLink domain of several nodes.",
+    "Always 1; identity and firmware of the GPU. `parent` is the UUID of the GPU of a MIG "
+    "instance, `minor` the N of /dev/nvidiaN. GPUs with equal `cluster_uuid` and `clique_id` are "
+    "in one NVLink domain.",
     (
         *(*GPU, "name", "bus_id", "serial", "vbios", "compute_capability", "parent"),
         *("gsp", "inforom", "cluster_uuid", "clique_id", "minor"),
@@ -150,19 +150,17 @@ MIG = Metric(
 MODE = Metric(
     "gpunode_gpu_mode_active",
     "gauge",
-    "Always 1; a mode that the GPU is in, of those that change what it can do or what is seen of "
-    "it: of a virtual machine, Confidential Compute, power smoothing and what lowers or moves the "
-    "power limit (`lowered_peak_power`, `adaptive_power_limit`, `power_profile`; NVML), or unified "
-    "memory. A "
-    "GPU with `unified_memory` has no memory of its own, and no series of it: the node's is "
-    "`gpunode_memory_available_bytes`.",
+    "Always 1; a mode of the GPU that changes what it can do or what can be read: virtual "
+    "machine, Confidential Compute, power smoothing, `lowered_peak_power`, "
+    "`adaptive_power_limit`, `power_profile`, or `unified_memory`, in which the GPU has no "
+    "memory of its own.",
     (*GPU, "mode"),
 )
 MODULE_POWER = Metric(
     "gpunode_gpu_module_power_watts",
     "gauge",
-    "Mean power draw over one second of the module of GPUs and CPU that the GPU is a part of; "
-    "absent for a GPU that is its own module (NVML field 185, scope 1).",
+    "Mean power draw over one second of the module of GPUs and CPU that the GPU is part of; "
+    "absent for other GPUs (NVML field 185, scope 1).",
     GPU,
 )
 MODULE_POWER_LIMIT = Metric(
@@ -192,16 +190,16 @@ C2C_ERRORS = Metric(
 REMAP_BANKS = Metric(
     "gpunode_gpu_row_remap_banks",
     "gauge",
-    "Banks of memory that have used spare rows, by how many are left: `high`, `partial`, `low` or "
-    "`none`; absent if there are no such banks (nvmlDeviceGetRowRemapperHistogram).",
+    "Banks of memory that have used spare rows, by how many are left: `high`, `partial`, `low` "
+    "or `none` (nvmlDeviceGetRowRemapperHistogram).",
     (*GPU, "spare"),
 )
 MEMORY_FAULT = Metric(
     "gpunode_gpu_memory_fault_info",
     "gauge",
-    "Always 1; why the GPU needs repair even if the driver requests nothing: more uncorrectable "
-    "errors of the SRAM than its threshold (nvmlDeviceGetSramEccErrorStatus), or memory that "
-    "cannot be repaired (nvmlDeviceGetUnrepairableMemoryFlag_v1).",
+    "Always 1; why the memory needs repair though the driver requests nothing "
+    "(nvmlDeviceGetSramEccErrorStatus: too many uncorrectable errors; "
+    "nvmlDeviceGetUnrepairableMemoryFlag_v1).",
     (*GPU, "fault"),
 )
 SRAM_WORN, UNREPAIRABLE = "sram_threshold_exceeded", "unrepairable"
@@ -213,8 +211,8 @@ MEMORY_FAULTS = {
 
 UNKNOWN_MODEL = Unknown(
     "gpu_model",
-    "gpunode has no figures for this model of GPU: there is no peak of it, and the ledger takes it "
-    "for another model of the same compute capability",
+    "gpunode has no figures for this model of GPU; the ledger uses those of another model of its "
+    "compute capability",
 )
 
 BANKS_EVERY = 300.0
@@ -222,8 +220,7 @@ BANKS_EVERY = 300.0
 
 ENUM_VALUE = Unknown(
     "enum_value",
-    "the driver gave a state, a mode or a reason as a number that has no name in gpunode; a newer "
-    "gpunode may know it",
+    "the driver gave a state, mode or reason that has no name in gpunode; a newer one may have it",
 )
 
 WHOLE = "hw_slowdown"

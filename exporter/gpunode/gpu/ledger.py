@@ -20,18 +20,10 @@ from __future__ import annotations
 
 import math
 
+from gpunode import words
 from gpunode.gpu.window import HOUSEKEEPING, OF_COMMANDS, Window
 
-STATES = {
-    "compute": "the job's own kernels, whatever limits them",
-    "communication": "moving data between GPUs or nodes",
-    "blocked": "a resident kernel spinning while a peer is late",
-    "copy": "copies between host and device while no kernel runs",
-    "starved": "no kernel runs, although a running job holds the GPU",
-    "idle": "a job holds the GPU and has run nothing for a while",
-    "free": "no process on the GPU, and no job that is known to have it",
-    "unknown": "the sensors cannot tell",
-}
+STATES = {name: state.sentence for name, state in words.STATES.items()}
 
 Ramp = tuple[float, float]
 """Evidence below the first counts nothing, above the second fully, and in proportion between."""

@@ -36,14 +36,14 @@ NVLINK_ERRORS = Metric(
 LINK_ERRORS = Metric(
     "gpunode_gpu_nvlink_link_errors_total",
     "counter",
-    "Errors of one NVLink by kind, for the links that have had some (NVML fields as for the sum).",
+    "Errors of one NVLink by kind; absent for links without any (NVML fields as for the sum).",
     (*GPU, "link", "kind"),
 )
 BIT_ERRORS = Metric(
     "gpunode_gpu_nvlink_bit_error_ratio",
     "gauge",
-    "Bit error ratio of one NVLink, `effective` or by `symbol`, for the links where it is not zero "
-    "(NVML fields 220, 222; NVLink 5).",
+    "Bit error ratio of one NVLink, `effective` or by `symbol`; absent while zero (NVML fields "
+    "220, 222; NVLink 5).",
     (*GPU, "link", "kind"),
 )
 

@@ -24,15 +24,15 @@ EVENTS = Metric(
     "gpunode_gpu_operational_events_total",
     "counter",
     "GPU Operational Events from severity `recoverable` on since the daemon started; `origin` is "
-    "`primary`, `secondary` or `propagated` within one trace, or `recovered`, `before` (the "
-    "start) or `simulated` (nvmlEventSetWait_v3, driver R615).",
+    "`primary`, `secondary`, `propagated`, `recovered`, `before` (the start) or `simulated` "
+    "(nvmlEventSetWait_v3, driver R615).",
     (*GPU, "category", "severity", "origin"),
 )
 EVENT_TIME = Metric(
     "gpunode_gpu_operational_event_timestamp_seconds",
     "gauge",
-    "Unix time of a GPU Operational Event, with the XID that says the same, where there is one; "
-    "the last 32 of a GPU.",
+    "Unix time of a GPU Operational Event, with the XID for the same event, if any; the last 32 "
+    "of a GPU.",
     (*GPU, "module", "code", "category", "severity", "origin", "xid", "trace"),
 )
 

@@ -48,22 +48,22 @@ SWINGS = Metric(
 ENERGY = Metric(
     "gpunode_gpu_energy_joules_total",
     "counter",
-    "Energy by state of the ledger since the daemon started; the states sum to what the driver's "
-    "counter tells (50 Hz samples, settled with nvmlDeviceGetTotalEnergyConsumption).",
+    "Energy by state of the ledger since the daemon started; the states sum to the driver's "
+    "counter (50 Hz samples, settled with nvmlDeviceGetTotalEnergyConsumption).",
     (*GPU, "state"),
 )
 DRIVER_ENERGY = Metric(
     "gpunode_gpu_driver_energy_joules_total",
     "counter",
-    "Energy by the driver's own counter, read every two minutes. It goes on when the daemon "
-    "restarts, and begins again when the driver is reloaded (nvmlDeviceGetTotalEnergyConsumption).",
+    "Energy by the driver's own counter, read every two minutes; starts again when the driver is "
+    "reloaded (nvmlDeviceGetTotalEnergyConsumption).",
     GPU,
 )
 STEP_PERIOD = Metric(
     "gpunode_gpu_step_period_seconds",
     "gauge",
-    "Period of the power draw, an estimate of the training step time; absent if there is no clear "
-    "period (autocorrelation of 50 Hz samples).",
+    "Period of the power draw, an estimate of the step time; absent without a clear period "
+    "(autocorrelation of 50 Hz samples).",
     GPU,
 )
 METRICS = (

@@ -12,8 +12,7 @@ T = TypeVar("T")
 
 FAILED = Unknown(
     "sensor_failed",
-    "the driver answered an error for one sensor of a GPU and answers for others: the series of "
-    "that sensor are missing",
+    "one sensor of a GPU failed, others answer; the series of that sensor are missing",
 )
 
 

@@ -27,8 +27,7 @@ ACTIVE_WARPS = Metric(
 PCIE_BYTES = Metric(
     "gpunode_gpu_pcie_bytes_total",
     "counter",
-    "Bytes over PCI Express as seen by the GPU, including headers (GPM 20 and 21; NVML's own "
-    "counters have 32 bits and wrap every 70 ms at full speed).",
+    "Bytes over PCI Express as seen by the GPU, including headers (GPM 20 and 21).",
     (*GPU, "direction"),
 )
 NVLINK_BYTES = Metric(
@@ -60,9 +59,8 @@ is 0.008. Where the driver divided by a wrong number of cycles, it was 1e-8."""
 
 UNREAD_SMS = Unknown(
     "sm_counters",
-    "the counters of a GPU's SMs showed next to nothing while its graphics engine was at work, "
-    "which cannot be, and the time of its kernels is `unknown`; it was seen where two programs "
-    "read these counters: end the other one",
+    "the counters of a GPU's SMs showed nothing while its graphics engine worked; the time of its "
+    "kernels is `unknown`; end other programs that read these counters",
 )
 
 

@@ -131,7 +131,7 @@ class Census:
         Within 0 s, the GPUs are listed anew, too.
         """
         now = self.node.clock.monotonic()
-        if within <= 0.0 or now - self._listed >= LISTED or not self._gpus:
+        if within <= 0.0 or now - self._listed >= LISTED:
             self._gpus, _ = listed(self.node.drivers)
             self._listed = now
         gpus = {gpu.identity.uuid: gpu for gpu in self._gpus}

@@ -46,16 +46,15 @@ MORE_JOBS = limit("slurm_jobs")
 ENDS = Metric(
     "gpunode_slurm_job_end_timestamp_seconds",
     "gauge",
-    "When Slurm ends the job, by the time limit that it began with, as Unix time: what a Prolog "
-    "wrote to the job's file. Of a job without a limit, Slurm says a year.",
+    "Unix time at which Slurm ends the job, by the time limit with which it began (the job's "
+    "file, which a Prolog writes).",
     ("slurm_job",),
 )
 
 FOLDER = Unknown(
     "slurm_job_folder",
-    "a cgroup of Slurm has steps, but nothing in it says the number of its job; "
-    "CgroupJobIdPaths=yes in cgroup.conf (Slurm 26.05.2 and later) names cgroups after the numbers "
-    "of jobs",
+    "a cgroup of Slurm has steps, but no number of its job; CgroupJobIdPaths=yes in cgroup.conf "
+    "(Slurm 26.05.2 and later) names cgroups after these numbers",
 )
 GPUS = Unknown(
     "slurm_job_gpus",

@@ -13,8 +13,8 @@ from gpunode.source import NodeSource, Reading
 TIME = Metric(
     "gpunode_clock_timestamp_seconds",
     "gauge",
-    "The node's clock when it was last read, as Unix time; less `timestamp()` of this series it is "
-    "how far the clock is ahead of Prometheus' (CLOCK_REALTIME).",
+    "The node's clock as Unix time (CLOCK_REALTIME); less `timestamp()` of this series, it is "
+    "how far it is ahead of Prometheus.",
 )
 
 

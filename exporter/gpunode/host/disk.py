@@ -40,8 +40,8 @@ WAIT = Metric(
 BUSY = Metric(
     "gpunode_disk_busy_seconds_total",
     "counter",
-    "Time with at least one request in flight; a disk that serves requests in parallel can have "
-    "capacity left even if always busy (/proc/diskstats: io_ticks).",
+    "Time with at least one request in flight; a disk that serves requests in parallel may have "
+    "capacity left (/proc/diskstats: io_ticks).",
     ("disk",),
 )
 IN_FLIGHT = Metric(

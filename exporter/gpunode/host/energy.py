@@ -20,9 +20,8 @@ from gpunode.unread import Unknown, Unread, shape
 ENERGY = Metric(
     "gpunode_cpu_energy_joules_total",
     "counter",
-    "Energy since the daemon started, by processor: `package` is all of it, `dram` the memory at "
-    "it, which is part of none; `psys` is the whole board, where a processor is told "
-    "(/sys/class/powercap/intel-rapl:*/energy_uj).",
+    "Energy since the daemon started, by processor: `package`, `dram` (not part of it), or "
+    "`psys` (the whole board) (/sys/class/powercap/intel-rapl:*/energy_uj).",
     ("package", "domain"),
 )
 DOMAIN = Unknown(

@@ -33,8 +33,8 @@ MOUNT = ("mountpoint", "fstype")
 SIZE = Metric(
     "gpunode_filesystem_size_bytes",
     "gauge",
-    "Size of the filesystem (statvfs). Where it is mounted only as a volume of pods, `mountpoint` "
-    "is the name of the PersistentVolume, or the server and folder.",
+    "Size of the filesystem (statvfs). For a volume of pods, `mountpoint` is the "
+    "PersistentVolume, or the server and folder.",
     MOUNT,
 )
 AVAILABLE = Metric(
@@ -133,8 +133,8 @@ MOST_OF_USERS = 8
 
 UNKNOWN_TYPE = Unknown(
     "filesystem_type",
-    "a filesystem without a disk has a type that gpunode does not know and that may be one of the "
-    "network; neither its space nor its server is watched",
+    "a filesystem without a disk has a type that gpunode does not know, and is not watched; it may "
+    "be one of the network",
 )
 
 

@@ -24,8 +24,8 @@ CHANNELS = Metric(
 RUNNING = Metric(
     "gpunode_imex_daemon_running",
     "gauge",
-    "Whether the service nvidia-imex has a process. Absent where it has none and no domain is "
-    "configured; a daemon in a pod is not seen.",
+    "Whether the service nvidia-imex has a process; a daemon in a pod is not seen. Absent "
+    "without a process and a configured domain.",
 )
 NODES = Metric(
     "gpunode_imex_domain_nodes",

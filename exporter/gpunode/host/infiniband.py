@@ -35,8 +35,8 @@ WAIT = Metric(
 ERRORS = Metric(
     "gpunode_infiniband_errors_total",
     "counter",
-    "Link errors by kind (counters/, hw_counters/); remote_physical, switch_relay, constraint and "
-    "vl15_dropped are no fault of this link, and there only where they are not zero.",
+    "Link errors by kind (counters/, hw_counters/). remote_physical, switch_relay, constraint "
+    "and vl15_dropped are not faults of this link, and absent while zero.",
     (*PORT, "kind"),
 )
 CONGESTION_EVENTS = Metric(
@@ -54,8 +54,7 @@ TRANSPORT_ERRORS = Metric(
 RETRANSMITTED_BYTES = Metric(
     "gpunode_infiniband_retransmitted_bytes_total",
     "counter",
-    "Bytes that the adapter sent again by itself: AWS EFA repairs what it loses on one of many "
-    "paths, so some are normal (hw_counters/retrans_bytes).",
+    "Bytes that the adapter sent again; on AWS EFA, some are normal (hw_counters/retrans_bytes).",
     PORT,
 )
 RETRANSMITTED_PACKETS = Metric(
@@ -67,8 +66,8 @@ RETRANSMITTED_PACKETS = Metric(
 FAILURES = Metric(
     "gpunode_infiniband_failures_total",
     "counter",
-    "Requests, connections, packets and commands that ended with an error, mostly because a "
-    "program or its peer ended; only where they are not zero (hw_counters/).",
+    "Requests, connections, packets and commands that failed, mostly because a program or its "
+    "peer ended; only where not zero (hw_counters/).",
     (*PORT, "kind"),
 )
 RATE = Metric(
@@ -110,8 +109,7 @@ UNREAD_COUNTER = Unknown(
 )
 FULL_COUNTER = Unknown(
     "counter_full",
-    "a counter of an RDMA port is full and counts no more until it is reset, so it has no series; "
-    "`perfquery -R` resets those of a port",
+    "a counter of an RDMA port is full, so it has no series; `perfquery -R` resets it",
 )
 UNREAD_PORT = Unknown(
     "port", "an RDMA port has no counter that gpunode can read, so its traffic is not seen"

@@ -33,8 +33,8 @@ log = logging.getLogger(__name__)
 EVENTS = Metric(
     "gpunode_kernel_log_events_total",
     "counter",
-    "Kernel log lines by kind since the daemon started (/dev/kmsg, otherwise a log file in "
-    "/var/log); those of one event of NVIDIA's driver count once, and with an XID as that.",
+    "Events in the kernel log by kind since the daemon started (/dev/kmsg, otherwise /var/log); "
+    "lines of one event of NVIDIA's driver count once.",
     ("kind",),
 )
 LAST = Metric(
@@ -58,8 +58,8 @@ LAST_XID = Metric(
 FOLLOWED = Metric(
     "gpunode_kernel_log_info",
     "gauge",
-    "Always 1; the log that is read now. Any user of the node can write lines that look like the "
-    "kernel's to a file in /var/log, none to /dev/kmsg. Absent while no log can be read.",
+    "Always 1; the log that is read. Any user can write lines that look like the kernel's to "
+    "/var/log, but not to /dev/kmsg. Absent while no log can be read.",
     ("path",),
 )
 
@@ -68,8 +68,7 @@ UNREAD_LINE = Unknown(
 )
 UNREAD_RECOVERY_ACTION = Unknown(
     "enum_value",
-    "the driver advises, in a line of XID 154, something that has no name in gpunode; a newer "
-    "gpunode may know it",
+    "the driver advises, in a line of XID 154, something that has no name in gpunode",
 )
 
 ADDRESS = r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?"

@@ -79,9 +79,9 @@ TARGETS = Metric(
 BUSIEST_TARGET = Metric(
     "gpunode_lustre_busiest_target_ratio",
     "gauge",
-    "Of the time that requests to object servers took since the last read, the share of the target "
-    "with the most, which is named; 1 divided by the number of targets if data is spread evenly. "
-    "Absent for less than a second in all (osc/*/stats: req_waittime).",
+    "Share of the time of requests to object servers since the last read that the named target "
+    "took, the highest of all; 1 divided by the targets if data is spread evenly. Absent below "
+    "one second in all (osc/*/stats: req_waittime).",
     (*FILESYSTEM, "target"),
 )
 STRIPES = Metric(

@@ -41,16 +41,15 @@ RETRANSMISSIONS = Metric(
 TIMEOUTS = Metric(
     "gpunode_nfs_timeouts_total",
     "counter",
-    "Times that all retransmissions of a request went without reply, counted when the request "
-    "ends: on a hard mount, once the server answers again (/proc/1/mountstats).",
+    "Requests whose retransmissions all went without reply, counted when the request ends: on a "
+    "hard mount, once the server answers (/proc/1/mountstats).",
     OPERATION,
 )
 IN_FLIGHT = Metric(
     "gpunode_nfs_requests_in_flight",
     "gauge",
-    "Requests sent and not yet answered, on all transports to the server, which mounts of one "
-    "server share (/proc/1/mountstats: xprt, sends minus replies). Less the least in the last hour "
-    "in which the server answered, because a request sent twice is answered once.",
+    "Requests to the server without an answer, over all transports, less the lowest number of "
+    "the last hour in which the server answered (/proc/1/mountstats: xprt, sends minus replies).",
     ("mountpoint",),
 )
 RTT_SECONDS = Metric(

@@ -18,9 +18,9 @@ LABELS = ("bus_id", "xid", "link", "severity", "action")
 ERRORS = Metric(
     "gpunode_kernel_log_nvlink_xid_errors_total",
     "counter",
-    "Errors of NVLink 5 in the kernel log (XIDs 144-150): by link (-1 for the whole GPU), severity "
-    "(`fatal` or `nonfatal`) and the immediate action of NVIDIA's catalogue (`unknown` where it "
-    "has none for the registers in the line); absent until one occurs.",
+    "Errors of NVLink 5 in the kernel log (XIDs 144-150) by link (-1: the whole GPU), severity "
+    "(`fatal`, `nonfatal`) and the action that NVIDIA's catalogue asks for (`unknown` if it has "
+    "none); absent until one occurs.",
     LABELS,
 )
 LAST = Metric(
@@ -34,7 +34,7 @@ METRICS = (ERRORS, LAST)
 UNREAD_NVLINK = Unknown(
     "nvlink_xid",
     "the kernel log has an error of NVLink 5 (XIDs 144-150) that NVIDIA's catalogue does not "
-    "explain; the XID is counted, but what to do is not known",
+    "explain",
 )
 
 NUMBERS = frozenset(map(str, OF_NVLINK5))

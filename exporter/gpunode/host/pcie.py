@@ -25,8 +25,7 @@ INFO = Metric(
     "gpunode_pcie_device_info",
     "gauge",
     "Always 1; a GPU or network adapter in the list of PCI devices, whether or not its driver "
-    "works, and also in a virtual machine without links, but not if it is passed through to one "
-    "(/sys/bus/pci/devices).",
+    "works; not if it is passed through to a virtual machine (/sys/bus/pci/devices).",
     DEVICE,
 )
 WIDTH = Metric(
@@ -57,8 +56,8 @@ SPEED_MAX = Metric(
 DEGRADED = Metric(
     "gpunode_pcie_link_degraded",
     "gauge",
-    "Whether the link has fewer lanes than the device supports or, for a network adapter, a lower "
-    "speed; idle GPUs lower theirs on purpose.",
+    "Whether the link has fewer lanes than the device supports or, for a network adapter, a "
+    "lower speed.",
     DEVICE,
 )
 AER = Metric(
@@ -70,7 +69,7 @@ AER = Metric(
 NEAREST = Metric(
     "gpunode_pcie_nearest_nic_info",
     "gauge",
-    "Always 1; the network adapters nearest to a GPU and what they share with it: a PCI Express "
+    "Always 1; the network adapters nearest to a GPU, and what they share with it: a PCI Express "
     "switch, a host bridge, a NUMA node, or nothing.",
     ("bus_id", "nic_bus_id", "nic", "proximity"),
 )

@@ -12,8 +12,8 @@ from gpunode.source import NodeSource, Reading
 ROUND_TRIP = Metric(
     "gpunode_tcp_round_trip_seconds",
     "gauge",
-    "Median of the smoothed round-trip times of the open TCP connections to other machines, of the "
-    "network namespace that gpunode is in; absent without any (sock_diag: tcpi_rtt).",
+    "Median of the smoothed round-trip times of open TCP connections to other machines, in "
+    "gpunode's network namespace (sock_diag: tcpi_rtt).",
 )
 
 

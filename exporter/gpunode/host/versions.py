@@ -35,10 +35,9 @@ VERSIONS = (
 INFO = Metric(
     "gpunode_node_info",
     "gauge",
-    "Always 1; what Kubernetes or Slurm calls the `node` (web.node_name, NODE_NAME, or with Slurm "
-    "the host's name) and what it runs, each label empty if unknown: the NVIDIA `driver`, the "
-    "newest `cuda` that it supports, `kernel`, `os` image, drivers of `rdma` adapters, "
-    "`lustre` client, and firmware of the server (`product`): `bios`, `bmc`, `nvswitch`.",
+    "Always 1; the name of the `node` in Kubernetes or Slurm, the NVIDIA `driver`, the newest "
+    "`cuda` that it supports, `kernel`, `os`, drivers of `rdma` adapters, `lustre` client, and "
+    "the server's firmware (`product`, `bios`, `bmc`, `nvswitch`). A label is empty if unknown.",
     ("node", *VERSIONS),
 )
 ADAPTER = Metric(

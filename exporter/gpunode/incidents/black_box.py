@@ -116,9 +116,8 @@ COUNT = Metric(
 INFO = Metric(
     "gpunode_incident_info",
     "gauge",
-    "Always 1, while an incident goes on and for five minutes after; its ID is what "
-    "`gpunode incident` and /api/v1/incidents take. `where` says where the process stands for "
-    "which the others wait, with `incident.where`; otherwise it is empty.",
+    "Always 1, during an incident and for five minutes after; `id` is what `gpunode incident` "
+    "takes. `where` is where the process stands that others wait for, if incident.where is set.",
     (*GPU, "incident", "kind", "where"),
 )
 UNWRITTEN = Metric(
@@ -332,7 +331,7 @@ class BlackBox:
             if gpu.at in causes and causes[gpu.at] != self._causes.get(gpu.at):
                 changed.setdefault(causes[gpu.at], []).append(gpu.label)
         for cause, labels in changed.items():
-            text = f"{counted(labels)}: {CAUSES[cause].meaning} (`{cause}`)"
+            text = f"{counted(labels)}: {CAUSES[cause].meaning}"
             yield _moment(time, "verdict", text, tuple(labels))
         self._causes = causes
         yield from self._processes_changed(processes_on(readings), time)

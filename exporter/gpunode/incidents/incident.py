@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from functools import cache
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field, TypeAdapter, ValidationError
 
+from gpunode import words
 from gpunode.incidents.history import GpuHistory
 from gpunode.text import printable
 from gpunode.verdict.case import Evidence, WaitedFor
@@ -16,14 +18,7 @@ from gpunode.verdict.where import StackLook
 
 Kind = Literal["stall", "slow", "gpu_lost", "xid", "out_of_memory", "crash_loop"]
 
-KINDS: dict[Kind, str] = {
-    "stall": "GPUs wait for another, and nothing goes on",
-    "slow": "a job is slower than before, or one of its GPUs holds the others up",
-    "gpu_lost": "a GPU does not answer",
-    "xid": "the driver reported an error that ends a program, or takes the GPU out of use",
-    "out_of_memory": "a process was killed for memory, or a training ran out of GPU memory",
-    "crash_loop": "the processes on a GPU end soon and are started again",
-}
+KINDS: dict[Kind, str] = {kind: words.INCIDENTS[kind] for kind in get_args(Kind)}
 """The kinds, with what each means."""
 
 Time = Annotated[float, Field(ge=0, lt=1e11, allow_inf_nan=False)]
@@ -135,13 +130,20 @@ class Incident:
     """When the evidence was what it is here; 0 where that was not kept."""
 
 
-ADAPTER = TypeAdapter(Incident)
-BRIEFS = TypeAdapter(Annotated[list[Brief], Field(max_length=100_000)])
+@cache
+def briefs() -> TypeAdapter[list[Brief]]:
+    """Reads and writes a list of them."""
+    return TypeAdapter(Annotated[list[Brief], Field(max_length=100_000)])
+
+
+@cache
+def _whole() -> TypeAdapter[Incident]:
+    return TypeAdapter(Incident)
 
 
 def as_json(incident: Incident) -> bytes:
     """An incident as the API and the folder have it."""
-    return ADAPTER.dump_json(incident)
+    return _whole().dump_json(incident)
 
 
 def parse(text: bytes) -> Incident:
@@ -149,7 +151,7 @@ def parse(text: bytes) -> Incident:
     if len(text) > LARGEST:
         raise ValueError("too long for an incident")
     try:
-        found = ADAPTER.validate_json(text)
+        found = _whole().validate_json(text)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))

@@ -31,9 +31,9 @@ class Overheard:
         self._nccl: deque[Happening] = deque(maxlen=MOST)
         self._new: deque[Happening] = deque(maxlen=2 * MOST)
 
-    def answer(self, of: str, call: str, ask: Callable[[], Any]) -> Any:
+    def answer(self, of: str, call: str, ask: Callable[..., Any], *given: Any) -> Any:
         """Ask, record the question with its answer or error, and pass that on."""
-        answer = self.tape.answer(of, call, ask)
+        answer = self.tape.answer(of, call, ask, *given)
         if call == "log_lines" and answer:
             self._keep(self._kernel, _of_kernel(of, answer, self.clock.time()))
         elif call == "lines" and isinstance(answer, KeptLines) and answer.kept:

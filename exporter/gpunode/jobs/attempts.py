@@ -12,10 +12,8 @@ from gpunode.metric import Metric
 ENDED = Metric(
     "gpunode_job_attempts_ended_total",
     "counter",
-    "Attempts of the job that has the GPU (`workload` of `gpunode_gpu_owner_info`) that ended "
-    "since it was first seen on it: its container was started again, as in CrashLoopBackOff "
-    "(/var/log/containers), or all its processes went away and others came, unless it is known "
-    "that they were not ranks of several: who runs one program after another does not begin again.",
+    "Attempts of the job on the GPU that ended since the job was first seen: its container "
+    "started again (/var/log/containers), or all its processes went away and others came.",
     GPU,
 )
 

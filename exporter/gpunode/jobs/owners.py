@@ -54,20 +54,18 @@ OWNER_LABELS = tuple(f.name for f in fields(Owner))
 OWNER = Metric(
     "gpunode_gpu_owner_info",
     "gauge",
-    "Who holds the GPU: the container to which the kubelet gave it, the job to which Slurm gave "
-    "it, or the owner of a process on it (`via`). With time slicing there are several; divide by "
-    "their number to avoid counting twice. `workload` is the job that has the GPU to itself, by "
-    "Slurm's number, the name of the pod without role, number and what controllers append, or "
-    "USER@NODE; empty if several have it. `replica` tells pods apart that have no work in common, "
-    "as those of a Deployment. It stays while the driver does not answer for the GPU.",
+    "Who holds the GPU: the container or Slurm job that it was given to, or the owner of a "
+    "process on it (`via`). With time slicing there are several; divide by their number. "
+    "`workload` is the job that has the GPU to itself: Slurm's number, the pod's name without "
+    "role and number, or USER@NODE. `replica` tells pods apart that share no work, as those of a "
+    "Deployment.",
     (*GPU, *OWNER_LABELS, "via", *JobIdentity._fields),
 )
 ALLOCATED = Metric(
     "gpunode_gpu_allocated",
     "gauge",
-    "Whether the GPU is taken: the kubelet gave it to a container, Slurm gave it to a job, or a "
-    "process that does not only draw runs on it. Absent if none does and it is not known whether a "
-    "job has it.",
+    "Whether the kubelet or Slurm gave the GPU to somebody, or a process runs on it that does "
+    "not only draw. Absent if none runs and the allocation is not known.",
     GPU,
 )
 PROCESS = Metric(
@@ -101,7 +99,7 @@ NCCL_SETTING = Metric(
     "gpunode_nccl_setting_info",
     "gauge",
     "An NCCL setting (`NCCL_*`, `TORCH_NCCL_*`) in the environment of a process on the GPU; only "
-    "names that cannot hold a secret are read (/proc/PID/environ).",
+    "names that cannot hold a secret (/proc/PID/environ).",
     (*GPU, "name", "value"),
 )
 
@@ -113,8 +111,8 @@ ALLOCATIONS = 256
 
 CONTAINER = Unknown(
     "container",
-    "the cgroup of a process on the GPU looks like a container's, but not like one that only a "
-    "known runtime can make; the GPU counts for the user of the process",
+    "the cgroup of a process on the GPU looks like a container's, but not like one that a known "
+    "runtime makes; the GPU counts for the user of the process",
 )
 
 

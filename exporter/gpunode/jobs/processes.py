@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from heapq import nlargest
-from itertools import islice
+from itertools import chain, islice
 from typing import ClassVar
 
 from gpunode.config.daemon import Settings
@@ -34,16 +34,15 @@ from gpunode.source import MORE_PROCESSES, Divided, Reading, bounded
 PROCESSES = Metric(
     "gpunode_job_processes",
     "gauge",
-    "Processes of the job, including children; absent, as is all else that takes every process, if "
-    "there are more than 512 (/proc/PID/task/TID/children).",
+    "Processes of the job, including children; absent above 512, as is all that takes every "
+    "process (/proc/PID/task/TID/children).",
     GPU,
 )
 UNREADABLE = Metric(
     "gpunode_job_unreadable_processes",
     "gauge",
-    "Processes of which `what` could not be read: `stat` in another PID namespace; `io`, `shm` and "
-    "`environ` without CAP_SYS_PTRACE. For `environ`, those with a context on the GPU; otherwise "
-    "those of the job.",
+    "Processes of which `what` could not be read: `stat` in another PID namespace; `io`, `shm` "
+    "and `environ` without CAP_SYS_PTRACE.",
     (*GPU, "what"),
 )
 BLOCKED = Metric(
@@ -62,8 +61,8 @@ CPU_SECONDS = Metric(
 BUSIEST_THREAD = Metric(
     "gpunode_job_busiest_thread_ratio",
     "gauge",
-    "Share of one CPU that the busiest thread used since the last read; near 1 if a single loader "
-    "or the Python main thread holds the GPU up (/proc/PID/task/TID/stat).",
+    "Share of one CPU that the job's busiest thread used since the last read; near 1 if one "
+    "thread limits the job (/proc/PID/task/TID/stat).",
     GPU,
 )
 BUSY_THREADS = Metric(
@@ -82,31 +81,30 @@ HOST_CPUS = Metric(
 HOST_SYSTEM = Metric(
     "gpunode_job_host_system_ratio",
     "gauge",
-    "The part of `gpunode_job_host_cpus_ratio` that was spent in the kernel: in system calls, such "
-    "as those by which the driver allocates memory, and in page faults (/proc/PID/stat).",
+    "The part of `gpunode_job_host_cpus_ratio` that was spent in the kernel: system calls and "
+    "page faults (/proc/PID/stat).",
     GPU,
 )
 HOST_FAULTS = Metric(
     "gpunode_job_host_page_faults_total",
     "counter",
     "Minor page faults of the processes with a context on the GPU since each was first seen, "
-    "without their children: pages that they got from the kernel (/proc/PID/stat: minflt).",
+    "without their children (/proc/PID/stat: minflt).",
     GPU,
 )
 HOST_THREAD = Metric(
     "gpunode_job_host_thread_ratio",
     "gauge",
     "Share of one CPU that the busiest thread of a process with a context on the GPU used since "
-    "the last read; of all its threads if together they used about one CPU, which is what Python's "
-    "GIL allows (/proc/PID/task/TID/stat).",
+    "the last read; that of all threads if together they used about one, as under Python's GIL "
+    "(/proc/PID/task/TID/stat).",
     GPU,
 )
 LOADER_CPUS = Metric(
     "gpunode_job_loader_cpus_ratio",
     "gauge",
-    "CPUs that the busiest of the job's other processes used since the last read, over all its "
-    "threads: of those that prepare its data, whose decoders have threads of their own "
-    "(/proc/PID/stat).",
+    "CPUs that the busiest of the job's processes without a context on the GPU used since the "
+    "last read, over all its threads: its data loaders (/proc/PID/stat).",
     GPU,
 )
 COMPILERS = Metric(
@@ -119,8 +117,8 @@ COMPILERS = Metric(
 COMPILER_CPUS = Metric(
     "gpunode_job_compiler_cpus_ratio",
     "gauge",
-    "CPUs that compilers among the job's processes used since the last read, such as ptxas, nvcc "
-    "or PyTorch's compile workers (/proc/PID/stat, /proc/PID/cmdline).",
+    "CPUs that compilers among the job's processes used since the last read: ptxas, nvcc, "
+    "PyTorch's compile workers (/proc/PID/stat, /proc/PID/cmdline).",
     GPU,
 )
 MEMORY = Metric(
@@ -133,8 +131,8 @@ MEMORY = Metric(
 OPEN_FILES = Metric(
     "gpunode_job_open_files_ratio",
     "gauge",
-    "Largest share of its limit on open files that a process of the job uses (/proc/PID/fd, "
-    "/proc/PID/limits). Takes Linux 6.2, or SYS_PTRACE for other users' processes.",
+    "Largest share of its limit on open files that a process of the job uses (/proc/PID/fd). "
+    "Takes Linux 6.2, or SYS_PTRACE for other users.",
     GPU,
 )
 LOADER_WORKERS = Metric(
@@ -147,17 +145,15 @@ LOADER_WORKERS = Metric(
 READ_CALL_BYTES = Metric(
     "gpunode_job_read_call_bytes_total",
     "counter",
-    "Bytes that read calls gave the job's processes since each was first seen, whether from disk "
-    "or from the page cache; pipes count as well, files mapped into memory do not (/proc/PID/io: "
-    "rchar).",
+    "Bytes that the job's processes read with read calls, from disk, page cache or pipe, since "
+    "each was first seen; mapped files do not count (/proc/PID/io: rchar).",
     GPU,
 )
 WRITE_CALL_BYTES = Metric(
     "gpunode_job_write_call_bytes_total",
     "counter",
-    "Bytes that write calls took from the job's processes since each was first seen, for a disk, "
-    "the page cache, a file server, a pipe, or a connection that OpenSSL encrypts; send calls do "
-    "not count (/proc/PID/io: wchar).",
+    "Bytes that the job's processes wrote with write calls, to whatever kind of file, since each "
+    "was first seen; send calls do not count (/proc/PID/io: wchar).",
     GPU,
 )
 IO_BYTES = Metric(
@@ -202,15 +198,15 @@ QUOTA_THROTTLED_SECONDS = Metric(
 MEMORY_LIMIT = Metric(
     "gpunode_job_memory_limit_bytes",
     "gauge",
-    "Lowest memory limit of the process's cgroup and those above it, as far as they are of its "
-    "job; absent without a limit (memory.max).",
+    "Lowest memory limit of the process's cgroup and of those above it that belong to the job; "
+    "absent without a limit (memory.max).",
     GPU,
 )
 MEMORY_USED = Metric(
     "gpunode_job_memory_used_bytes",
     "gauge",
-    "Memory charged to the cgroup that has the limit, which all processes of the job share, "
-    "including page cache and /dev/shm; without a limit, to that of the process (memory.current).",
+    "Memory charged to the cgroup with the limit, page cache and /dev/shm included; without a "
+    "limit, to that of the process (memory.current).",
     GPU,
 )
 MEMORY_ANONYMOUS = Metric(
@@ -230,9 +226,8 @@ MEMORY_SHMEM = Metric(
 MEMORY_EVENTS = Metric(
     "gpunode_job_memory_events_total",
     "counter",
-    "Times the cgroup that has the limit, in version 1 that of the process, was throttled (high), "
-    "had to reclaim memory at its limit (max), or had a process killed (oom_kill) "
-    "(memory.events).",
+    "Times the cgroup with the limit was throttled (high), reclaimed memory at its limit (max), "
+    "or had a process killed (oom_kill) (memory.events).",
     (*GPU, "event"),
 )
 TMPFS = (*GPU, "tmpfs")
@@ -323,6 +318,10 @@ THREADS = 4096
 """The most threads to read per job, in 0.1 s of CPU. A training process has 300; of one with more,
 those that were busy are read again, and the others in turn. It is also the most on a GPU that are
 asked for their children."""
+
+ASK_ALL = 6
+"""Reads of a job that is not new of which one asks every thread of a process on the GPU for its
+children, and the others those that had any: nearly none of the 300 of a training process has."""
 
 STAY = 512
 """The most threads that are read again because they were busy: more than most nodes have CPUs."""
@@ -473,6 +472,8 @@ class JobProcesses:
         """By process, CPU seconds that the threads left out have used since they were read."""
 
         self._turn = 0
+        self._parents: dict[str, list[str]] = {}
+        """By process on the GPU, its threads that had children when all were asked."""
 
     def read(self) -> Reading | None:
         """The job since the last read, or None if that was too recent to compute shares."""
@@ -565,13 +566,21 @@ class JobProcesses:
                 job.unreadable["stat"] += 1
         queue = list(job.processes)
         room, elsewhere = THREADS, self.census.on_gpus
+        self._parents = {pid: self._parents.get(pid, []) for pid in job.roots}
+        new = job.roots != self._before.roots or self._usual > self.every
+        asks_all = new or self._turn % ASK_ALL == 0
         for pid in queue:
             # A process on the GPU may train in any thread, as those of Ray Train do.
-            others = self._other_threads(pid) if pid in job.roots else []
+            others = self._parents.get(pid, [])
+            if asks_all and pid in job.roots:
+                others = self._other_threads(pid)
             job.unasked += max(0, len(others) - room)
             others = others[:room]
             room -= len(others)
-            for child in self._children(pid, (pid, *others)):
+            found = self._children(pid, (pid, *others))
+            if asks_all and pid in job.roots:
+                self._parents[pid] = [thread for thread in found if thread != pid]
+            for child in chain.from_iterable(found.values()):
                 # What is on another GPU is a rank, and no loader of the one that started it.
                 if child in job.processes or int(child) in elsewhere:
                     continue
@@ -663,16 +672,17 @@ class JobProcesses:
         except OSError:
             return []
 
-    def _children(self, pid: str, threads: Iterable[str]) -> list[str]:
-        """The children of some threads of a process.
+    def _children(self, pid: str, threads: Iterable[str]) -> dict[str, list[str]]:
+        """The children of some threads of a process, by those that have any.
 
         The file requires CONFIG_PROC_CHILDREN, which the kernels of all distributions have.
         """
-        found: list[str] = []
+        found: dict[str, list[str]] = {}
         for thread in threads:
             with suppress(OSError):
-                found += self.node.read_text(f"/proc/{pid}/task/{thread}/children").split()
-        return [child for child in found if child.isdecimal()]
+                if text := self.node.read_text(f"/proc/{pid}/task/{thread}/children"):
+                    found[thread] = [child for child in text.split() if child.isdecimal()]
+        return found
 
     def _look_at_memory(self, job: JobRead) -> None:
         for pid in job.processes:

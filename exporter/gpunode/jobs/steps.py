@@ -6,6 +6,7 @@ import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Annotated
 
 from pydantic import Field, TypeAdapter
@@ -82,8 +83,8 @@ FLOPS = Metric(
 MFU = Metric(
     "gpunode_training_mfu_ratio",
     "gauge",
-    "Model FLOPs utilisation over the last minute: FLOP/s divided by the GPU's dense peak in half "
-    "precision; absent if either is unknown. https://arxiv.org/abs/2204.02311, appendix B.",
+    "Model FLOPs utilisation over the last minute: FLOP/s divided by the GPU's dense peak in "
+    "half precision; absent if either is unknown.",
     GPU,
 )
 LOSS = Metric(
@@ -146,8 +147,7 @@ GARBAGE = Metric(
     "gpunode_training_garbage_collection_seconds_total",
     "counter",
     "Time in which Python collected garbage while the training process stood still "
-    "(gpunode.client). That of a collection that keeps Python's lock throughout is added when it "
-    "ends.",
+    "(gpunode.client).",
     GPU,
 )
 KERNEL = Metric(
@@ -172,9 +172,8 @@ REQUEST_ITEMS = Metric(
 MESSAGES = Metric(
     "gpunode_client_messages_total",
     "counter",
-    "Messages from clients: accepted, malformed, from a process without a GPU (`no_gpu`), from one "
-    "that has ended or is not visible in this PID namespace (`unknown_sender`), or dropped unread "
-    "because processes sent too many (`dropped`).",
+    "Messages from clients: accepted, malformed, from a process without a GPU (`no_gpu`), from "
+    "one that ended or is in another PID namespace (`unknown_sender`), or too many (`dropped`).",
     ("result",),
 )
 
@@ -185,15 +184,14 @@ WORKING = ("step", "data")
 
 MORE_MESSAGES = Unknown(
     "messages",
-    "processes sent more messages to the socket of gpunode.client than there is room for; those of "
-    "processes on a GPU always have some",
+    "processes sent more messages than the socket has room for; processes on a GPU always have "
+    "some",
     bound=True,
 )
 
 IMPOSSIBLE = Unknown(
     "training_seconds",
-    "a process reported more time in training than has passed since it was first heard of; the "
-    "rest is not counted",
+    "a process reported more time in training than has passed; the rest is not counted",
     bound=True,
 )
 
@@ -297,12 +295,14 @@ class Message:
     """Where the main thread stands: functions, files and lines, the innermost first."""
 
 
-MESSAGE = TypeAdapter(Message)
+@cache
+def _message() -> TypeAdapter[Message]:
+    return TypeAdapter(Message)
 
 
 def parse(text: str) -> Message:
     """Parse a message. Raises ``ValueError``, also if its version differs."""
-    message = MESSAGE.validate_json(text)
+    message = _message().validate_json(text)
     sizes = len(message.steps.counts), len(message.requests.counts) if message.requests else 0
     fits = sizes[0] <= len(STEP_BOUNDS) + 1 and sizes[1] <= len(REQUEST_BOUNDS) + 1
     if message.v != VERSION or not fits:

@@ -21,10 +21,9 @@ from gpunode.unread import Unread
 INFO = Metric(
     "gpunode_job_version_info",
     "gauge",
-    "Always 1; what the processes on the GPU run, each label empty if unknown: `torch`, `nccl` and "
-    "`cuda` (the names of the libraries in /proc/PID/maps, which do not tell NCCL of a wheel; see "
-    "`gpunode_nccl_communicator_info`), and the `image` of their container with its `digest` "
-    "(containerd, CRI-O, Docker).",
+    "Always 1; versions of `torch`, `nccl` and `cuda` of the processes on the GPU "
+    "(/proc/PID/maps), and the `image` of their container with its `digest` (containerd, CRI-O, "
+    "Docker). A label is empty if unknown.",
     (*GPU, "torch", "nccl", "cuda", "image", "digest"),
 )
 

@@ -1,8 +1,8 @@
-"""Runs the sources: one thread each, so that one that hangs does not affect the others.
+"""Runs the sources in a few threads, so that one that hangs does not affect the others.
 
-Threads share only finished batches. Live, every finder and every source has its own thread, and one
-more starts them. A replay steps the same watches in one thread on the tape's clock, so that it
-always gives the same result.
+Threads share only finished batches. Live, a clock has workers do what is due, finders and sources
+alike (``workers.py``). A replay steps the same watches in one thread on the tape's clock, so that
+it always gives the same result.
 """
 
 from __future__ import annotations
@@ -10,18 +10,22 @@ from __future__ import annotations
 import heapq
 import itertools
 import logging
+import math
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from gpunode.loop import complaints
 from gpunode.loop.complaints import News, isolated
 from gpunode.loop.door import Door, valid
-from gpunode.loop.metrics import LAST_SUCCESS, UP
+from gpunode.loop.metrics import LAST_SUCCESS, REST_CPU_SECONDS, UP
 from gpunode.loop.search import Search
-from gpunode.loop.watch import OVERDUE, Batch, Counts, Watch
+from gpunode.loop.watch import OVERDUE, Batch, Counts, Published, Watch
+from gpunode.loop.workers import TICK, Workers
 from gpunode.metric import Metric, Sample
 from gpunode.node.node import Clock, SteppedClock
 from gpunode.source import (
@@ -43,12 +47,9 @@ log = logging.getLogger(__name__)
 D = TypeVar("D")
 
 
-STAGGER = 0.037
-"""Seconds between the first reads of two kinds of sources, so that not all wake at once."""
-
-IN_A_ROW = 0.003
-"""The same of two sources of a kind, which follow each other: what one does not find in the caches
-of the processor, the next does."""
+AT_ONCE, APART = 12, 0.2
+"""As many first reads follow each other, and then none for so many seconds: what one finds in the
+caches of the processor costs half, and nobody waits long for the interpreter."""
 
 MOST_HUNG = 16
 """The most reads of sources of one name that may hang on after their place is gone, each with its
@@ -58,9 +59,20 @@ MORE_THREADS = "raise pids.max, RLIMIT_NPROC or the limit of memory"
 """What to do where no thread can be started."""
 
 
-def _runs(worker: Search | Watch) -> bool:
-    """Whether it has a thread that has not ended."""
-    return worker.thread is not None and worker.thread.is_alive()
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """The batches that are exported until a time (monotonic), or until anything is published."""
+
+    after: object
+    """What was published last before."""
+
+    until: float
+    batches: list[tuple[Place, Batch]]
+    quickest: dict[tuple[str, Place], Watch]
+    """Of what appears and disappears as one, its most frequent source."""
+
+    details: dict[type, list[Any]] = field(default_factory=dict)
+    """By their type, once they were asked for."""
 
 
 class Loop:
@@ -80,6 +92,7 @@ class Loop:
         self.clock = clock
         self._looked = threading.Event()
         self.searches = [Search(finder, find_every, clock, self._looked) for finder in finders]
+        self.workers = Workers(find_every)
         self.views = views
         self.find_every = find_every
         self.watches: dict[tuple[str, Place], Watch] = {}
@@ -89,12 +102,16 @@ class Loop:
         self._counts: dict[str, Counts] = {}
         """By the name of a source; what was counted of it stays when its last place is gone."""
 
+        self._published = Published()
+        self._exported = Exported(None, -math.inf, [], {})
         self._gone: list[Watch] = []
-        """Watches whose source is gone, until their thread ends."""
+        """Watches whose source is gone while they read it."""
 
-        self._without_thread: list[str] = []
+        self._began: tuple[float, float] | None = None
+        """The CPU seconds of the process and of its main thread when it began; None in a replay."""
+
         self._checked: float | None = None
-        """When it was last seen to that all have a thread; None in a replay."""
+        """When it was last seen to that all are read; None in a replay."""
 
         self._news_of_threads = News(clock)
         self._news_of_finders = News(clock)
@@ -124,20 +141,27 @@ class Loop:
         self._counts = {**self._counts, **new}
         fresh = {
             (name, place): Watch(
-                source, place, read, self.clock, self._counts[name], Door(self._doors)
+                source,
+                place,
+                read,
+                self.clock,
+                self._counts[name],
+                Door(self._doors),
+                self._published,
             )
             for (name, place), (source, read) in wanted.items()
             if (name, place) not in kept
         }
         gone = [watch for key, watch in self.watches.items() if key not in kept]
         for watch in gone:
-            watch.stopped.set()
-        self._gone = [watch for watch in (*self._gone, *gone) if _runs(watch)]
+            watch.stopped = True
+        self._gone = [watch for watch in (*self._gone, *gone) if watch.reading]
         self.watches = {**kept, **fresh}
         self._ordered = sorted(
             self.watches.values(),
             key=lambda watch: (watch.source.name, watch.place.uuid, watch.place.mountpoint),
         )
+        self._published.again()
         return list(fresh.values())
 
     @property
@@ -152,62 +176,60 @@ class Loop:
         kinds = {watch.source.name for watch in self.watches.values()}
         reported = {watch.source.name for watch in self.watches.values() if watch.reported(now)}
         all_looked = all(search.reported(now) for search in self.searches)
-        return not self._without_thread and all_looked and kinds == reported
+        found = {source.name for search in self.searches for _, source in search.found or ()}
+        return self.workers.refused is None and all_looked and kinds == reported >= found
 
     def start(self) -> None:
-        """Start the thread that starts all others. Raises ``RuntimeError`` if there can be none."""
+        """Start the clock. Raises ``RuntimeError`` if there can be no thread for it."""
         self._checked = self.clock.monotonic()
+        self._began = time.process_time(), time.clock_gettime(_clock_of_main_thread())
+        for search in self.searches:
+            self.workers.add(search, 0.0)
         threading.Thread(target=self._keep_running, name="loop", daemon=True).start()
 
     def stop(self) -> None:
         """Tell every thread to end after its current read, without waiting."""
         self._stop.set()
         self._looked.set()
-        for search in self.searches:
-            search.stopped.set()
-        for watch in self.watches.values():
-            watch.stopped.set()
+        self.workers.stop()
 
     def _keep_running(self) -> None:
-        """Start threads whenever a finder has looked, and those that ended or could not start."""
+        """Have read what finders have found, and what could not be; see to it that all is."""
+        due = time.monotonic()
         while not self._stop.is_set():
-            self._looked.clear()
-            failed = isolated(self._run)
-            if isinstance(failed, BaseException):
-                isolated(partial(complaints.complain, "loop", "threads not started", failed))
-            else:
-                self._checked = self.clock.monotonic()
-            self._looked.wait(self.find_every)
+            if self._looked.is_set() or time.monotonic() >= due:
+                self._looked.clear()
+                due = time.monotonic() + self.find_every
+                failed = isolated(self._run)
+                if isinstance(failed, BaseException):
+                    isolated(partial(complaints.complain, "loop", "sources not begun", failed))
+                else:
+                    self._checked = self.clock.monotonic()
+            wait = isolated(self._tend)
+            self._looked.wait(wait if isinstance(wait, float) else TICK)
 
     def _run(self) -> None:
-        """Start a thread for each finder and source that has none."""
+        """Begin to read each source that is new, or was behind a read that hung."""
         self._update()
-        workers: list[Search | Watch] = [s for s in self.searches if not _runs(s)]
-        workers += self._startable()
-        refused: dict[str, Exception] = {}
-        delays: dict[str, float] = {}  # by kind, that of the next worker
-        for worker in workers:
-            delay = delays.setdefault(worker.name, STAGGER * len(delays))
-            delays[worker.name] = delay + IN_A_ROW
-            thread = threading.Thread(
-                target=worker.run, args=(delay,), name=worker.where, daemon=True
-            )
-            try:
-                thread.start()
-            except (RuntimeError, MemoryError) as error:
-                refused[worker.where] = error
-            else:
-                worker.thread = thread
-        self._without_thread = list(refused)
-        self._tell_refused(refused)
+        kinds: dict[str, list[Watch]] = {}
+        for watch in self._startable():
+            kinds.setdefault(watch.source.name, []).append(watch)
+        delay, together = 0.0, 0
+        for kind in kinds.values():
+            if together and together + len(kind) > AT_ONCE:
+                delay, together = delay + APART, 0
+            together += len(kind)
+            for watch in kind:
+                watch.begin(delay)
+                self.workers.add(watch, delay)
         self._tell_hung()
 
     def _startable(self) -> Iterator[Watch]:
-        """The watches that need a thread; those behind a read that hangs fail instead."""
+        """The watches that are not read yet; those behind a read that hangs fail instead."""
         hung = {watch.key for watch in self._gone if watch.reading}
         by_name = Counter(name for name, _ in hung)
         for watch in self.watches.values():
-            if _runs(watch):
+            if watch.begins:
                 continue
             if watch.key in hung:
                 watch.fail(Absent("not read again before an earlier read of it returns"))
@@ -216,14 +238,17 @@ class Loop:
             else:
                 yield watch
 
-    def _tell_refused(self, refused: dict[str, Exception]) -> None:
-        complaint = f"{', '.join(refused)}: {next(iter(refused.values()))}" if refused else ""
-        if not self._news_of_threads.worth(complaint):
-            return
-        if refused:
-            log.warning("no thread for %s; %s", valid(complaint), MORE_THREADS)
-        else:
-            log.info("every source has its thread")
+    def _tend(self) -> float:
+        """See to it that what is due has a thread; returns the seconds until the next look."""
+        wait = self.workers.tend()
+        refused = self.workers.refused
+        if self._news_of_threads.worth(str(refused or "")):
+            if refused is None:
+                log.info("every source has its thread")
+            else:
+                late = ", ".join(self.workers.late())
+                log.warning("no thread for %s; %s", valid(f"{late}: {refused}"), MORE_THREADS)
+        return wait
 
     def _tell_hung(self) -> None:
         now = self.clock.monotonic()
@@ -252,11 +277,11 @@ class Loop:
                 next_find += self.find_every
                 continue
             time, order, watch = heapq.heappop(due)
-            if not watch.stopped.is_set():
+            if not watch.stopped:
                 watch.step()
                 heapq.heappush(due, (time + watch.source.every, order, watch))
         for _, _, watch in sorted(due, key=lambda entry: entry[1]):
-            if not watch.stopped.is_set():
+            if not watch.stopped:
                 watch.step()
 
     def batches(self) -> list[tuple[Place, Batch]]:
@@ -265,7 +290,16 @@ class Loop:
         The sources of a device are left out unless its most frequent one succeeds, so that a lost
         GPU disappears; those that outlast it tell of it as long as they can.
         """
-        now = self.clock.monotonic()
+        return self._export().batches
+
+    def _export(self) -> Exported:
+        now, after = self.clock.monotonic(), self._published.last
+        known = self._exported
+        if known.after is not after or now > known.until:
+            known = self._exported = self._exported_at(now, after)
+        return known
+
+    def _exported_at(self, now: float, after: object) -> Exported:
         watches = self._ordered
         quickest: dict[tuple[str, Place], Watch] = {}
         for watch in watches:
@@ -273,22 +307,27 @@ class Loop:
             if best is None or watch.source.every < best.source.every:
                 quickest[watch.subject] = watch
         present = {subject for subject, watch in quickest.items() if watch.up(now)}
-        return [
+        batches = [
             (watch.place, watch.batch)
             for watch in watches
             if watch.subject in present and watch.batch is not None and watch.up(now)
         ]
+        until = min((batch.good_until for _, batch in batches), default=math.inf)
+        return Exported(after, until, batches, quickest)
 
     def _doors(self) -> list[Door]:
         return [watch.door for watch in self.watches.values()]
 
     def details(self, kind: type[D]) -> list[Reported[D]]:
         """The reported details of this type, ordered by place."""
-        return [
-            Reported(place, batch.time, batch.reading.detail)
-            for place, batch in self.batches()
-            if isinstance(batch.reading.detail, kind)
-        ]
+        known = self._export()
+        if kind not in known.details:
+            known.details[kind] = [
+                Reported(place, batch.time, batch.reading.detail)
+                for place, batch in known.batches
+                if isinstance(batch.reading.detail, kind)
+            ]
+        return list(known.details[kind])
 
     def unread(self) -> list[Met]:
         """What was met and not understood since the start, ordered by source and kind."""
@@ -337,13 +376,33 @@ class Loop:
             nothing_to_find = up and not search.found
             if (name, WHOLE_NODE) not in self.watches and not (unrecorded or nothing_to_find):
                 yield from UP.at(float(up), name, *WHOLE_NODE)
+        quickest = self._export().quickest
         for watch in self._ordered:
             at = watch.source.name, *watch.place
             if watch.unrecorded:
                 continue
             up = watch.up(now)
-            yield from UP.at(float(up), *at)
+            of_gpu = watch.subject == ("", watch.place) and watch is quickest[watch.subject]
+            if not up or not watch.place.gpu or of_gpu:
+                yield from UP.at(float(up), *at)
             if not up:  # else it is no longer ago than its interval
                 yield from LAST_SUCCESS.at(watch.last_success, *at)
+        of_sources = 0.0
         for name, counts in sorted(self._counts.items()):
             yield from counts.samples(name)
+            of_sources += counts.cpu_seconds or 0.0
+        if self._began is not None:
+            yield from self._rest(*self._began, of_sources)
+
+    def _rest(self, whole: float, main: float, of_sources: float) -> Iterator[Sample]:
+        """The CPU time that no source used; of the process and its main thread, that of start."""
+        web = time.clock_gettime(_clock_of_main_thread()) - main
+        finders = sum(search.cpu_seconds for search in self.searches)
+        parts = {"start": whole, "web": web, "finders": finders}
+        parts["other"] = time.process_time() - of_sources - sum(parts.values())
+        for part, seconds in parts.items():
+            yield from REST_CPU_SECONDS.at(max(0.0, seconds), part)
+
+
+def _clock_of_main_thread() -> int:
+    return time.pthread_getcpuclockid(threading.main_thread().ident or 0)

@@ -1,8 +1,9 @@
-"""One finder: it looks at intervals, in a thread of its own, for the sources that there are."""
+"""One finder: it looks at intervals for the sources that there are."""
 
 from __future__ import annotations
 
 import logging
+import math
 import threading
 
 from gpunode.loop import complaints
@@ -16,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class Search:
-    """One finder, and what it found last or why nothing. Only its own thread writes to it."""
+    """One finder, and what it found last or why nothing. One thread at a time writes to it."""
 
     def __init__(self, finder: Finder, every: float, clock: Clock, looked: threading.Event) -> None:
         self.finder = finder
@@ -26,6 +27,8 @@ class Search:
         self.found: list[tuple[Place, Source]] | None = None
         """None before it has looked; places have valid labels."""
 
+        self.took = math.inf
+        self.cpu_seconds = 0.0
         self.absent = ""
         self.unrecorded = False
         """Whether it finds nothing because the tape that is played lacks what it reads."""
@@ -33,8 +36,6 @@ class Search:
         self.begun: float | None = None
         """When it began to look, if it has not come back."""
 
-        self.thread: threading.Thread | None = None
-        self.stopped = threading.Event()
         self._news = News(clock)
 
     @property
@@ -80,9 +81,13 @@ class Search:
         """Whether anything was found when it last looked, and it is not overdue."""
         return not self.absent and not self.overdue(now)
 
-    def run(self, delay: float) -> None:
-        """Look repeatedly until stopped; the body of the finder's thread."""
-        while not self.stopped.wait(delay):
-            self.look()
-            self.looked.set()
-            delay = self.every
+    def perform(self) -> float:
+        """Look; returns after how many seconds to look again."""
+        begin, cpu = self.clock.monotonic(), self.clock.thread_cpu()
+        self.look()
+        self.looked.set()
+        used = self.clock.thread_cpu()
+        if cpu is not None and used is not None:
+            self.cpu_seconds += used - cpu
+        self.took = self.clock.monotonic() - begin
+        return self.every

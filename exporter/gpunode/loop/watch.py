@@ -1,8 +1,9 @@
-"""One source: it is read at intervals, in a thread of its own."""
+"""One source: it is read at intervals."""
 
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -11,7 +12,15 @@ from dataclasses import dataclass, field
 from gpunode.loop import complaints
 from gpunode.loop.complaints import News, described, isolated, unrecorded
 from gpunode.loop.door import SERIES, Door, valid
-from gpunode.loop.metrics import CPU_SECONDS, DROPPED, DURATION, LATE, REFUSED, SKIPPED, UNREAD
+from gpunode.loop.metrics import (
+    CPU_SECONDS,
+    DROPPED,
+    LATE,
+    READ_SECONDS,
+    REFUSED,
+    SKIPPED,
+    UNREAD,
+)
 from gpunode.metric import Distribution, Metric, Sample
 from gpunode.node.node import Clock
 from gpunode.source import (
@@ -63,6 +72,17 @@ EXAMPLES = 5
 """How many examples of one kind of what is not understood are kept."""
 
 
+class Published:
+    """Tells whether any source has published since: it then has another ``last``."""
+
+    def __init__(self) -> None:
+        self.last = object()
+
+    def again(self) -> None:
+        """Note that one has."""
+        self.last = object()
+
+
 @dataclass(slots=True)
 class Encounters:
     """How often a kind of what is not understood was met, when last, and the latest examples."""
@@ -80,10 +100,10 @@ class Counts:
     skipped: int = 0
     dropped: int = 0
     cpu_seconds: float | None = None
-    durations: Distribution = field(default_factory=lambda: Distribution(DURATION.buckets))
+    seconds: float = 0.0
     unread: dict[Unknown, Encounters] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
-    """Held to write: each place has its thread."""
+    """Held to write: two places may be read at a time."""
 
     def meet(self, found: Iterable[Unread], time: float) -> None:
         """Count what a read met at a time, in seconds since the epoch."""
@@ -114,19 +134,21 @@ class Counts:
     def samples(self, name: str) -> Iterator[Sample]:
         """The counters of the source of this name."""
         with self.lock:
-            durations = self.durations.copy()
             unread = [(kind, met.times) for kind, met in self.unread.items()]
-        yield Sample(DURATION, (name,), durations)
+        yield from READ_SECONDS.at(self.seconds, name)
         yield from CPU_SECONDS.at(self.cpu_seconds, name)
-        yield from LATE.at(float(self.late), name)
-        yield from SKIPPED.at(float(self.skipped), name)
-        yield from DROPPED.at(float(self.dropped), name)
+        yield from LATE.at(float(self.late) or None, name)
+        yield from SKIPPED.at(float(self.skipped) or None, name)
+        yield from DROPPED.at(float(self.dropped) or None, name)
         for kind, times in unread:
-            yield from (REFUSED if kind.bound else UNREAD).at(float(times), name, kind.what)
+            if kind.bound:
+                yield from REFUSED.at(float(times) or None, name, kind.what)
+            else:  # a line of a log counts once, and increase() sees what follows a 0
+                yield from UNREAD.at(float(times), name, kind.what)
 
 
 class Watch:
-    """One source at one place, and its last batch. Only its own thread writes to it."""
+    """One source at one place, and its last batch. It is read by one thread at a time."""
 
     def __init__(
         self,
@@ -136,7 +158,9 @@ class Watch:
         clock: Clock,
         counts: Counts,
         door: Door,
+        published: Published,
     ) -> None:
+        self.published = published
         self.source = source
         self.place = place
         alone = place == WHOLE_NODE or isinstance(source, OutlastsGpu)
@@ -153,12 +177,16 @@ class Watch:
         self.reading = False
         """Whether a read is under way."""
 
+        self.took = math.inf
         self.last_success: float | None = None
         self.longest = source.every
         self.counts = counts
         self.door = door
-        self.thread: threading.Thread | None = None
-        self.stopped = threading.Event()
+        self.begins = False
+        """Whether it is read, be it for the first time after a while."""
+
+        self.due = 0.0
+        self.stopped = False
         self.failure = ""
         """Why the last read failed; empty if it did not."""
 
@@ -189,11 +217,13 @@ class Watch:
                 self.longest = max(self.longest, self.source.every)
                 good_until = end + OVERDUE * self.longest
                 self.batch = self.last = Batch(reading, self.last_success, end, good_until)
+                self.published.again()
                 self._tell_dropped(self.door.dropped - dropped)
                 self.counts.meet(reading.unread, self.last_success)
         used = self.clock.thread_cpu()
+        self.took = self.clock.monotonic() - begin
         with self.counts.lock:
-            self.counts.durations.add([self.clock.monotonic() - begin])
+            self.counts.seconds += self.took
             self.counts.dropped += self.door.dropped - dropped
             if cpu is not None and used is not None:
                 self.counts.cpu_seconds = (self.counts.cpu_seconds or 0.0) + used - cpu
@@ -237,19 +267,27 @@ class Watch:
             self.counts.skipped += missed
         return due + (missed + 1) * every
 
-    def run(self, delay: float) -> None:
-        """Read repeatedly until stopped; the body of the source's thread."""
-        due = self.clock.monotonic() + delay
-        while not self.stopped.wait(max(0.0, due - self.clock.monotonic())):
-            if self.clock.monotonic() - due > 0.1 * self.source.every:
-                with self.counts.lock:
-                    self.counts.late += 1
-            self.step()
-            due = self.next_due(due)
+    def perform(self) -> float | None:
+        """Read it, unless it was stopped; returns after how many seconds to read it again."""
+        self.reading = True  # first, as who stops it looks whether it is
+        if self.stopped:
+            self.reading = False
+            return None
+        if self.clock.monotonic() - self.due > 0.1 * self.source.every:
+            with self.counts.lock:
+                self.counts.late += 1
+        self.step()
+        self.due = self.next_due(self.due)
+        return max(0.0, self.due - self.clock.monotonic())
+
+    def begin(self, delay: float) -> None:
+        """Note that it is to be read from so many seconds from now on."""
+        self.begins, self.due = True, self.clock.monotonic() + delay
 
     def fail(self, error: BaseException) -> None:
         """Drop the last batch, and log the failure when it begins, not at every read."""
         self.batch = None
+        self.published.again()
         self.door.close()
         self.failure, self.unrecorded = described(error), unrecorded(error)
         if not self.unrecorded and self._news.worth(self.failure):

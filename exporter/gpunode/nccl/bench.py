@@ -25,7 +25,8 @@ BANDWIDTH = Metric(
     "gpunode_nccl_bus_bandwidth_bytes_per_second",
     "gauge",
     "Highest bus bandwidth over all sizes in the last run of `gpunode nccl-bench`. With several "
-    "`nodes`, sendrecv is what a GPU of this one exchanges; the first node has the others.",
+    "`nodes`, sendrecv is that of this node's slowest GPU; the first node has the other "
+    "collectives.",
     WHICH,
 )
 EXPECTED = Metric(
@@ -56,7 +57,7 @@ BytesPerSecond = Annotated[float, Field(gt=0, lt=1e15, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1, lt=1_000_000)]
 
 NO_RESULT = Unknown(
-    "nccl_results", "a file in the folder of results that is none, or is another's than its name"
+    "nccl_results", "a file in the folder of results is none, or not that of its name"
 )
 
 

@@ -11,6 +11,7 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from statistics import median, median_high
 from typing import Annotated
 
@@ -50,7 +51,10 @@ class FabricRun:
     message: Count = 0
 
 
-RESULT = TypeAdapter(FabricRun)
+@cache
+def _run() -> TypeAdapter[FabricRun]:
+    return TypeAdapter(FabricRun)
+
 
 OF_TWO = "of two nodes nothing tells which one it is: measure with a third"
 MET_TWICE = 2
@@ -81,7 +85,7 @@ def parse(text: str) -> FabricRun:
 def _checked(result: object) -> FabricRun:
     """The result, if it is one. Raises ``ValueError``."""
     try:
-        found = RESULT.validate_python(result)
+        found = _run().validate_python(result)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])

@@ -16,8 +16,7 @@ T = TypeVar("T")
 
 UNANSWERED = Unknown(
     "files",
-    "a log of a process does not answer, as on a dead mount, or was not asked for because others "
-    "of the same pod, Slurm job or user do not answer",
+    "a log of a process does not answer, as on a dead mount, or others of its owner do not",
     bound=True,
 )
 

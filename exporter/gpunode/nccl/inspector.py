@@ -35,29 +35,29 @@ OF = (*GPU, "collective", "between")
 COUNT = Metric(
     "gpunode_nccl_measured_collectives_total",
     "counter",
-    "Collectives, sends and receives of processes on the GPU whose time was measured, `between` "
-    "the GPUs of one node or several `nodes` (NCCL Inspector).",
+    "Collectives, sends and receives whose time was measured, `between` the GPUs of one node or "
+    "several `nodes` (NCCL Inspector).",
     OF,
 )
 SECONDS = Metric(
     "gpunode_nccl_measured_seconds_total",
     "counter",
-    "Time in which the kernels of these collectives ran; includes the wait for ranks that come "
-    "later (NCCL Inspector).",
+    "Time in which the kernels of measured collectives ran, the wait for late ranks included "
+    "(NCCL Inspector).",
     OF,
 )
 BYTES = Metric(
     "gpunode_nccl_measured_bytes_total",
     "counter",
-    "Data of these collectives as nccl-tests counts it; divided by their time, it is the algorithm "
-    "bandwidth (NCCL Inspector).",
+    "Data of measured collectives as nccl-tests counts it; divided by the time, it is the "
+    "algorithm bandwidth (NCCL Inspector).",
     OF,
 )
 BUS_BYTES = Metric(
     "gpunode_nccl_measured_bus_bytes_total",
     "counter",
-    "The same, times the share that a link carries; divided by the time of the collectives, it is "
-    "the bus bandwidth (NCCL Inspector).",
+    "`gpunode_nccl_measured_bytes_total` times the share that a link carries; divided by the "
+    "time, it is the bus bandwidth (NCCL Inspector).",
     OF,
 )
 
@@ -106,13 +106,13 @@ PARTS = 4
 
 NOT_COUNTED = Unknown(
     "nccl_collectives",
-    "a collective that NCCL Inspector measured has another form than those that gpunode knows, or "
-    "its time is not of the GPU's clock; it is not counted",
+    "a collective in NCCL Inspector's log has an unknown form, or no time of the GPU's clock; it "
+    "is not counted",
 )
 SEVERAL_GPUS = Unknown(
     "nccl_ranks",
-    "a process with NCCL Inspector is on several GPUs; its log does not say on which one a "
-    "collective ran, and is not read",
+    "a process with NCCL Inspector is on several GPUs; its log does not tell these apart, and is "
+    "not read",
 )
 LATE = Unknown(
     "nccl_collectives",

@@ -35,9 +35,8 @@ INFO = Metric(
 CHANNELS = Metric(
     "gpunode_nccl_channels",
     "gauge",
-    "Connections of the communicator to other ranks by transport, one per channel and peer: P2P is "
-    "NVLink or PCI Express, SHM is host memory, NET/IB with GDRDMA is directly from GPU memory "
-    "(NCCL_DEBUG_FILE).",
+    "Channels of the communicator to other ranks by transport: P2P is NVLink or PCI Express, SHM "
+    "host memory, NET/IB with GDRDMA directly from GPU memory (NCCL_DEBUG_FILE).",
     (*COMMUNICATOR, "transport"),
 )
 TOPOLOGY = Metric(

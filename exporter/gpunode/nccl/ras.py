@@ -50,14 +50,14 @@ COMMUNICATORS = Metric(
 STALLED = Metric(
     "gpunode_nccl_stalled_communicators",
     "gauge",
-    "Communicators in which some ranks have launched fewer collectives than others and no rank has "
+    "Communicators in which some ranks have launched fewer collectives than others, and none has "
     "launched one since the last read (NCCL RAS).",
 )
 AWAITED = Metric(
     "gpunode_nccl_awaited_rank_info",
     "gauge",
-    "A rank that others wait for, and where it runs: `behind` in a stalled communicator, or "
-    "`unresponsive` or `dead`; at most 16 of a job, as the job says itself (NCCL RAS).",
+    "A rank that others wait for, and where it runs: `behind` in a stalled communicator, "
+    "`unresponsive` or `dead`; at most 16 of a job (NCCL RAS).",
     ("communicator", "rank", "host", "pid", "nvml_device", "reason"),
 )
 ERRORS = Metric(
@@ -75,9 +75,9 @@ COLLECTIVES = Metric(
 UNANSWERED = Metric(
     "gpunode_nccl_ras_unanswered",
     "gauge",
-    "NCCL RAS services of GPU processes that gave no valid answer (`garbled`), whose network "
-    "namespace cannot be entered without CAP_SYS_ADMIN (`no_permission`), or that several jobs of "
-    "a user share and that did not say for which of them they answered (`ambiguous`).",
+    "NCCL RAS services without a valid answer: not parsable (`garbled`), in a network namespace "
+    "that takes CAP_SYS_ADMIN (`no_permission`), or shared by jobs without saying which one "
+    "answered (`ambiguous`).",
     ("reason",),
 )
 

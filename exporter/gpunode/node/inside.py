@@ -30,6 +30,7 @@ from gpunode.node.cgroup import budget
 from gpunode.node.datagram_socket import start_of
 from gpunode.node.patience import Patience
 from gpunode.node.privileged import Privileged
+from gpunode.threads import SHARED
 
 T = TypeVar("T")
 
@@ -39,9 +40,6 @@ OF_PROCESS = re.compile(
 )
 """What the kernel may not answer; it waits for nobody before the others that are read, such as
 ``cgroup``, ``children``, ``comm``, ``limits`` and ``status``."""
-
-KEPT = 4
-"""Threads of each kind that wait for the next question."""
 
 SOCKETS_WAIT = 1.5
 """Seconds to wait for the sockets of a process: 16,384 descriptors take 0.2 s of CPU."""
@@ -62,9 +60,9 @@ class Inside:
         self._servers = Patience(tcp.DEADLINE + 1)
         """Whose threads enter the network of others, and so end."""
 
-        self._memory = Patience(kept=KEPT)
-        self._stats = Patience(kept=KEPT)
-        self._others = Patience(kept=KEPT)
+        self._memory = Patience(threads=SHARED)
+        self._stats = Patience(threads=SHARED)
+        self._others = Patience(threads=SHARED)
         self._sockets = Patience(SOCKETS_WAIT)
         self._stacks = Patience(2 * stacks.LONGEST)
         self._one_look = threading.Lock()

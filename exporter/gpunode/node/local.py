@@ -38,6 +38,7 @@ from gpunode.node.privileged import Privileged
 from gpunode.node.round_trips import round_trips
 from gpunode.node.stacks import ProcessStacks, ThreadStack, stacks_of
 from gpunode.node.stacks import parse as parse_stacks
+from gpunode.threads import used
 
 MOST_ARGUMENTS = 1 << 16
 """Bytes of a command line, which may have megabytes; its program is among the first arguments."""
@@ -53,7 +54,7 @@ class SystemClock:
         return time.time()
 
     def thread_cpu(self) -> float | None:
-        return time.thread_time()
+        return used()
 
 
 class LocalNode:

@@ -2,8 +2,6 @@
 
 A thread that waits for a file cannot be ended. So each question goes to a thread that has no other,
 nothing is asked twice at a time, and the number of such threads is bounded, also for each tenant.
-Some of those that come back can be kept for the next questions: to hand one over takes 20 µs of
-CPU, to start a thread for it 150 µs.
 """
 
 from __future__ import annotations
@@ -15,10 +13,11 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from queue import Empty, SimpleQueue
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from gpunode.node.node import NoDescriptors
+from gpunode.threads import SpareThreads, Tell, charge, used
 
 log = logging.getLogger(__name__)
 
@@ -39,9 +38,6 @@ OF_ALL = 32
 MOST = 256
 """The most overdue answers: a node has at most as many pods."""
 
-IDLE = 20.0
-"""Seconds after which a thread ends that has no question."""
-
 
 def _held() -> threading.Lock:
     lock = threading.Lock()
@@ -57,15 +53,20 @@ class Question(Generic[T]):
     ask: Callable[[], T]
     answers: list[T] = field(default_factory=list)
     error: OSError | ValueError | NoDescriptors | None = None
+    cpu: float = 0.0
+    """Seconds that its thread has used."""
+
     back: threading.Lock = field(default_factory=_held)
     """Held until then."""
 
     def perform(self) -> None:
         """Ask, in the thread that waits for the answer."""
+        begin = used()
         try:
             self.answers.append(self.ask())
         except (OSError, ValueError, NoDescriptors) as error:
             self.error = error
+        self.cpu = used() - begin
 
     def is_back_within(self, seconds: float) -> bool:
         """Wait for the answer, at most so long."""
@@ -79,23 +80,19 @@ class Question(Generic[T]):
 class Patience:
     """What is overdue now, and a way to ask for the rest."""
 
-    def __init__(self, wait: float | None = None, kept: int = 0) -> None:
-        """``kept``: so many threads stay for the next questions, which then must not change them.
+    def __init__(self, wait: float | None = None, threads: SpareThreads | None = None) -> None:
+        """``threads`` stay for the next questions, which then must not change them.
 
-        Without any, each question has a thread of its own, which ends with it.
+        Without them, each question has a thread of its own, which ends with it.
         """
         self._wait = wait
-        self._kept = kept
+        self._threads = threads or SpareThreads(kept=0)
         self._lock = threading.Lock()
         self._asked: dict[str, Question[Any]] = {}
         """What is not back, overdue or not: nothing is asked twice at a time."""
 
         self._overdue: dict[str, str] = {}
         """Whose it is."""
-
-        self._idle = 0
-        self._next: SimpleQueue[Question[Any]] = SimpleQueue()
-        """What the idle threads are to ask."""
 
     def ask(self, tenant: str | Callable[[], str], what: str, answer: Callable[[], T]) -> T:
         """The answer from another thread.
@@ -112,6 +109,7 @@ class Patience:
             said = "%.200a: no answer within %g s, skipped until there is one"
             log.warning(said, what, wait)
             raise TimeoutError(errno.ETIMEDOUT, "does not answer", what)
+        charge(question.cpu)
         error, question.error = question.error, None
         if error is not None:
             try:
@@ -130,15 +128,8 @@ class Patience:
             another = self._asked.setdefault(question.what, question)
             if another is not question:
                 return another
-            idle = self._idle > 0
-            self._idle -= idle
-        if idle:
-            self._next.put(question)
-            return None
-        name = "reader" if self._kept else "patience"
-        thread = threading.Thread(target=self._work, args=(question,), name=name, daemon=True)
         try:
-            thread.start()
+            self._threads.begin(partial(self._perform, question), "patience")
         except RuntimeError as error:  # a limit on threads, such as the cgroup's pids.max
             with self._lock:
                 del self._asked[question.what]
@@ -158,30 +149,18 @@ class Patience:
                 self._overdue[question.what] = owner
         return late
 
-    def _work(self, question: Question[Any]) -> None:
-        while True:
-            stays = False
-            try:
-                question.perform()
-                stays = True
-            finally:
-                with self._lock:
-                    del self._asked[question.what]
-                    self._overdue.pop(question.what, None)
-                    stays = stays and self._idle < self._kept
-                    self._idle += stays
+    def _perform(self, question: Question[Any]) -> Tell:
+        is_well = False
+        try:
+            question.perform()
+            is_well = True
+        finally:
+            with self._lock:
+                del self._asked[question.what]
+                self._overdue.pop(question.what, None)
+            if not is_well:  # its thread ends
                 question.back.release()
-            del question  # its answer may be large
-            while stays:
-                try:
-                    question = self._next.get(timeout=IDLE)
-                    break
-                except Empty:
-                    with self._lock:  # of those that wait, as many as are not idle have a question
-                        stays = self._idle == 0
-                        self._idle -= not stays
-            else:
-                return
+        return question.back.release
 
     def _check(self, tenant: str | Callable[[], str], what: str) -> None:
         with self._lock:

@@ -22,7 +22,7 @@ from gpunode.driver.driver import DriverError
 from gpunode.node.datagram_socket import Datagram
 from gpunode.node.node import Clock, NotRecorded
 from gpunode.node.stacks import ProcessStacks
-from gpunode.node.tape import CALLS, FORMAT, NODE_CALLS, failure
+from gpunode.node.tape import FORMAT, NODE_CALLS, adapter, failure
 
 CHUNK = 256 << 10
 """Characters of a chunk before it is compressed, which takes a millisecond or two."""
@@ -47,6 +47,8 @@ EVENTS = frozenset(
 
 DRAINS = frozenset({"activity", "power_samples", "utilization_samples"})
 """Calls of which each answer counts, as it covers the time since the one before."""
+
+ADDING = EVENTS | DRAINS
 
 OF_PROCESS = re.compile(r"(?:/proc/)?([0-9]{1,10})(?:[/ ]|$)")
 """What a question about a process begins with."""
@@ -107,9 +109,6 @@ class RollingTape:
         self._start = clock.monotonic()
         self._lock = threading.Lock()
         self._last: dict[tuple[str, str], Last] = {}
-        self._heard: dict[str, float] = {}
-        """By process, when it was last asked about."""
-
         self._chunks: deque[Chunk] = deque()
         self._pending = Pending(self._start)
         self._size = 0
@@ -121,16 +120,25 @@ class RollingTape:
         """Bytes that are kept, of chunks and of last answers."""
         return self._size + self._pending.size + self._size_of_last
 
-    def answer(self, of: str, call: str, ask: Callable[[], Any]) -> Any:
+    def answer(self, of: str, call: str, ask: Callable[..., Any], *given: Any) -> Any:
         """Ask, keep the answer or the error, and pass that on."""
         try:
-            answer = ask()
+            answer = ask(*given)
         except NotRecorded:
             raise
         except (DriverError, OSError) as error:
             self._note(of, call, Failed(failure(error)))
             raise
-        self._note(of, call, answer)
+        now = self.clock.monotonic()
+        last = self._last.get((of, call))
+        if (
+            last is not None
+            and now - self._swept < REPEATED
+            and (answer == last.answer if call not in ADDING else not answer and call in EVENTS)
+        ):  # as nearly always, and nothing else changes
+            last.given = now
+        else:
+            self._note(of, call, answer)
         return answer
 
     def cut(self, since: float, comment: str) -> bytes:
@@ -176,9 +184,7 @@ class RollingTape:
     def _write(self, question: tuple[str, str], answer: Any, now: float) -> None:
         of, call = question
         last = self._last.get(question)
-        if process := OF_PROCESS.match(of):
-            self._heard[process[1]] = now
-        adds = call in EVENTS | DRAINS and not isinstance(answer, Failed)
+        adds = call in ADDING and not isinstance(answer, Failed)
         if call in EVENTS and answer == []:
             if last is None:
                 self._last[question] = Last([], now, now, 0)
@@ -217,10 +223,14 @@ class RollingTape:
     def _sweep(self) -> None:
         """Drop what was said of processes that nobody asks about, and what is too much."""
         now = self._swept = self.clock.monotonic()
-        self._heard = {pid: at for pid, at in self._heard.items() if now - at < self.seconds}
-        for question in list(self._last):
-            process = OF_PROCESS.match(question[0])
-            if process and process[1] not in self._heard:
+        of = {question: OF_PROCESS.match(question[0]) for question in self._last}
+        heard = {
+            process[1]
+            for question, process in of.items()
+            if process and now - self._last[question].given < self.seconds
+        }
+        for question, process in of.items():
+            if process and process[1] not in heard:
                 self._size_of_last -= self._last.pop(question).size
         if self._size_of_last > MOST_LAST:
             for question, _ in sorted(self._last.items(), key=lambda item: item[1].given):
@@ -253,7 +263,7 @@ def _content(call: str, answer: Any) -> dict[str, Any]:
     """An answer or an error as a tape has it."""
     if isinstance(answer, Failed):
         return answer.content
-    return {"answer": CALLS[call].dump_python(answer, mode="json")}
+    return {"answer": adapter(call).dump_python(answer, mode="json")}
 
 
 def _line(time: float, of: str, call: str, content: dict[str, Any]) -> str:

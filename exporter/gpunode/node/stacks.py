@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Annotated
 
 from pydantic import Field, TypeAdapter
@@ -99,7 +100,9 @@ class ThreadSaid:
     frames: list[FrameSaid]
 
 
-SAID = TypeAdapter(list[ThreadSaid])
+@cache
+def _said() -> TypeAdapter[list[ThreadSaid]]:
+    return TypeAdapter(list[ThreadSaid])
 
 
 def parse(text: str) -> list[ThreadStack]:
@@ -114,7 +117,7 @@ def parse(text: str) -> list[ThreadStack]:
             frames=frames_of((one.name, one.filename, one.line) for one in said.frames),
             holds_gil=said.owns_gil,
         )
-        for said in SAID.validate_json(text)
+        for said in _said().validate_json(text)
     ]
 
 

@@ -33,7 +33,7 @@ import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Protocol, TextIO, cast, get_type_hints
 
@@ -115,14 +115,18 @@ NODE_CALLS = {
     "allocations": NodeCall(),
 }
 GPU_CALLS = [name for name in vars(Gpu) if name[0] != "_" and name != "identity"]
-CALLS: dict[str, TypeAdapter[Any]] = {
-    "gpus": TypeAdapter(list[Identity]),
-    **{
-        name: TypeAdapter(get_type_hints(getattr(seam, name))["return"])
-        for seam, names in ((Gpu, GPU_CALLS), (Node, NODE_CALLS))
-        for name in names
-    },
-}
+CALLS = frozenset({"gpus", *GPU_CALLS, *NODE_CALLS})
+
+
+@cache
+def adapter(call: str) -> TypeAdapter[Any]:
+    """Reads and writes the answers of a call; it takes a millisecond to make."""
+    if call == "gpus":
+        return TypeAdapter(list[Identity])
+    seam = Gpu if call in GPU_CALLS else Node
+    return TypeAdapter(get_type_hints(getattr(seam, call))["return"])
+
+
 ERRORS = {
     kind.__name__: kind for kind in (DriverError, Unsupported, SensorFailed, DriverUnavailable)
 }
@@ -154,15 +158,15 @@ class TapeWriter:
         header = {"gpunode_tape": FORMAT, "version": __version__, "time": self.clock.time()}
         self._write({**header, "comment": comment})
 
-    def answer(self, of: str, call: str, ask: Callable[[], Any]) -> Any:
+    def answer(self, of: str, call: str, ask: Callable[..., Any], *given: Any) -> Any:
         """Ask, record the question with its answer or error, and pass that on."""
         question = {"of": of, "call": call}
         try:
-            answer = ask()
+            answer = ask(*given)
         except (DriverError, OSError) as error:
             self._note({**question, **failure(error)})
             raise
-        self._note({**question, "answer": CALLS[call].dump_python(answer, mode="json")})
+        self._note({**question, "answer": adapter(call).dump_python(answer, mode="json")})
         return answer
 
     def _note(self, line: dict[str, Any]) -> None:
@@ -194,7 +198,7 @@ class TapeWriter:
 class Recorder(Protocol):
     """What answers are recorded on."""
 
-    def answer(self, of: str, call: str, ask: Callable[[], Any]) -> Any:
+    def answer(self, of: str, call: str, ask: Callable[..., Any], *given: Any) -> Any:
         """Ask, record the question with its answer or error, and pass that on."""
         ...
 
@@ -211,8 +215,13 @@ class RecordingNode:
     def __getattr__(self, call: str) -> Callable[..., Any]:
         if call not in NODE_CALLS:
             raise AttributeError(call)
-        method, how = getattr(self.node, call), NODE_CALLS[call]
-        return lambda *given: self.tape.answer(how.of(given), call, partial(method, *given))
+        method, how, answer = getattr(self.node, call), NODE_CALLS[call], self.tape.answer
+
+        def ask(*given: Any) -> Any:
+            return answer(how.of(given), call, method, *given)
+
+        setattr(self, call, ask)
+        return ask
 
 
 class RecordingDriver:
@@ -248,8 +257,9 @@ class RecordingGpu:
     def __getattr__(self, call: str) -> Callable[..., Any]:
         if call not in GPU_CALLS:
             raise AttributeError(call)
-        method, uuid = getattr(self.gpu, call), self.identity.uuid
-        return lambda *arguments: self.tape.answer(uuid, call, partial(method, *arguments))
+        ask = partial(self.tape.answer, self.identity.uuid, call, getattr(self.gpu, call))
+        setattr(self, call, ask)
+        return ask
 
 
 class Track:
@@ -437,7 +447,7 @@ class TapeNode:
         track = self.tracks.setdefault((of, call), Track())
         if track.times and time < track.times[-1]:
             raise TapeError(f"{where}: field t: earlier than the line before: {time!r}")
-        answer = self._answer(where, line, CALLS[call])
+        answer = self._answer(where, line, adapter(call))
         if call == "gpus" and isinstance(answer, list):
             for place, identity in enumerate(answer):
                 if identity.vendor not in VENDORS:

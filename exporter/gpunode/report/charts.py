@@ -18,17 +18,16 @@ from gpunode.report.words import Unit, written
 
 WIDTH = 960
 LEFT, RIGHT, TOP, BOTTOM = 76, 16, 12, 30
-BARS = 640
-NAMES = 250
-"""Widths of a chart of horizontal bars, and of the names beside them."""
+NAMES = 330
+"""Width of the names beside horizontal bars, and of the figures behind them."""
 
-LONGEST_NAME = 26
-"""Characters that fit beside the bars, as wide as the capitals of DejaVu Sans are."""
+FIGURES = 150
+LONGEST_NAME = 47
+"""Characters that fit beside the bars."""
 
-ROW = 28
+ROW = 21
 TICKS = 5
 MOST_LABELS = 9
-CELL = 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,33 +93,39 @@ def stacks(
     return _chart(title, says, height, drawn, parts)
 
 
-def bars(
-    title: str,
-    says: str,
-    rows: Sequence[tuple[str, float]],
-    unit: Unit,
-    colours: Mapping[str, str],
-) -> Chart:
-    """A horizontal bar for each row, the name at its left and the figure at its right."""
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A horizontal bar: its name, where it begins and how long it is, its colour and figures."""
+
+    name: str
+    begin: float
+    value: float
+    colour: str
+    figures: str
+
+
+def bars(title: str, says: str, rows: Sequence[Bar]) -> Chart:
+    """A bar for each row, the name at the left and the figures at the right."""
     height = TOP + len(rows) * ROW + 6
-    scale = Scale(max((value for _, value in rows), default=0.0), NAMES, BARS - 90)
+    highest = max((row.begin + row.value for row in rows), default=0.0)
+    scale = Scale(highest, NAMES, WIDTH - FIGURES)
     drawn: list[svg.Element] = []
-    for at, (name, value) in enumerate(rows):
+    for at, row in enumerate(rows):
         y = TOP + at * ROW
-        shown = name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…"
+        shown = row.name if len(row.name) <= LONGEST_NAME else f"{row.name[: LONGEST_NAME - 1]}…"
         drawn += [
             _text(shown, NAMES - 10, y + 15, "end"),
             svg.Rect(
-                x=NAMES,
+                x=scale(row.begin),
                 y=y + 1,
-                width=max(1.0, scale(value) - NAMES),
-                height=ROW - 8,
-                fill=colours.get(name, "var(--plain)"),
-                elements=[_title(f"{name}: {written(value, unit)} {unit}")],
+                width=max(1.0, scale(row.value) - NAMES),
+                height=ROW - 6,
+                fill=row.colour,
+                elements=[_title(f"{row.name}: {row.figures}")],
             ),
-            _text(written(value, unit), scale(value) + 8, y + 15, "start", strong=True),
+            _text(row.figures, WIDTH - FIGURES + 8, y + 15, "start", strong=True),
         ]
-    return _chart(title, says, height, drawn, width=BARS)
+    return _chart(title, says, height, drawn)
 
 
 def lines(
@@ -176,41 +181,6 @@ def lines(
         if path:
             drawn.append(svg.Path(d=path, stroke=part.colour, class_=["line"]))
     return _chart(title, says, height, drawn, parts)
-
-
-def heat(
-    title: str,
-    says: str,
-    rows: Sequence[str],
-    columns: Sequence[str],
-    share: Mapping[tuple[int, int], float],
-) -> Chart:
-    """A cell for each row and column, the darker the larger its share."""
-    height = TOP + len(rows) * CELL + BOTTOM
-    step = (WIDTH - LEFT - RIGHT) / len(columns)
-    drawn: list[svg.Element] = [
-        _text(name, LEFT - 8, TOP + at * CELL + 15, "end") for at, name in enumerate(rows)
-    ]
-    drawn += [
-        _text(name, LEFT + (at + 0.5) * step, height - 10, "middle")
-        for at, name in enumerate(columns)
-        if at % 3 == 0
-    ]
-    for (row, column), value in share.items():
-        drawn.append(
-            svg.Rect(
-                x=round(LEFT + column * step + 1, 1),
-                y=TOP + row * CELL + 1,
-                width=round(step - 2, 1),
-                height=CELL - 2,
-                class_=["cell"],
-                fill_opacity=round(max(0.04, min(1.0, value)), 2),
-                elements=[
-                    _title(f"{rows[row]} {columns[column]}:00: {written(value, 'share')} held")
-                ],
-            )
-        )
-    return _chart(title, says, height, drawn)
 
 
 def _chart(

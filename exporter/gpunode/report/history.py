@@ -57,6 +57,7 @@ class Query:
 
 STATES = Query(f"sum by (cluster, state) (sum_over_time(cluster:{LEDGER}[WINDOW]))")
 JOBS = Query(f"sum by ({OF_JOB}, state) (sum_over_time(job:{LEDGER}[WINDOW]))")
+JOB_HOURS = Query(f"max by ({OF_JOB}) (count_over_time(job:{LEDGER}[WINDOW]))")
 NODES = Query(f"sum by (cluster, instance, state) (sum_over_time(node:{LEDGER}[WINDOW]))")
 NODE_HOURS = Query(f"max by (cluster, instance) (count_over_time(node:{LEDGER}[WINDOW]))")
 MODELS = Query(f"sum by (name, state) (sum_over_time(node:{LEDGER}[WINDOW]))")
@@ -144,14 +145,6 @@ FAULTS = Query(
 )
 """Hours of faults that are worth waking somebody."""
 
-_OF_MONTH = f"sum_over_time(node:{LEDGER}[30d])"
-BY_USEFUL_SHARE = (
-    'count_values("useful", round('
-    f"sum by (cluster, instance) (sum_over_time(node:{LEDGER}{IS_USEFUL}[30d])) / "
-    f"sum by (cluster, instance) ({_OF_MONTH}), 0.1))"
-)
-"""Nodes by the share of the 30 days before in which their GPUs were useful."""
-
 _PENDING = (
     '{__name__=~"slurm_account_jobs_pending(_total)?"} '
     'or slurm_account_job_state_total{state=~"(?i)pending"}'
@@ -236,6 +229,9 @@ class JobPast:
     useful: dict[int, float] = field(default_factory=lambda: defaultdict(float))
     held: dict[int, float] = field(default_factory=lambda: defaultdict(float))
     idle: dict[int, float] = field(default_factory=lambda: defaultdict(float))
+    hours: dict[int, float] = field(default_factory=dict)
+    """For how many hours of each day it held GPUs."""
+
     phases: dict[int, Amounts] = field(default_factory=dict)
     mfu: dict[int, float] = field(default_factory=dict)
     steps: dict[int, float] = field(default_factory=dict)
@@ -294,7 +290,6 @@ class Past:
     faults: dict[tuple[str, NodeKey, str], dict[int, float]] = field(default_factory=dict)
     """Hours of each fault of each node and GPU (empty for a node), by the end of the window."""
 
-    by_useful_share: Amounts = field(default_factory=dict)
     queued: Amounts = field(default_factory=lambda: defaultdict(float))
     """Hours that jobs waited in the queue, by account."""
 
@@ -338,9 +333,6 @@ class Asking:
     def ask(self, *, whole: bool) -> None:
         """Ask for the rest: all of it, or what the next period is compared with."""
         self._put(self._whole() if whole else self._brief())
-        if whole:
-            for labels, value in self.server.at(BY_USEFUL_SHARE, self.past.period.end + LATE):
-                self.past.by_useful_share[labels.get("useful", "")] = value
 
     def _brief(self) -> list[tuple[Query, int, Put]]:
         return [
@@ -354,6 +346,7 @@ class Asking:
         return [
             *self._brief(),
             (JOBS, DAY, self._job),
+            (JOB_HOURS, DAY, self._job_hours),
             (GAINS, DAY, self._gain),
             (JOB_CAUSES, DAY, self._job_cause),
             (JOB_KINDS, DAY, self._job_kind),
@@ -398,6 +391,9 @@ class Asking:
             job.useful[at] += hours
         if state == "idle":
             job.idle[at] += hours
+
+    def _job_hours(self, labels: Labels, at: int, hours: float) -> None:
+        self.past.jobs[_job(labels)].hours[at] = hours
 
     def _job_cause(self, labels: Labels, _: int, hours: float) -> None:
         self.past.jobs[_job(labels)].causes[labels.get("cause", "")] += hours

@@ -16,9 +16,8 @@ from markupsafe import Markup, escape
 from gpunode import __version__
 from gpunode.export import palette
 from gpunode.report import charts
-from gpunode.report.charts import Chart, ChartPart
+from gpunode.report.charts import Bar, Chart, ChartPart
 from gpunode.report.document import Report, ReportSection, Table, TableColumn, Value
-from gpunode.report.sections.outlook import WEEKDAYS
 from gpunode.report.words import hourly, written
 from gpunode.text import json_for_terminal
 
@@ -159,15 +158,34 @@ def _texts(table: Table, name: str) -> list[str]:
     return [str(row[at]) for row in table.rows]
 
 
-def _rows(table: Table, name: str, value: str) -> list[tuple[str, float]]:
-    return [
-        (text, number)
-        for text, number in zip(_texts(table, name), _numbers(table, value), strict=True)
-        if number
-    ]
+WATERFALL = {
+    "installed": "var(--plain)",
+    "free": "var(--free)",
+    "held": "var(--plain)",
+    "useful": palette.STATES["compute"],
+    "lost": "var(--limit)",
+    "back": "var(--accent)",
+    "stays": "var(--free)",
+}
 
 
 def _summary(section: ReportSection) -> list[Chart]:
+    fall = section.table("waterfall")
+    parts, whats = _texts(fall, "part"), _texts(fall, "what")
+    hours = [value or 0.0 for value in _numbers(fall, "gpu_hours")]
+    useful = hours[parts.index("useful")] if hours[0] else 0.0
+    rows, at, before = [], 0.0, ""
+    for of, part, what, value in zip(_texts(fall, "of"), parts, whats, hours, strict=True):
+        at = at if of == before else useful if of in ("lost", "lost by cause") else 0.0
+        colour = WATERFALL.get(part) or palette.CAUSES.get(part, "var(--quiet)")
+        share = written(value / hours[0] if hours[0] else None, "share")
+        rows.append(Bar(what, at, value, colour, f"{written(value, 'GPU hours')} · {share}"))
+        at, before = at + value, of
+    title = "From installed to what can be had back, in GPU hours and of all installed"
+    return [charts.bars(title, "The parts of a whole add up to it.", rows)] if useful else []
+
+
+def _change(section: ReportSection) -> list[Chart]:
     days = section.table("days")
     begins = _texts(days, "day")
     each = 7 if len(begins) > MOST_BARS else 1
@@ -181,7 +199,7 @@ def _summary(section: ReportSection) -> list[Chart]:
     return [
         charts.stacks(
             f"GPU hours by {what} and state",
-            f"{section.says} The table below has the sums.",
+            section.says,
             begins[::each],
             parts,
             "GPU hours",
@@ -189,106 +207,24 @@ def _summary(section: ReportSection) -> list[Chart]:
     ]
 
 
-def _causes(section: ReportSection) -> list[Chart]:
-    rows = _rows(section.table("causes"), "cause", "gpu_hours")[:10]
-    says = "The longest bar is the cause that held GPUs up for most hours."
-    return [charts.bars("GPU hours by cause", says, rows, "GPU hours", palette.CAUSES)] * bool(rows)
-
-
-def _losers(section: ReportSection) -> list[Chart]:
-    rows = _rows(section.table("jobs"), "job", "lost")
-    says = "The hours that each of these jobs held without use."
-    return [charts.bars("GPU hours lost by job", says, rows, "GPU hours", {})] * bool(rows)
-
-
-def _idle(section: ReportSection) -> list[Chart]:
-    rows = [
-        (f"{share:.0%} useful", gpus)
-        for share, gpus in zip(
-            _numbers(section.table("useful_shares"), "share"),
-            _numbers(section.table("useful_shares"), "nodes"),
-            strict=True,
-        )
-        if share is not None and gpus
-    ]
-    title = "Nodes by the share of the last 30 days in which their GPUs were useful"
-    says = "Whether all nodes work a little, or few all the time."
-    return [charts.bars(title, says, rows, "count", {})] * bool(rows)
-
-
-TRAINING = {
-    "useful": ("useful", palette.STATES["compute"]),
-    "goodput": ("goodput", "var(--plain)"),
-    "mfu": ("MFU", "var(--ink)"),
-}
-"""The lines of the weeks of training by their column; what is no state has no state's colour."""
-
-
-def _training(section: ReportSection) -> list[Chart]:
-    weeks = section.table("weeks")
-    parts = [
-        ChartPart(name, colour, _numbers(weeks, column))
-        for column, (name, colour) in TRAINING.items()
-    ]
-    if not weeks.rows:
-        return []
-    title = "Useful share, goodput and MFU of training by week"
-    says = "The table below has the figures."
-    return [charts.lines(title, says, _texts(weeks, "week"), parts, "share", highest=1.0)]
-
-
-def _energy(section: ReportSection) -> list[Chart]:
-    weeks = section.table("weeks")
-    values = _numbers(weeks, "per_useful_hour")
-    if not any(values):
-        return []
-    part = ChartPart("kWh for a useful GPU hour", "var(--plain)", values)
-    title = "Energy for a useful GPU hour by week, in kWh"
-    says = "The table below has the figures."
-    return [charts.lines(title, says, _texts(weeks, "week"), [part], "kWh")]
-
-
-def _failures(section: ReportSection) -> list[Chart]:
-    rows = _rows(section.table("faults"), "fault", "lost")
-    says = "The GPU hours for which each kind of fault was there."
-    return [charts.bars("GPU hours lost by fault", says, rows[:10], "GPU hours", {})] * bool(rows)
-
-
 def _demand(section: ReportSection) -> list[Chart]:
-    week = section.table("week")
-    share = {
-        (WEEKDAYS.index(day), int(hour)): part
-        for day, hour, part in zip(
-            _texts(week, "weekday"), _numbers(week, "hour"), _numbers(week, "share"), strict=True
-        )
-        if hour is not None and part is not None
-    }
-    drawn = [
-        charts.heat(
-            "Share of the GPUs that was held, by hour of the week in UTC: the darker, the more",
-            "The darker a cell, the more of the GPUs were held in that hour, in UTC.",
-            WEEKDAYS,
-            [f"{hour:02}" for hour in range(24)],
-            share,
+    days = section.table("trend")
+    if not days.rows:
+        return []
+    return [
+        charts.lines(
+            "GPUs held in the busiest hour of each day, GPUs there were, and the trend",
+            section.says,
+            _texts(days, "day"),
+            [
+                ChartPart("GPUs", "var(--limit)", _numbers(days, "supply"), dots=False),
+                ChartPart("trend", "var(--ink)", _numbers(days, "trend"), dots=False),
+                ChartPart("busiest hour of a day", "var(--plain)", _numbers(days, "busiest")),
+            ],
+            "GPUs",
+            band=(_numbers(days, "low"), _numbers(days, "high")),
         )
     ]
-    days = section.table("trend")
-    if days.rows:
-        drawn.append(
-            charts.lines(
-                "GPUs held in the busiest hour of each day, GPUs there were, and the trend",
-                section.says,
-                _texts(days, "day"),
-                [
-                    ChartPart("GPUs", "var(--limit)", _numbers(days, "supply"), dots=False),
-                    ChartPart("trend", "var(--ink)", _numbers(days, "trend"), dots=False),
-                    ChartPart("busiest hour of a day", "var(--plain)", _numbers(days, "busiest")),
-                ],
-                "GPUs",
-                band=(_numbers(days, "low"), _numbers(days, "high")),
-            )
-        )
-    return drawn
 
 
 def _of_a_run(section: ReportSection) -> list[Chart]:
@@ -308,12 +244,7 @@ def _of_a_run(section: ReportSection) -> list[Chart]:
 DRAWN: dict[str, Callable[[ReportSection], list[Chart]]] = {
     "summary": _summary,
     "seconds": _of_a_run,
-    "causes": _causes,
-    "losers": _losers,
-    "idle": _idle,
-    "training": _training,
-    "energy": _energy,
-    "failures": _failures,
     "demand": _demand,
+    "change": _change,
 }
 """The charts of a section, by its name."""

@@ -129,7 +129,9 @@ def _paragraphs(table: Table, console: Console) -> None:
         titles = {column.name: column for column in table.columns}
         name, *figures = (column for column in table.columns if column.name not in WORDS)
         said = [text for column in figures if (text := _said(column, cells))]
-        head = _text(str(cells[name.name]), style=f"bold {COLOURS.get(str(cells[name.name]), '')}")
+        head = _text(
+            str(cells[name.name]), style=f"bold {COLOURS.get(str(cells.get('cause')), '')}"
+        )
         console.print(Padding(head, (0, 0, 0, 2), expand=False))
         console.print(Padding(_text(", ".join(said)), (0, 0, 0, 4), expand=False))
         for word in WORDS:

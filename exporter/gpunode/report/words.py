@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Literal
 
+from gpunode import words
 from gpunode.export.incident_page import FUTURE
 from gpunode.report.history import DAY, HOUR
 from gpunode.verdict.causes import CAUSES
@@ -34,34 +35,32 @@ REMEDIES: dict[str, Remedy] = {
 }
 """By cause of a verdict, all but ``none``."""
 
-OF_STATES: dict[str, str] = {
-    "communication": REMEDIES["communication"].do,
-    "blocked": REMEDIES["straggler"].do,
-    "copy": REMEDIES["data_loading_copy"].do,
-    "starved": "Profile the data loader and what else runs between steps.",
-    "idle": "End the job when it is done; set an idle time-out for notebooks.",
-    "unknown": "Give the exporter its sensors back: nobody knows what these hours went to.",
-}
-"""By state of the ledger that is a loss, where no verdict names a cause."""
-
-STATES: dict[str, str] = {
-    "compute": "kernels of the job",
-    "communication": "communication",
-    "blocked": "waiting for peers",
-    "copy": "copies to and from the host",
-    "starved": "waiting for data, launches or the host",
-    "idle": "idling while held",
-    "free": "held by nobody",
-    "unknown": "what sensors could not tell",
-}
-"""The states of the ledger for somebody who does not know it."""
-
 KINDS: dict[str, str] = {
     "training": "training",
     "serving": "serving",
     "interactive": "notebooks",
     "unknown": "unknown kind of work",
 }
+
+
+UNEXPLAINED = {
+    "communication": "communication",
+    "blocked": "straggler",
+    "copy": "data_loading_copy",
+}
+"""By state: the cause for which helps what helps in it, where no verdict names one."""
+
+
+def headline(name: str) -> str:
+    """What a cause or a state of the ledger is, in a few words."""
+    found = words.CAUSES.get(name) or words.STATES.get(name)
+    return f"{found.headline[:1].upper()}{found.headline[1:]}" if found else name
+
+
+def helps(state: str) -> str:
+    """What helps, for who decides, where time is lost in a state and no verdict names a cause."""
+    found = words.CAUSES[UNEXPLAINED[state]] if state in UNEXPLAINED else words.STATES[state]
+    return found.for_good
 
 
 def number(value: float) -> str:

@@ -20,15 +20,14 @@ from gpunode.source import Key, Reading, Readings
 PAUSE = Metric(
     "gpunode_serving_pause_seconds",
     "gauge",
-    "For how long the server has neither run nor ended a request, by its engine or the client in "
-    "it; absent before its first. It goes on while whoever has the GPU keeps it, also without a "
-    "process. Of an engine, on its first GPU.",
+    "Time for which the server has neither run nor ended a request (its engine or client); "
+    "absent before its first. For an engine, on its first GPU.",
     GPU,
 )
 LONGEST = Metric(
     "gpunode_serving_longest_pause_seconds",
     "gauge",
-    "The longest such pause of the last day before this one, as far as it was seen.",
+    "The longest pause of the last day before this one.",
     GPU,
 )
 

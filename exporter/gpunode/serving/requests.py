@@ -42,16 +42,15 @@ SERVER = (*GPU, "engine", "model")
 INFO = Metric(
     "gpunode_serving_engine_info",
     "gauge",
-    "Always 1; the engine that serves from the GPU, the UUID of its `first` GPU, whose series have "
-    "the figures of all, and its `role`: `prefill` or `decode` where these run apart and it says "
-    "so (the engine's metrics; docs/compatibility.md names each).",
+    "Always 1; the engine on the GPU, the UUID of its `first` GPU, whose series have the figures "
+    "of all, and its `role`: `prefill` or `decode` where these run apart.",
     (*GPU, "engine", "model", "first", "role"),
 )
 REQUESTS = Metric(
     "gpunode_serving_requests_in_flight",
     "gauge",
-    "Requests that the engine computes (`running`), that wait for their turn (`waiting`), and, of "
-    "an instance that does only prefill or decode, whose KV cache is on its way (`transferring`).",
+    "Requests that the engine computes (`running`), that wait for their turn (`waiting`), or "
+    "whose KV cache is on its way between instances (`transferring`).",
     (*SERVER, "phase"),
 )
 KV_CACHE = Metric(
@@ -63,8 +62,8 @@ KV_CACHE = Metric(
 TOKENS = Metric(
     "gpunode_serving_tokens_total",
     "counter",
-    "Tokens since the server was first seen: of prompts (`prompt`), generated (`generated`), of "
-    "prompts looked up in the prefix cache (`asked`) and found there (`cached`).",
+    "Tokens since the server was first seen: of prompts (`prompt`), `generated`, looked up in "
+    "the prefix cache (`asked`) and found there (`cached`).",
     (*SERVER, "kind"),
 )
 ENDED = Metric(
@@ -91,15 +90,15 @@ ITEMS = Metric(
 PARTS = Metric(
     "gpunode_serving_request_part_seconds_total",
     "counter",
-    "Time of requests by part: waiting for their turn (`queue`), `prefill` and `decode`, each with "
-    "what preemptions cost, `transfer` of the KV cache between instances, and `whole` requests of "
-    "an engine without a histogram of them. Divided by the requests that ended, that is the mean.",
+    "Time of requests by part: `queue`, `prefill`, `decode`, `transfer` of the KV cache between "
+    "instances, or `whole` for an engine without a histogram. Divide by the requests that ended "
+    "for the mean.",
     (*SERVER, "part"),
 )
 FIRST_TOKEN_BOUNDS = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 OUTPUT_TOKEN_BOUNDS = (0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1.0)
 RESPONSE_BOUNDS = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0)
-EVENLY = "An engine's buckets with other bounds are divided as if they were filled evenly."
+EVENLY = "Buckets of engines with other bounds are split evenly."
 FIRST_TOKEN = Metric(
     "gpunode_serving_first_token_seconds",
     "histogram",
@@ -131,57 +130,50 @@ MET = Metric(
 TOKENLESS = Metric(
     "gpunode_serving_tokenless_seconds",
     "gauge",
-    "For how long the engine has had running requests and no step, token or answer of it was seen; "
+    "Time for which the engine has had running requests and made no step, token or answer; "
     "absent for engines that count only whole requests.",
     SERVER,
 )
 STARTING = Metric(
     "gpunode_serving_starting_seconds",
     "gauge",
-    "For how long a process of an engine has been seen on the GPU that nobody answers for yet: it "
-    "loads the model, compiles or captures graphs.",
+    "Time for which an engine has loaded on the GPU without answering: it loads the model, "
+    "compiles or captures graphs.",
     GPU,
 )
 API_CPUS = Metric(
     "gpunode_serving_api_cpus_ratio",
     "gauge",
-    "CPUs that the busiest of the engine's processes used since the last look that take its "
-    "requests and make tokens of them: of the one that answers and its children, without those on "
-    "a GPU and those that started them; absent where a process on a GPU answers "
-    "(/proc/PID/stat).",
+    "CPUs that the busiest of the engine's processes that take requests and make tokens used "
+    "since the last read; absent where a process on a GPU does so itself (/proc/PID/stat).",
     GPU,
 )
 UNANSWERED = Metric(
     "gpunode_serving_unanswered",
     "gauge",
-    "Processes on GPUs that may serve and of which no engine's figures were read: nothing may be "
-    "asked (`no_permission`), too many sockets to see where they listen (`too_many_sockets`), "
-    "metrics of an engine that is not known (`unknown`), a server without a page of metrics "
-    "(`no_metrics`), a page that cannot be parsed (`unparsable`), no answer in time (`silent`), "
-    "anything else (`garbled`).",
+    "Processes on GPUs that may serve and whose figures were not read: not allowed "
+    "(`no_permission`), too many sockets (`too_many_sockets`), an engine that is not known "
+    "(`unknown`), no page of metrics (`no_metrics`), a page that cannot be parsed "
+    "(`unparsable`), no answer in time (`silent`), anything else (`garbled`).",
     ("reason",),
 )
 
 UNKNOWN = Unknown(
     "engine",
-    "a server on the GPU has a page of metrics, but of no engine that is known; its requests are "
-    "not read",
+    "a server on the GPU has a page of metrics of no known engine; its requests are not read",
 )
 PAGELESS = Unknown(
     "engine_page",
-    "a program of an engine is on the GPU, or a server with a page of metrics, and no page of it "
-    "could be had or parsed: its requests are not read; docs/serving.md says what makes an engine "
-    "tell",
+    "an engine on the GPU has no page of metrics that can be had and parsed; docs/serving.md says "
+    "how to turn it on",
 )
 PARTIAL = Unknown(
     "engine_sum",
-    "an engine tells other parts of a figure than those that gpunode adds up; the figure is left "
-    "out",
+    "an engine has other parts of a figure than those that gpunode adds up; the figure is absent",
 )
 STRANGE = Unknown(
     "figure",
-    "an engine told a figure that cannot be, as one below zero, or a line that cannot be read; it "
-    "is left out",
+    "an engine has an impossible figure, as one below zero, or a line that cannot be read",
 )
 
 MORE_SERVERS = limit("servers")

@@ -40,8 +40,8 @@ LONGEST_WHY, LONGEST_PROGRAM = 200, 64
 
 TOO_SOON = Unknown(
     "asked_stacks",
-    "somebody asked where the processes on a GPU stand while the daemon looked for who had asked "
-    "before, or soon after; the answer was 429",
+    "somebody asked where processes stand during another such look, or soon after; the answer was "
+    "429",
     bound=True,
 )
 

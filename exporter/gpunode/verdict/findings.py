@@ -27,6 +27,7 @@ from gpunode.verdict.guidance import URGENCIES, Guidance, Urgency
 from gpunode.verdict.reasons import COMPUTING, REASONS, Reason
 from gpunode.verdict.shortages import NodeFigure, Shortage
 from gpunode.verdict.source import Judged, Judgement
+from gpunode.words import GPUS
 
 MOST_FINDINGS = 16
 """Findings that are shown; more help nobody."""
@@ -37,7 +38,7 @@ UNREAD_REMEMBERED = 3600.0
 DESCRIBES = frozenset({INFO, OWNER, PROCESS})
 """The metrics that say in their labels what a GPU is, whose, and for which processes."""
 
-GPUS = "gpu"
+FINDER = "gpu"
 """The finder of GPUs."""
 
 PRESSING: tuple[Urgency, ...] = ("now", "soon")
@@ -47,58 +48,26 @@ STARVING = ("compute", "io")
 """Columns of what a GPU may starve of."""
 
 WITHOUT_LOSS: dict[str, Guidance] = {
-    "free": Guidance("fine", "free: no process holds it", ""),
-    "idle": Guidance(
-        "note",
-        "held, and has run nothing for a while",
-        "Nothing is broken. If this goes on for hours, ask the owner to give the GPU back.",
-    ),
-    "unknown": Guidance(
-        "note",
-        "in use, but no sensor tells what for",
-        "See which sensors the ledger lacks: `/api/v1/gpus`.",
-    ),
+    "free": Guidance("fine", GPUS["free"]),
+    "idle": Guidance("note", GPUS["idle"]),
+    "unknown": Guidance("note", GPUS["unknown"]),
 }
 """By the state that took most of the time, of a GPU of which no verdict names a loss."""
 
-IDLE_IN_A_HANG = Guidance(
-    "soon",
-    "held, and has run nothing for a while, as another GPU hangs",
-    "If both are of one job, its rank here is the one that does not come: see where it stands, "
-    "`gpunode stacks --pid PID`. If they are not, nothing is broken here.",
-)
+IDLE_IN_A_HANG = Guidance("soon", GPUS["idle_in_a_hang"])
 """Of an idle GPU, where one hangs and it is not known which GPUs are of its job."""
 
-WHILE_SHORT = Guidance(
-    "soon",
-    "held with nothing to run",
-    "The node is past a limit, which may be why: begin there. If that is not of this job, see what "
-    "the process waits for: `gpunode stacks --pid PID`.",
-)
+WHILE_SHORT = Guidance("soon", GPUS["while_short"])
 """Of a GPU for which nothing on its node is found, though the node is short of something."""
 
-UNREAD = Guidance(
-    "soon",
-    "held with nothing to run, and what may explain it is not all read on this node",
-    "See what the process waits for: `gpunode stacks --pid PID`. `gpunode doctor` says what it "
-    "takes to read the rest of the node.",
-)
+UNREAD = Guidance("soon", GPUS["unread"])
 """Of a GPU for which nothing on its node is found, where it was not looked for everywhere."""
 
-NOT_ON_TAPE = Guidance(
-    "soon",
-    "held with nothing to run, and what may explain it is not all on the tape",
-    "What was not recorded cannot be found. On a node that can be asked, `gpunode stacks` shows "
-    "what a process waits for.",
-)
+NOT_ON_TAPE = Guidance("soon", GPUS["not_on_tape"])
 """The same where a tape is played."""
 
-NOT_YET = Guidance("fine", "not judged yet", "")
-LOST = Guidance(
-    "now",
-    "not answering",
-    "Read the kernel log for XIDs (`dmesg`), then drain the node and reset or replace the GPU.",
-)
+NOT_YET = Guidance("fine", GPUS["not_yet"])
+LOST = Guidance("now", GPUS["lost"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +199,7 @@ class Known:
             return NOT_YET
         cause = _cause(verdict)
         said = cause.says(verdict.evidence)
-        if cause.uncertain and said is cause.guidance:
+        if cause.uncertain and said == cause.guidance:
             if self.short:
                 return WHILE_SHORT
             if self.unread or _unreadable(verdict):
@@ -439,7 +408,7 @@ def _of_late(known: Known, late: At) -> Guidance:
     """What to do about a GPU that others wait for, with what is told after its name."""
     if verdict := known.slowed(late):
         own = _cause(verdict).says(verdict.evidence)
-        return replace(own, does=f"which is {own.does}")
+        return replace(own, words=replace(own.words, sentence=f"which is {own.does}"))
     return known.late[late].guidance
 
 
@@ -626,7 +595,7 @@ def _short(figure: NodeFigure) -> str:
 
 def _without_gpus(silent: Iterable[Silent], gpus: Collection[GpuStatus]) -> Iterator[Finding]:
     """Why no GPU is shown, if none is."""
-    why = next((one.why for one in silent if one.source == GPUS), "")
+    why = next((one.why for one in silent if one.source == FINDER), "")
     if why:
         yield Finding(
             urgency="now",

@@ -21,9 +21,9 @@ from gpunode.verdict.facts import At
 GAIN = Metric(
     "gpunode_gpu_verdict_gain_ratio",
     "gauge",
-    "How many times as fast the job would be without the cause that the verdict names: the "
-    "`estimate`, and the `lower` and `upper` bound that hold nine times in ten. Absent where "
-    "nothing is lost, or the job stands still.",
+    "How many times as fast the job would be without the cause of the verdict: `estimate`, and "
+    "the bounds of the 90 % interval, `lower` and `upper`. Absent where no time is lost, or the "
+    "job stands still.",
     (*GPU, "cause", "bound"),
 )
 
@@ -34,6 +34,9 @@ IN_NINE_OF_TEN = 1.645
 
 LEDGER = 0.01
 """Standard error of a share of time in the ledger, over a verdict's seconds."""
+
+MOST_UNSURE = 2.0
+"""How many times the lower bound the upper one may be for an estimate to be told."""
 
 LEAST_LEFT = 0.04
 """Of a job that would take less than this share of its time, nobody knows how fast it may be."""
@@ -49,9 +52,15 @@ class Gain:
 
     @property
     def words(self) -> str:
-        """The gain, for people; empty if it rounds to none."""
-        if _times(self.estimate) == _times(1.0):
+        """The gain, for people; empty if it rounds to none.
+
+        Of bounds that are more than twofold apart, only the lower one says anything.
+        """
+        none, unsure = _times(1.0), self.upper > MOST_UNSURE * self.lower
+        if none == _times(self.lower if unsure else self.estimate):
             return ""
+        if unsure:
+            return f"at least {_times(self.lower)} times as fast"
         bounds = f"{_times(self.lower)} to {_times(self.upper)}"
         return f"{_times(self.estimate)} times as fast ({bounds})"
 

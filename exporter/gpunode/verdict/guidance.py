@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from gpunode.words import Words
+
 Urgency = Literal["now", "soon", "note", "fine"]
 """Something stands still or is broken; time is lost; it is worth knowing; all is well."""
 
@@ -18,11 +20,17 @@ data to the GPU, the process and its CPUs, a limit of the GPU; or nothing that i
 
 @dataclass(frozen=True, slots=True)
 class Guidance:
-    """How urgent something is, what the GPU does in a few words, and what to do about it.
-
-    ``PID`` in a remedy stands for the process on the GPU.
-    """
+    """How urgent something is, what the GPU does in a few words, and what to do about it."""
 
     urgency: Urgency
-    does: str
-    remedy: str
+    words: Words
+
+    @property
+    def does(self) -> str:
+        """What the GPU does, which goes on after its name."""
+        return self.words.sentence
+
+    @property
+    def remedy(self) -> str:
+        """What to do now; ``PID`` stands for the process on the GPU."""
+        return self.words.do

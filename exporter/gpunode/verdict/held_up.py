@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from gpunode import words
 from gpunode.gpu import GPU
 from gpunode.gpu.activity import BLOCKED_STREAK, PROCESSES, STOPPED, GpuActivity
 from gpunode.jobs.owners import ALLOCATED, OwnersDetail
@@ -33,17 +34,17 @@ from gpunode.verdict.reasons import (
 )
 from gpunode.verdict.source import Judged, Judgement
 
-OF_THE_MOMENT = {
-    "gpu_lost": "its driver does not answer for it",
-    "no_process": "it was given to a job, and no process is on it",
-    "stopped": "its process is stopped by a signal or a debugger",
-    "no_tokens": "its engine has requests and makes no token",
-    "starting": "its engine loads, and answers no request yet",
-    "checkpoint": "its job saves the state of the training, or waits for who does",
-    "filesystem_silent": "its process waits in the kernel, as for a disk or file server",
-    "preparing": "its job prepares data or evaluates, or waits for who does",
-}
-"""What takes the place of a verdict, the most telling first, and what it means."""
+OF_THE_MOMENT = (
+    "gpu_lost",
+    "no_process",
+    "stopped",
+    "no_tokens",
+    "starting",
+    "checkpoint",
+    "filesystem_silent",
+    "preparing",
+)
+"""What takes the place of a verdict, the most telling first."""
 
 HANGS = ("gpu_lost", "stopped", "no_tokens", "filesystem_silent")
 """Those in which somebody waits in vain."""
@@ -56,7 +57,7 @@ HELD_UP = Metric(
     "gauge",
     "For how long a GPU has been held up by what holds it up now: at most one cause, absent where "
     "nothing does. "
-    + "; ".join(f"`{name}`: {words}" for name, words in OF_THE_MOMENT.items())
+    + "; ".join(f"`{name}`: {words.CAUSES[name].sentence}" for name in OF_THE_MOMENT)
     + "; otherwise the cause of the verdict, where time is lost to it (docs/verdict.md).",
     (*GPU, "cause"),
 )

@@ -32,8 +32,8 @@ USES = (PCIE_BYTES, SHORT_GAPS, UNREADABLE)
 FAILURES = Metric(
     "gpunode_verdict_failures_total",
     "counter",
-    "Times that looking for this cause on a GPU failed, by a fault of gpunode that the log has. "
-    "The verdict was made of the other causes.",
+    "Times that the check for this cause failed, by a defect of gpunode; the log has it. The "
+    "verdict was made of the other causes. Absent while there is none.",
     ("cause",),
 )
 
@@ -87,7 +87,9 @@ class Judge:
 
     def failures(self) -> Iterator[Sample]:
         """How often each look has failed since the start."""
-        return (Sample(FAILURES, (name,), float(many)) for name, many in self._failures.items())
+        return (
+            Sample(FAILURES, (name,), float(many)) for name, many in self._failures.items() if many
+        )
 
     def _starved(self, case: Case) -> Verdict | None:
         """Time without work, put down to the first explanation that has evidence."""

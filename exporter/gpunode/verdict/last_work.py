@@ -20,10 +20,9 @@ WORKED = 0.05
 WORKLESS = Metric(
     "gpunode_job_workless_seconds",
     "gauge",
-    f"For how long the job that holds the GPU has not worked there: since the end of the last "
-    f"moment of which {', '.join(WORK[:-1])} and {WORK[-1]} took at least {WORKED:.0%} (the "
-    "ledger). Absent if the GPU has not worked, as far as was seen, since one of the processes on "
-    "it came.",
+    f"Time since the job on the GPU last worked: since {', '.join(WORK[:-1])} and {WORK[-1]} "
+    f"last took at least {WORKED:.0%} (the ledger). Absent if it has not worked since one of its "
+    "processes came.",
     GPU,
 )
 

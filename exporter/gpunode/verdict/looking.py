@@ -42,9 +42,8 @@ RESULTS = ("python", "kernel", "nothing")
 LOOKED = Metric(
     "gpunode_stack_looks_total",
     "counter",
-    "Looks at where a process stands, while others waited for it for a while: with its Python "
-    "frames (`python`), only with what the kernel says of its threads (`kernel`), or in vain "
-    "(`nothing`).",
+    "Looks at where a process stands that others wait for, by what was read: Python frames "
+    "(`python`), the kernel's view of its threads (`kernel`), or `nothing`.",
     ("result",),
 )
 

@@ -20,9 +20,9 @@ STALLS = ("collective", "input", "unknown")
 TRAINING_STALLED = Metric(
     "gpunode_training_stalled",
     "gauge",
-    f"Whether no training step has ended for {STEP_OVERDUE:g} times the median step time and at "
-    f"least {STEP_OVERDUE_LEAST:g} s. The cause is `collective` if the GPU spins for a peer, "
-    "`input` if it has nothing to do, else `unknown`.",
+    f"Whether no step has ended for {STEP_OVERDUE:g} times the median step time and at least "
+    f"{STEP_OVERDUE_LEAST:g} s. `cause` is "
+    "`collective` if the GPU waits for a peer, `input` if it has nothing to do, else `unknown`.",
     (*GPU, "cause"),
 )
 

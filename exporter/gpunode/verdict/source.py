@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from gpunode.gpu.activity import SECONDS, WindowDetail
 from gpunode.jobs.owners import OwnersDetail, RolesDetail
 from gpunode.jobs.processes import JobDetail
 from gpunode.metric import Metric, Sample
-from gpunode.source import Reading, Readings
+from gpunode.source import Place, Reading, Readings
 from gpunode.verdict import judge, last_work, overdue, waiting
 from gpunode.verdict import workload as kinds
 from gpunode.verdict.case import Case, Evidence, WaitedFor, copies_wait
@@ -35,8 +36,8 @@ D = TypeVar("D")
 BOTTLENECK = Metric(
     "gpunode_gpu_bottleneck",
     "gauge",
-    "Whether this was the bottleneck of the GPU over the last seconds. Exactly one cause is 1; the "
-    "evidence is at /api/v1/verdict.",
+    "Whether this was the bottleneck of the GPU over the last seconds: exactly one cause is 1; "
+    "/api/v1/verdict has the evidence.",
     (*GPU, "cause"),
 )
 
@@ -51,6 +52,12 @@ JUDGED = 10.0
 
 READ_INTERVAL = 2.0
 """Seconds between verdicts."""
+
+STEADY_INTERVAL = 4.0
+"""The same where no GPU has done anything else for ``PERIOD``, and none waits."""
+
+NONE_WAITS = 0.1
+"""Share of a window spent spinning below which a GPU does not wait for another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +93,12 @@ class Verdicts:
     metrics = (BOTTLENECK, FAILURES, GAIN, TRAINING_STALLED, WAITED_FOR, WORKLESS, WORKLOAD)
 
     def __init__(self) -> None:
-        self._history: deque[Snapshot] = deque(maxlen=round(PERIOD / READ_INTERVAL) + 1)
+        self._history: deque[Snapshot] = deque()
+        self._last: Reading | None = None
+        self._doing: list[tuple[Place, str]] = []
+        self._since = -math.inf
+        """When any GPU last began to do something else, or waited."""
+
         self._jobs = Jobs()
         self._tenancies = Tenancies()
         self._judge = Judge()
@@ -95,7 +107,30 @@ class Verdicts:
     def read(self, readings: Readings) -> Reading:
         """The verdict on every GPU whose ledger reaches back far enough."""
         clock = readings.clock
-        self._history.append(Snapshot(clock.monotonic(), readings.values(USED)))
+        now = clock.monotonic()
+        if self._is_steady(readings, now) and self._last is not None:
+            due = self._history[-1].moment + STEADY_INTERVAL - READ_INTERVAL / 2
+            if now < due:
+                return self._last
+        self._history.append(Snapshot(now, readings.values(USED)))
+        while now - self._history[0].moment > PERIOD + READ_INTERVAL / 2:
+            self._history.popleft()
+        self._last = self._judged(readings)
+        return self._last
+
+    def _is_steady(self, readings: Readings, now: float) -> bool:
+        """Whether each GPU has done for a while what it does now, and none waits."""
+        doing, waits = [], False
+        for told in readings.details(WindowDetail):
+            state = told.detail.state
+            doing.append((told.place, max(state, key=state.__getitem__)))
+            waits = waits or state["blocked"] >= NONE_WAITS
+        if waits or doing != self._doing:
+            self._doing, self._since = doing, now
+        return now - self._since >= PERIOD
+
+    def _judged(self, readings: Readings) -> Reading:
+        clock = readings.clock
         facts = Facts(tuple(self._history), USED, clock.time())
         gpus = [(gpu, uuid) for gpu, uuid, state in facts.series(SECONDS) if state == "unknown"]
         owners = _by_gpu(readings, OwnersDetail)

@@ -25,10 +25,9 @@ KINDS = ("training", "serving", "interactive", "unknown")
 WORKLOAD = Metric(
     "gpunode_gpu_workload",
     "gauge",
-    "The kind of work on the GPU: exactly one is 1. Training has a client that reports steps, a "
-    "communicator, a process group of Gloo, a data loader or a backward pass; serving a client or "
-    "an engine that reports requests, a server's program, or a socket that waits for connections "
-    "at a port below 32768; interactive a notebook's kernel. /api/v1/verdict says which.",
+    "The kind of work on the GPU: exactly one is 1. Training has a client, a communicator, a "
+    "data loader or a backward pass; serving has an engine, a server's program or an open port "
+    "below 32768; interactive has a notebook's kernel.",
     (*GPU, "kind"),
 )
 

@@ -114,7 +114,7 @@ def test_a_strip_has_the_shares_and_colours_of_the_ledger(
         strip = page.locator(".strip").first
         told = strip.get_attribute("aria-label") or ""
         assert told.startswith("Where its time went, last 10 minutes: compute")
-        assert re.search(r"starved \d+ %", told)
+        assert re.search(r"starved: nothing to run \d+ %", told)
         painted = strip.evaluate(PAINTED)  # at once, because the page draws it anew
         assert painted
         for state, fill in painted:

@@ -179,8 +179,7 @@ https://pypi.org/project/nvidia-ml-py/ (NVML_GPU_RECOVERY_ACTION_*)"""
 
 UNREAD_XID = Unknown(
     "xid",
-    "a GPU reported an XID that NVIDIA's catalogue did not have when gpunode was made; look it up "
-    "in a newer one",
+    "an XID that gpunode's copy of NVIDIA's catalogue lacks; look it up in a newer one",
 )
 
 UNKNOWN = "unknown"

@@ -24,7 +24,6 @@ from typing import Annotated, Any, BinaryIO, Literal
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from gpunode.config.kinds import Section
-from gpunode.config.yaml_file import read_yaml
 from gpunode.mistake import UsageError, first_mistake
 from gpunode.node.patience import Patience
 
@@ -362,6 +361,8 @@ def _looked(path: Path) -> AccessFiles | UsageError:
 
 def look(path: Path) -> AccessFiles:
     """Read the file and those that it names, relative to its folder. Raises ``UsageError``."""
+    from gpunode.config.yaml_file import read_yaml
+
     try:
         file = WebFile.model_validate(read_yaml(path, open_regular))
     except ValidationError as error:

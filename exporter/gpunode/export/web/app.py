@@ -9,6 +9,7 @@ sources.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any, TypeVar
@@ -33,6 +34,10 @@ from gpunode.verdict.asking import StacksNow
 from gpunode.verdict.source import JUDGED, PERIOD, Judgement
 
 T = TypeVar("T", bound=Callable[..., Any])
+
+# For each route, FastAPI asks whether its model is one of pydantic's first version, and loads all
+# of that, 2.6 MiB, to find out. None here answers that it is not installed.
+sys.modules.setdefault("pydantic.v1", None)  # type: ignore[arg-type]
 
 
 def create_app(loop: Callable[[], Loop]) -> FastAPI:

@@ -15,9 +15,8 @@ from gpunode.unread import Unknown
 RELOADED = Metric(
     "gpunode_web_config_last_reload_success",
     "gauge",
-    "Whether the last look at the file of `--web.config.file` found what can be used; 0 while what "
-    "was read before stays in force, and while the file does not answer. Absent without such a "
-    "file.",
+    "Whether the last read of the file of `--web.config.file` was valid; 0 while an earlier "
+    "version stays in force. Absent without such a file.",
 )
 EXPIRY = Metric(
     "gpunode_tls_certificate_expiry_timestamp_seconds",
@@ -27,8 +26,7 @@ EXPIRY = Metric(
 )
 CONNECTIONS = Unknown(
     "connections",
-    "more clients were connected to the web server than it keeps; one of those from where most "
-    "came was hung up on",
+    "more clients were connected than the web server keeps; the origin with most lost one",
     bound=True,
 )
 

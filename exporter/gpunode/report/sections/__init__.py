@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from gpunode.report import history
-from gpunode.report.document import Report
-from gpunode.report.sections import bills, changes, hours, jobs, nodes, outlook, queue, serving
+from gpunode.report.document import Report, ReportSection
+from gpunode.report.sections import (
+    bills,
+    changes,
+    hours,
+    jobs,
+    nodes,
+    outlook,
+    queue,
+    serving,
+    summary,
+)
 from gpunode.report.view import PeriodView
 from gpunode.report.words import clock, date
 
 SECTIONS = (
-    hours.summary,
+    summary.summary,
+    outlook.demand,
     bills.bills,
-    hours.causes,
     jobs.losers,
-    hours.groups,
     jobs.idle,
+    hours.groups,
+    nodes.failures,
+    nodes.slow,
     jobs.training,
     serving.serving,
-    hours.energy,
     changes.changed,
-    nodes.slow,
-    nodes.failures,
-    outlook.demand,
     queue.queue,
+    hours.energy,
     outlook.change,
     nodes.coverage,
 )
@@ -41,10 +50,15 @@ def report(view: PeriodView, source: str, warnings: Iterable[str]) -> Report:
         source=source,
         price=view.price,
         currency=view.billing.currency,
-        finding=outlook.finding(view),
-        sections=tuple(section(view) for section in SECTIONS),
+        finding=summary.finding(view),
+        sections=tuple(section(view) for section in SECTIONS if not _again(section, view)),
         warnings=tuple(sorted(warnings)),
         reading="What is recorded once an hour is recorded up to four minutes after it. Where an "
         "expression has a window of a day or an hour, the figures add up its values at the end of "
         "each.",
     )
+
+
+def _again(section: Callable[[PeriodView], ReportSection], view: PeriodView) -> bool:
+    """Whether the bills have the same lines: each namespace is a team where none are given."""
+    return section is hours.groups and view.by == "namespace" and not view.billing.teams

@@ -157,8 +157,8 @@ def _whole(view: PeriodView) -> tuple[Figure, ...]:
     for name, title, states, which in (
         ("price", "Price of all", tuple(view.total), ""),
         ("price_useful", "of useful", history.USEFUL, history.IS_USEFUL),
-        ("price_lost", "of held without use", LOST, history.IS_LOST),
-        ("price_free", "of held by nobody", ("free",), '{state="free"}'),
+        ("price_lost", "of lost", LOST, history.IS_LOST),
+        ("price_free", "of free", ("free",), '{state="free"}'),
     ):
         asked = f"sum (sum_over_time({ledger}{which}[{view.window}])) * {view.price:g}"
         hours = sum(view.total.get(state, 0.0) for state in states)
@@ -229,7 +229,7 @@ def _losses(view: PeriodView, bill: Bill) -> ReportSection:
     rows = tuple(
         (
             *view.job_cells(job),
-            loss.name,
+            words.headline(loss.name),
             loss.given_back,
             *view.cost(loss.given_back, view.price_of(past)),
             loss.evidence,

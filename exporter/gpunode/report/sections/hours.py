@@ -1,18 +1,15 @@
-"""Where the GPU hours went: by state, by cause, by who held them, and their energy."""
+"""Who held GPUs, and the energy that they took."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 
-from gpunode.gpu.ledger import STATES
 from gpunode.report import history, words
-from gpunode.report.document import Figure, ReportSection, Table, TableColumn, Value
+from gpunode.report.document import Figure, ReportSection, Table, TableColumn
 from gpunode.report.history import Amounts, JobKey, JobPast
 from gpunode.report.view import (
-    LOST,
     MOST_ROWS,
-    WEEK,
     PeriodView,
     added,
     energy_by_day,
@@ -25,154 +22,9 @@ from gpunode.report.view import (
     used,
     useful,
 )
-from gpunode.report.words import REMEDIES, clock
-from gpunode.verdict.causes import CAUSES
-from gpunode.verdict.held_up import OF_THE_MOMENT
 
 ASKED_BY = {"node": history.NODES, "model": history.MODELS}
 """What is asked for groups that are no jobs or owners."""
-
-
-def summary(view: PeriodView) -> ReportSection:
-    """Every GPU hour by state, and by day."""
-    return ReportSection(
-        "summary",
-        "Where the GPU hours went",
-        "Every GPU second is in one state of the ledger. Useful is time in which "
-        "kernels ran; all other time of a GPU that a job holds is lost."
-        + (" A day with hours without data has a shorter bar." if view.missing_hours() else ""),
-        tuple(_shares(view)),
-        (_by_state(view), _by_day(view)),
-    )
-
-
-def _asked(view: PeriodView, selector: str) -> str:
-    """The PromQL of all GPU hours in some states."""
-    return f"sum (sum_over_time(cluster:{history.LEDGER}{selector}[{view.window}]))"
-
-
-def _shares(view: PeriodView) -> Iterator[Figure]:
-    """What was held, used, useful and lost, and what that cost."""
-    whole = sum(view.total.values())
-    everything = _asked(view, "")
-    is_held, is_used = '{state!="free"}', '{state!~"free|idle|unknown"}'
-    yield Figure("gpu_hours", "GPU hours", whole, "GPU hours", everything, "that there were")
-    for name, title, of, states, note in (
-        ("allocated", "Allocated", held, is_held, "held by jobs"),
-        ("used", "Used", used, is_used, "a job was running"),
-        ("useful", "Useful", useful, history.IS_USEFUL, "kernels ran"),
-    ):
-        share = ratio(of(view.total), whole)
-        yield Figure(name, title, share, "share", f"{_asked(view, states)} / {everything}", note)
-    lost_hours = _asked(view, history.IS_LOST)
-    yield Figure("lost", "Held without use", lost(view.total), "GPU hours", lost_hours, "GPU hours")
-    if view.price is not None:
-        yield Figure(
-            "lost_cost",
-            "Price of it",
-            view.worth(LOST),
-            "price",
-            "" if view.billing.prices else f"{lost_hours} * {view.price:g}",
-            f"at {view.hourly(view.price)} for a GPU hour"
-            + (", in the mean" if view.several_prices() else ""),
-        )
-
-
-def _by_state(view: PeriodView) -> Table:
-    total = view.total
-    return Table(
-        "states",
-        "GPU hours by state",
-        (
-            TableColumn("state", "State"),
-            TableColumn("meaning", "What the GPU did"),
-            TableColumn("gpu_hours", "GPU hours", "GPU hours"),
-            TableColumn("share", "Share", "share"),
-            *view.cost_column(),
-        ),
-        tuple(
-            (
-                state,
-                words.STATES[state],
-                total[state],
-                ratio(total[state], sum(total.values())),
-                *view.cost(total[state], view.price_in(state)),
-            )
-            for state in STATES
-            if state in total
-        ),
-        (f"sum by (state) (sum_over_time(cluster:{history.LEDGER}[{view.window}]))",),
-    )
-
-
-def _by_day(view: PeriodView) -> Table:
-    days: dict[int, list[Amounts]] = {end: [] for end in view.days()}
-    for at, states in view.hours.items():
-        days[view.past.day(at)].append(states)
-    return Table(
-        "days",
-        "GPU hours by day",
-        (
-            TableColumn("day", "Begins"),
-            TableColumn("hours", "Hours with data", "count"),
-            *(TableColumn(state, state, "GPU hours") for state in STATES),
-        ),
-        tuple(
-            (
-                view.begin(end),
-                float(len(seen)),
-                *(sum(one.get(s, 0.0) for one in seen) if seen else None for s in STATES),
-            )
-            for end, seen in days.items()
-        ),
-        (history.STATES.over("1d"),),
-        hidden=True,
-    )
-
-
-def causes(view: PeriodView) -> ReportSection:
-    """What held GPUs up."""
-    causes = {cause: hours for cause, hours in view.past.causes.items() if hours > 0}
-    rows = tuple(
-        (
-            cause,
-            hours,
-            *(gains.get(bound) for bound in ("estimate", "lower", "upper")),
-            *_cost_of_gain(view, gains.get("estimate")),
-            *(_meaning(cause), _remedy(cause)),
-        )
-        for cause, hours in sorted(causes.items(), key=lambda item: -item[1])
-        for gains in (view.past.gains.get(cause, {}),)
-    )
-    return ReportSection(
-        "causes",
-        "What held GPUs up",
-        "For every GPU at any time, its node names the one thing that holds it up. A "
-        "GPU that is held up is not wholly lost, and one that loses little has no cause: these "
-        "hours do not add up to those that were lost. To get back are the hours that the same work "
-        "would not take without the cause, with bounds that hold nine times in ten."
-        if rows
-        else "No verdict named a cause.",
-        (),
-        (
-            Table(
-                "causes",
-                "GPU hours by cause",
-                (
-                    TableColumn("cause", "Cause"),
-                    TableColumn("gpu_hours", "GPU hours", "GPU hours"),
-                    TableColumn("given_back", "To get back", "GPU hours"),
-                    TableColumn("given_back_lower", "at least", "GPU hours"),
-                    TableColumn("given_back_upper", "at most", "GPU hours"),
-                    *view.cost_column("Price of what would come back"),
-                    TableColumn("meaning", "What it means"),
-                    TableColumn("remedy", "What helps"),
-                ),
-                rows,
-                (view.over(history.CAUSES), view.over(history.GAINS)),
-            ),
-        ),
-    )
 
 
 def groups(view: PeriodView) -> ReportSection:
@@ -253,11 +105,7 @@ def _grouped(view: PeriodView) -> tuple[dict[str, Amounts], dict[str, float]]:
 
 def energy(view: PeriodView) -> ReportSection:
     """Energy, and what a useful hour took."""
-    weeks: dict[int, Amounts] = defaultdict(lambda: defaultdict(float))
-    for at, (drawn, hours) in energy_by_day(view.past).items():
-        weeks[view.week(at)]["useful"] += hours
-        weeks[view.week(at)]["energy"] += drawn
-    useful_hours = added(weeks.values())
+    days = energy_by_day(view.past).values()
     energy = sum(view.past.energy.values())
     dark = sorted(view.past.clusters.keys() - {cluster for cluster, _ in view.past.energy})
     without = f" No power is recorded of {' and '.join(map(shown, dark))}." if dark else ""
@@ -275,7 +123,7 @@ def energy(view: PeriodView) -> ReportSection:
             Figure(
                 "energy_per_useful_hour",
                 "For a useful GPU hour",
-                ratio(useful_hours.get("energy", 0.0), useful_hours.get("useful", 0.0)),
+                ratio(sum(drawn for drawn, _ in days), sum(hours for _, hours in days)),
                 "kWh",
                 f"{asked} / sum (sum_over_time(cluster:{history.LEDGER}"
                 f"{history.IS_USEFUL}[{view.window}]) and on (cluster) {by_cluster})",
@@ -298,44 +146,7 @@ def energy(view: PeriodView) -> ReportSection:
                 "starved and idle",
             ),
         ),
-        (_by_week(view, weeks),),
     )
-
-
-def _by_week(view: PeriodView, weeks: Mapping[int, Amounts]) -> Table:
-    return Table(
-        "weeks",
-        "Energy by week",
-        (
-            TableColumn("week", "Begins"),
-            TableColumn("energy", "Energy", "kWh"),
-            TableColumn("per_useful_hour", "kWh for a useful GPU hour", "kWh"),
-        ),
-        tuple(
-            (
-                clock(max(end - WEEK, view.past.period.start)),
-                week["energy"],
-                ratio(week["energy"], week["useful"]),
-            )
-            for end, week in sorted(weeks.items())
-        ),
-        (history.ENERGY.over("1d"),),
-    )
-
-
-def _cost_of_gain(view: PeriodView, hours: float | None) -> tuple[Value, ...]:
-    """What would come back is worth its price; what a cause was named for is not all lost."""
-    if view.price is None:
-        return ()
-    return (hours * view.price if hours is not None else None,)
-
-
-def _meaning(cause: str) -> str:
-    return CAUSES[cause].meaning if cause in CAUSES else OF_THE_MOMENT.get(cause, "")
-
-
-def _remedy(cause: str) -> str:
-    return REMEDIES[cause].do if cause in REMEDIES else ""
 
 
 def _put(groups: dict[str, Amounts], name: str, states: Mapping[str, float]) -> None:

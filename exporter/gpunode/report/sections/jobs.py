@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 from gpunode.report import history, words
 from gpunode.report.document import Figure, ReportSection, Table, TableColumn, Value
 from gpunode.report.history import Amounts, JobKey, JobPast
-from gpunode.report.sections.losses import Loss, loss_of
+from gpunode.report.sections.losses import loss_of
+from gpunode.report.sections.scaling import twice_the_gpus
 from gpunode.report.view import (
-    LEAST_HELD,
     TOP,
     WEEK,
     PeriodView,
@@ -19,24 +19,19 @@ from gpunode.report.view import (
     held,
     kind,
     lost,
-    owner,
     ratio,
     used,
 )
-from gpunode.report.words import clock, counted, number
+from gpunode.report.words import clock, number
 
-HALF = 0.5
 SLOWER = 1.1
 """From how much longer a step takes than before it is a regression."""
 
 
 def losers(view: PeriodView) -> ReportSection:
-    """The jobs and owners that lost most."""
-    owners: dict[str, list[JobPast]] = defaultdict(list)
-    for job, past in view.past.jobs.items():
-        owners[owner(job)].append(past)
-    by_owner = sorted(owners.items(), key=lambda item: -sum(lost(one.states) for one in item[1]))
+    """The jobs that lost most."""
     columns = (
+        *view.job_columns(),
         TableColumn("held", "Held", "GPU hours"),
         TableColumn("lost", "Lost", "GPU hours"),
         *view.cost_column("Price of what was lost"),
@@ -46,55 +41,31 @@ def losers(view: PeriodView) -> ReportSection:
         TableColumn("remedy", "What helps"),
     )
     asked = (view.over(history.JOBS), view.over(history.JOB_CAUSES))
-    jobs = tuple(
-        (*view.job_cells(job), *_losses(view, [past])) for job, past in view.ranked_jobs()[:TOP]
-    )
+    rows = []
+    for job, past in view.ranked_jobs()[:TOP]:
+        loss = loss_of(past.states, past.causes)
+        hours = lost(past.states)
+        price = view.price_of(past)
+        rows.append(
+            (
+                *view.job_cells(job),
+                held(past.states),
+                hours,
+                *view.cost(hours, price),
+                loss.given_back,
+                words.headline(loss.name),
+                loss.evidence,
+                loss.remedy,
+            )
+        )
     return ReportSection(
         "losers",
-        "Who lost most",
-        "Hours that a job held without use. To get back at most are the hours of the states "
-        "that the cause takes, divided among the causes that were named. They are "
-        "bounds: What held GPUs up estimates what would come back over all jobs."
-        if jobs
+        "Jobs that lost most",
+        "To get back at most are the hours that the largest loss of the job took."
+        if rows
         else "No job lost any.",
         (),
-        (
-            Table("jobs", "Jobs that lost most", (*view.job_columns(), *columns), jobs, asked),
-            Table(
-                "owners",
-                "Owners that lost most",
-                (TableColumn("owner", "Owner"), *columns),
-                tuple(
-                    (name, *_losses(view, pasts))
-                    for name, pasts in by_owner[:TOP]
-                    if sum(lost(past.states) for past in pasts) > 0
-                ),
-                asked,
-                note="Of all their jobs, also those that are not listed above.",
-            ),
-        ),
-    )
-
-
-def _losses(view: PeriodView, pasts: Sequence[JobPast]) -> tuple[Value, ...]:
-    """Of all of somebody's jobs: what would come back is the sum of what each would get."""
-    losses = [loss_of(past.states, past.causes) for past in pasts]
-    back: Amounts = defaultdict(float)
-    for loss in losses:
-        back[loss.name] += loss.given_back
-    worst = max(losses, key=lambda loss: (back[loss.name], loss.given_back))
-    return (
-        sum(held(past.states) for past in pasts),
-        sum(lost(past.states) for past in pasts),
-        *(
-            (sum(lost(past.states) * (view.price_of(past) or 0.0) for past in pasts),)
-            if view.price is not None
-            else ()
-        ),
-        sum(loss.given_back for loss in losses),
-        worst.name,
-        worst.evidence if len(pasts) == 1 else _of_all(worst, back, len(pasts)),
-        worst.remedy,
+        (Table("jobs", "Jobs by what they lost", columns, tuple(rows), asked),) if rows else (),
     )
 
 
@@ -129,71 +100,28 @@ def idle(view: PeriodView) -> ReportSection:
                 for kind, hours in sorted(kinds.items())
             ),
         ),
-        (_by_useful_share(view), *_barely_used(view)),
+        (_idle_jobs(view),),
     )
 
 
-def _by_useful_share(view: PeriodView) -> Table:
+def _idle_jobs(view: PeriodView) -> Table:
+    """Jobs that held GPUs on which nothing ran, notebooks among them."""
+    jobs = [item for item in view.past.jobs.items() if item[1].states.get("idle", 0.0) >= 1]
+    jobs.sort(key=lambda item: (-item[1].states["idle"], item[0]))
     return Table(
-        "useful_shares",
-        "Nodes by the share of the last 30 days in which their GPUs were useful",
-        (TableColumn("share", "Useful", "share"), TableColumn("nodes", "Nodes", "count")),
-        tuple(
-            sorted(
-                (float(share), nodes) for share, nodes in view.past.by_useful_share.items() if share
-            )
+        "idle",
+        "Jobs that held idle GPUs",
+        (
+            *view.job_columns(),
+            TableColumn("kind", "Work"),
+            TableColumn("held", "Held", "GPU hours"),
+            TableColumn("used", "Used", "share"),
+            TableColumn("idle", "Idle", "GPU hours"),
+            *view.cost_column("Price of idle"),
+            TableColumn("now", "Idle in the last week", "GPUs"),
         ),
-        (history.BY_USEFUL_SHARE,),
-        note="Of the 30 days up to the end, whatever the period.",
-        hidden=True,
-    )
-
-
-def _barely_used(view: PeriodView) -> tuple[Table, ...]:
-    """Jobs that held idle GPUs, notebooks, and jobs that used less than half of what they held."""
-    jobs = [(job, past) for job, past in view.past.jobs.items() if held(past.states) > 0]
-    idle = sorted(jobs, key=lambda item: -item[1].states.get("idle", 0.0))[:TOP]
-    notebooks = [item for item in jobs if kind(item[1]) == "interactive"]
-    notebooks.sort(key=lambda item: -lost(item[1].states))
-    half = [
-        item
-        for item in jobs
-        if held(item[1].states) >= LEAST_HELD
-        and kind(item[1]) != "interactive"
-        and used(item[1].states) / held(item[1].states) < HALF
-    ]
-    half.sort(key=lambda item: used(item[1].states) - held(item[1].states))
-    columns = (
-        *view.job_columns(),
-        TableColumn("held", "Held", "GPU hours"),
-        TableColumn("used", "Used", "share"),
-        TableColumn("idle", "Idle", "GPU hours"),
-        *view.cost_column("Cost of idling"),
-    )
-    asked = (view.over(history.JOBS),)
-    return (
-        Table(
-            "idle",
-            "Jobs that held idle GPUs",
-            columns,
-            tuple(_use(view, *item) for item in idle if item[1].states.get("idle", 0.0) >= 1),
-            asked,
-        ),
-        Table(
-            "notebooks",
-            "Notebooks",
-            columns,
-            tuple(_use(view, *item) for item in notebooks[:TOP]),
-            (*asked, view.over(history.JOB_KINDS)),
-        ),
-        Table(
-            "half_used",
-            "Jobs that used less than half of what they held",
-            columns,
-            tuple(_use(view, *item) for item in half[:TOP]),
-            asked,
-            note=f"Of jobs with {LEAST_HELD:g} GPU hours or more, without notebooks.",
-        ),
+        tuple(_use(view, *item) for item in jobs[:TOP]),
+        (view.over(history.JOBS), view.over(history.JOB_KINDS)),
     )
 
 
@@ -201,11 +129,21 @@ def _use(view: PeriodView, job: JobKey, past: JobPast) -> tuple[Value, ...]:
     idle_hours = past.states.get("idle", 0.0)
     return (
         *view.job_cells(job),
+        words.KINDS.get(kind(past), kind(past)),
         held(past.states),
         ratio(used(past.states), held(past.states)),
         idle_hours,
         *view.cost(idle_hours, view.price_of(past)),
+        _idle_now(view, job, past),
     )
+
+
+def _idle_now(view: PeriodView, job: JobKey, past: JobPast) -> float | None:
+    """Idle GPUs in the mean of the last week; None for a job that holds none any more."""
+    end = view.past.period.end
+    hours = sum(end - at < WEEK for at in view.past.clusters.get(job.cluster, {}))
+    idle = sum(gpus for at, gpus in past.idle.items() if end - at < WEEK)
+    return ratio(idle, hours) if past.held.get(end, 0.0) > 0 else None
 
 
 def training(view: PeriodView) -> ReportSection:
@@ -246,7 +184,7 @@ def training(view: PeriodView) -> ReportSection:
                 "each job by its GPU hours",
             ),
         ),
-        (_by_week(view, weeks), _slower_steps(view)),
+        (_by_week(view, weeks), twice_the_gpus(view), _slower_steps(view)),
     )
 
 
@@ -338,12 +276,3 @@ def _regressions(view: PeriodView) -> Iterator[tuple[JobKey, float, float, float
                 if all(past.steps[later] > middle for later in days[at : at + third])
             )
             yield job, before, after, after / before, view.begin(since)
-
-
-def _of_all(worst: Loss, back: Amounts, jobs: int) -> str:
-    """What several jobs lost most to."""
-    hours = counted(back[worst.name], "GPU hour")
-    return (
-        f"{worst.name} takes most: up to {hours} to get back, over {jobs} jobs; in the job that "
-        f"loses most to it, {worst.evidence}"
-    )

@@ -6,14 +6,13 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gpunode.report import words
 from gpunode.report.history import Amounts
 from gpunode.report.view import (
     LOST,
     held,
     ratio,
 )
-from gpunode.report.words import OF_STATES, REMEDIES, counted, written
+from gpunode.report.words import REMEDIES, counted, headline, helps, written
 from gpunode.verdict.causes.cause import GAPS
 
 
@@ -38,14 +37,14 @@ def loss_of(states: Mapping[str, float], causes: Mapping[str, float]) -> Loss:
     return losses_of(states, causes)[0]
 
 
-def losses_of(states: Mapping[str, float], causes: Mapping[str, float]) -> list[Loss]:
-    """What would give back hours of GPUs with this ledger and these verdicts, the most first.
+def taken(states: Mapping[str, float], causes: Mapping[str, float]) -> dict[tuple[str, str], float]:
+    """Lost GPU hours by state and by the cause that took them, which is empty if none is known.
 
-    The hours of a state are divided among the causes that take it, as the verdicts named them:
-    first those that take it above all others. No cause gets more of a state, or of all gaps, than
-    it was named for. What no verdict explains is the state's own.
+    They add up to what was lost. The hours of a state are divided among the causes that take it,
+    as the verdicts named them: first those that take it above all others. No cause gets more of a
+    state, or of all gaps, than it was named for.
     """
-    back: Amounts = defaultdict(float)
+    found: dict[tuple[str, str], float] = defaultdict(float)
     left = dict(causes)
     unexplained = {state: states.get(state, 0.0) for state in LOST}
     for place in range(max(len(remedy.states) for remedy in REMEDIES.values())):
@@ -61,17 +60,27 @@ def losses_of(states: Mapping[str, float], causes: Mapping[str, float]) -> list[
             unexplained[state] = max(0.0, own - all_named)
             for cause, hours in named.items():
                 given = own * hours / max(own, all_named)
-                back[cause] += given
+                found[state, cause] += given
                 if state in GAPS:  # whatever their length, a verdict was for all of them
                     left[cause] -= given
-    nobody_knows = unexplained.pop("unknown")
-    ranked = [_of_cause(cause, hours, states, causes[cause]) for cause, hours in back.items()]
-    ranked += [
-        Loss(state, "", share_of(state, states), OF_STATES[state], hours)
-        for state, hours in unexplained.items()
-    ]
+    return found | {(state, ""): hours for state, hours in unexplained.items()}
+
+
+def losses_of(states: Mapping[str, float], causes: Mapping[str, float]) -> list[Loss]:
+    """What would give back hours of GPUs with this ledger and these verdicts, the most first."""
+    back: Amounts = defaultdict(float)
+    ranked = []
+    nobody_knows = 0.0
+    for (state, cause), hours in taken(states, causes).items():
+        if cause:
+            back[cause] += hours
+        elif state == "unknown":
+            nobody_knows = hours
+        else:
+            ranked.append(Loss(state, "", share_of(state, states), helps(state), hours))
+    ranked += [_of_cause(cause, hours, states, causes[cause]) for cause, hours in back.items()]
     ranked.sort(key=lambda loss: -loss.given_back)
-    unknown = Loss("unknown", "", share_of("unknown", states), OF_STATES["unknown"], 0.0)
+    unknown = Loss("unknown", "", share_of("unknown", states), helps("unknown"), 0.0)
     if not ranked[0].cause and ranked[0].given_back < nobody_knows:
         return [unknown, *ranked]
     return [*ranked, unknown]
@@ -79,11 +88,11 @@ def losses_of(states: Mapping[str, float], causes: Mapping[str, float]) -> list[
 
 def _of_cause(cause: str, back: float, states: Mapping[str, float], named: float) -> Loss:
     taken = max(REMEDIES[cause].states, key=lambda name: states.get(name, 0.0))
-    evidence = f"{share_of(taken, states)}; verdict {cause} for {counted(named, 'GPU hour')}"
+    evidence = f"{share_of(taken, states)}; verdicts name it for {counted(named, 'GPU hour')}"
     return Loss(taken, cause, evidence, REMEDIES[cause].do, back)
 
 
 def share_of(state: str, states: Mapping[str, float]) -> str:
     """For which share of the time that was held the GPUs were in a state, in words."""
     share = written(ratio(states.get(state, 0.0), held(states)), "share")
-    return f"{state} for {share} of the time held ({words.STATES[state]})"
+    return f"{headline(state)} for {share} of the time held"

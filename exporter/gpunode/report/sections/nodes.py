@@ -20,6 +20,7 @@ from gpunode.report.view import (
     shown,
 )
 from gpunode.report.words import clock, counted, number
+from gpunode.words import FAULTS, PARTS
 
 LATE_SHARE = 0.05
 """From which share of their time on a node makes its peers wait for it, it is named."""
@@ -32,7 +33,7 @@ LEAST_HOURS_TOGETHER = 12.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Behind:
+class SlowNode:
     """A node that waits less than its peers."""
 
     node: NodeKey
@@ -47,7 +48,7 @@ class _Behind:
 
 def slow(view: PeriodView) -> ReportSection:
     """Nodes for which others wait."""
-    found = sorted(_behind(view), key=lambda one: -one.waited)
+    found = waited_for(view)
     return ReportSection(
         "slow_nodes",
         "Nodes slower than their peers",
@@ -89,7 +90,12 @@ def slow(view: PeriodView) -> ReportSection:
     )
 
 
-def _behind(view: PeriodView) -> Iterator[_Behind]:
+def waited_for(view: PeriodView) -> list[SlowNode]:
+    """The nodes for which others wait, by how long those waited, the longest first."""
+    return sorted(_behind(view), key=lambda one: -one.waited)
+
+
+def _behind(view: PeriodView) -> Iterator[SlowNode]:
     behind: dict[NodeKey, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
     jobs: dict[NodeKey, set[JobKey]] = defaultdict(set)
     for (job, _), nodes in view.past.blocked.items():
@@ -109,7 +115,7 @@ def _behind(view: PeriodView) -> Iterator[_Behind]:
             jobs[node].add(job)
     for node, (gap, hours, waited) in behind.items():
         if hours >= LEAST_HOURS_TOGETHER and gap / hours >= LATE_SHARE:
-            yield _Behind(node, gap / hours, len(jobs[node]), hours, waited)
+            yield SlowNode(node, gap / hours, len(jobs[node]), hours, waited)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +210,7 @@ def _by_fault(view: PeriodView, found: _Failures) -> Table:
         ),
         tuple(
             (
-                shown(fault),
+                _named(fault),
                 count,
                 times,
                 float(len(found.nodes[fault])),
@@ -342,10 +348,16 @@ def _came_and_went(view: PeriodView, nodes: Sequence[tuple[NodeKey, NodePast]]) 
     )
 
 
+def _named(fault: str) -> str:
+    """A part of a node, or what is wrong with a GPU, in words."""
+    of_gpu = FAULTS.get(("gpu", fault))
+    return PARTS.get(fault) or (of_gpu.headline if of_gpu else shown(fault))
+
+
 def _often(faults: Mapping[str, float]) -> str:
-    """Faults by how often they came, the most first: ``thermal 4, network 1``."""
+    """Faults by how often they came, the most first: ``cooling 4, network port 1``."""
     ranked = sorted(faults.items(), key=lambda item: (-item[1], item[0]))
-    return ", ".join(f"{shown(fault)} {number(times)}" for fault, times in ranked)
+    return ", ".join(f"{_named(fault)} {number(times)}" for fault, times in ranked)
 
 
 def _episodes(windows: Mapping[int, float], apart: int) -> int:

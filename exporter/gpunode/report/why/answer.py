@@ -15,7 +15,8 @@ from gpunode.report.words import clock
 def answer(past: RunPast, price: float | None, source: str, warnings: Iterable[str]) -> Report:
     """Everything that there is to say about a run."""
     view = JobView(past, price)
-    sections = (seconds, causes, alerts, runs, others, changes)
+    every = (seconds, causes, alerts, runs, others, changes)
+    sections = (alerts,) if view.short else every
     return Report(
         title=f"Why is it slow: {view.name}",
         start=clock(past.run.first),

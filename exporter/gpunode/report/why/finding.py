@@ -32,9 +32,6 @@ from gpunode.verdict.reasons import GONE, REASONS
 LEAST = 0.005
 """GPU hours that are worth a number."""
 
-SHORT = 600
-"""Seconds of a run below which rates over five minutes say little of it."""
-
 OF_KUBERNETES = re.compile("[a-z0-9][a-z0-9.-]{0,252}")
 """A name of a node, namespace, pod or container, which a shell takes as it is:
 https://kubernetes.io/docs/concepts/overview/working-with-objects/names/"""
@@ -56,6 +53,8 @@ def finding(view: JobView) -> str:
     )
     if view.held <= 0:
         return f"{name}\nNothing is recorded of where its time went. {missing(view)}".strip()
+    if view.short:
+        return "\n".join((*_so_far(view), name, missing(view)))
     now = _now(view)
     price = f", worth {number(view.lost * view.price)}" if view.price is not None else ""
     unknown = f"{number(view.unknown)} are unknown; of the rest, "
@@ -73,6 +72,21 @@ def finding(view: JobView) -> str:
     return "\n".join(filter(None, says))
 
 
+def _so_far(view: JobView) -> Iterator[str]:
+    """What the latest verdicts say of a run of which no rate can be told yet."""
+    past = view.past
+    if not view.run.goes_on:
+        return
+    if (now := _stands_still(view)) is not None:
+        yield from now.says
+    elif judged := sum(past.causes_now.values()):
+        most = sorted(past.causes_now.items(), key=lambda item: -item[1])
+        says = "; ".join(f"{number(gpus)} {_does(cause)}" for cause, gpus in most if gpus)
+        yield f"So far, of {counted(judged, 'GPU')}: {says}."
+    else:
+        yield "So far there is no verdict on its GPUs."
+
+
 def _ending(run: Run) -> str:
     """Whether it has ended, as far as is known: the last minute is not yet recorded."""
     if run.goes_on:
@@ -88,6 +102,7 @@ class Now:
 
     says: tuple[str, ...] = ()
     remedied: str = ""
+    hangs: bool = False
 
 
 def _now(view: JobView) -> Now:
@@ -95,11 +110,8 @@ def _now(view: JobView) -> Now:
     past = view.past
     if not view.run.goes_on:
         return Now()
-    still = {cause: gpus for cause, gpus in past.causes_now.items() if stands_still(cause)}
-    if (past.stalled_now or 0.0) > STILL_FROM or sum(still.values()) > BOUND * sum(
-        past.causes_now.values()
-    ):
-        return _hang(view, max(still, key=lambda cause: still[cause], default=""))
+    if (hang := _stands_still(view)) is not None:
+        return hang
     states = past.states_now
     if known_lost(states) <= BOUND * held(states):
         return Now()
@@ -117,6 +129,16 @@ def _now(view: JobView) -> Now:
     return Now((says, f"What helps: {remedy}"), most.name)
 
 
+def _stands_still(view: JobView) -> Now | None:
+    past = view.past
+    still = {cause: gpus for cause, gpus in past.causes_now.items() if stands_still(cause)}
+    if (past.stalled_now or 0.0) > STILL_FROM or sum(still.values()) > BOUND * sum(
+        past.causes_now.values()
+    ):
+        return _hang(view, max(still, key=lambda cause: still[cause], default=""))
+    return None
+
+
 def _hang(view: JobView, cause: str) -> Now:
     """Since when nothing goes on, for whom the GPUs wait, and what to do about it."""
     past = view.past
@@ -127,10 +149,10 @@ def _hang(view: JobView, cause: str) -> Now:
         for name, gpus in past.causes_now.items()
         if name in CAUSES and CAUSES[name].waits_for_peers
     )
-    remedy = words.REMEDIES[cause].do if cause else ""
     if not awaited:
         meaning = f": {CAUSES[cause].meaning}" if cause else ": none of its GPUs works"
-        return Now((f"{since}{meaning}.", *([f"What helps: {remedy}"] if remedy else [])), cause)
+        helps = [f"What helps: {view.remedy(cause)}"] if cause in words.REMEDIES else []
+        return Now((f"{since}{meaning}.", *helps), cause, hangs=True)
     waited_for = " and ".join(
         f"{_rank(place)}, {reason.guidance.does}" for place, reason in awaited[:MOST_PLACES]
     )
@@ -142,9 +164,10 @@ def _hang(view: JobView, cause: str) -> Now:
             f"{since}: {counted(waiting, 'GPU')} {'waits' if waiting == 1 else 'wait'} for "
             f"{waited_for}{more}.",
             *([] if reason is GONE else _process(place, view)),
-            f"What helps: {view.remedy_of(place, reason)} {remedy}".rstrip(),
+            f"What helps: {view.remedy_of(place, reason)}",
         ),
         cause,
+        hangs=True,
     )
 
 
@@ -165,8 +188,8 @@ def _process(place: JobGpu, view: JobView) -> Iterator[str]:
         only = f" -c {container}" if OF_KUBERNETES.fullmatch(container) else ""
         yield (
             f"Its pod is {namespace}/{pod}, where it has another PID: `kubectl exec -it -n "
-            f"{namespace} {pod}{only} -- sh`. For a shell on the node: `kubectl debug node/{node} "
-            "-it --image=busybox --profile=sysadmin -- chroot /host`."
+            f"{namespace} {pod}{only} -- sh`. Or ask the operator for a shell on the node: "
+            f"`kubectl debug node/{node} -it --image=busybox --profile=sysadmin -- chroot /host`."
         )
 
 
@@ -206,22 +229,22 @@ def _verdict(view: JobView, now: Now) -> Iterator[str]:
         )
     yield " ".join(says)
     for one in view.most:
-        yield from _most(one, view, now.remedied)
+        yield from _most(one, view, now)
     if not view.most and not says:
         nothing = "Until then, nothing" if now.says else "Nothing"
         yield f"{nothing} took a tenth of the time that was recorded."
 
 
-def _most(first: Held, view: JobView, remedied: str) -> Iterator[str]:
+def _most(first: Held, view: JobView, now: Now) -> Iterator[str]:
     """The cause and what it would give back, from what it was seen, and what helps."""
     yield (
         f"For {written(first.took / view.held, 'share')} of their time, its GPUs were "
-        f"{_does(first.name)} ({first.name}); {_without(first, view)}."
+        f"{_does(first.name)}; {_without(first, view)}."
     )
     for seen in (first.late, "; ".join(first.seen)):
         if seen:
             yield f"{seen[0].upper()}{seen[1:]}."
-    if first.name != remedied:
+    if not now.hangs and first.name != now.remedied:  # of a hang that lasts, one remedy is enough
         yield f"What helps: {first.remedy}"
 
 
@@ -266,9 +289,9 @@ def _from_now_on(one: Held, view: JobView) -> str:
 def missing(view: JobView) -> str:
     """What is not known of the run, for nobody to take it for well."""
     says = []
-    if view.run.seconds < SHORT:
+    if view.short:
         says.append(
-            "So short a run is not told exactly, as rules look at five minutes at a time"
+            "Where its time went is told of ten minutes or more, as rules look at five at a time"
             + ("; ask again later." if view.run.goes_on else ".")
         )
     if view.held <= 0:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable
 
+from gpunode.gpu.ledger import STATES
 from gpunode.report import job as asked
 from gpunode.report import words
 from gpunode.report.document import Figure, ReportSection, Table, TableColumn, Value
@@ -85,7 +86,7 @@ def _by_state(view: JobView) -> Table:
         tuple(
             (
                 state,
-                words.STATES.get(state, state),
+                words.headline(state),
                 hours,
                 ratio(hours, view.held),
                 ratio(latest.get(state, 0.0), held(latest)),
@@ -106,12 +107,12 @@ def _over_time(view: JobView) -> Table:
         "Over time",
         (
             TableColumn("at", "Begins"),
-            *(TableColumn(state, state, "GPU hours") for state in words.STATES),
+            *(TableColumn(state, state, "GPU hours") for state in STATES),
         ),
         tuple(
             (
                 clock(past.begin(end)),
-                *(past.states.get(end, {}).get(state) for state in words.STATES),
+                *(past.states.get(end, {}).get(state) for state in STATES),
             )
             for end in asked.moments(past)
         ),
@@ -124,6 +125,7 @@ def causes(view: JobView) -> ReportSection:
     """What held it up, the costliest first."""
     rows = tuple(
         (
+            words.headline(one.name),
             one.name,
             one.named,
             one.back.estimate,
@@ -149,7 +151,8 @@ def causes(view: JobView) -> ReportSection:
                 "causes",
                 "Causes, and what each would give back",
                 (
-                    TableColumn("cause", "Cause"),
+                    TableColumn("what", "Cause"),
+                    TableColumn("cause", "Name"),
                     TableColumn("named", "The cause for", "GPU hours"),
                     TableColumn("given_back", "Gives back", "GPU hours"),
                     TableColumn("given_back_lower", "At least", "GPU hours"),
@@ -286,7 +289,7 @@ def _run(
     """A row of a run; what it lost most to are the causes that took as much as the first."""
     losses, whole = losses_of(states, causes), held(states)
     alike = [
-        loss.name
+        words.headline(loss.name)
         for loss in losses
         if loss.given_back >= CLEARLY * whole > 0
         and is_as_much(loss.given_back, losses[0].given_back, whole)
@@ -300,7 +303,7 @@ def _run(
         known_lost(states),
         *view.cost(known_lost(states)),
         step,
-        ", ".join(alike) or "-",
+        "; ".join(alike) or "-",
     )
 
 

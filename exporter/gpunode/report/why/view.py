@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -17,15 +18,17 @@ from gpunode.report.words import clock, lasting, written
 from gpunode.verdict.causes import CAUSES, NONE
 from gpunode.verdict.causes.cause import LOST as CLEARLY
 from gpunode.verdict.causes.communication import STRAGGLER
-from gpunode.verdict.causes.limits import POWER, THERMAL
 from gpunode.verdict.reasons import REASONS, Reason
+from gpunode.words import CAUSES as TOLD
+from gpunode.words import Words
 
 WORTH_NAMING = 0.05
 """Share of a job's hours from which on a cause is listed."""
 
-MOST_PLACES = 3
+SHORT = 600
+"""Seconds of a run below which rates over five minutes say little of it."""
 
-SLOW_CAUSES = (THERMAL.name, POWER.name)
+MOST_PLACES = 3
 
 SLOW_PARTS = (
     "GpuHot",
@@ -38,7 +41,10 @@ SLOW_PARTS = (
     "PcieFaulty",
     "RdmaErrors",
 )
-"""Verdicts on a GPU, and alerts about it or its node, that say that the node itself is slow."""
+"""Alerts about a GPU or its node that say that the node itself is slow."""
+
+UNSURE = 2.0
+"""Times its lower bound from which on the upper one says that nobody knows the figure."""
 
 ALIKE = 0.005
 """Share of the time by which two causes differ that took as much."""
@@ -80,17 +86,24 @@ class GivenBack:
     @property
     def faster(self) -> str:
         """How many times as fast the job would have been, where there is an estimate."""
+        likely = _written(self._times(self.hours))
         if self.estimate is None:
-            return f"at most {self._times(self.hours)} times as fast" if self.capped else ""
-        low, high = map(self._times, (self.at_least or 0.0, self.at_most or self.estimate))
-        return f"{self._times(self.estimate)} times as fast ({low} to {high})"
+            return f"at most {likely} times as fast" if self.capped else ""
+        low, high = (self._times(one) for one in (self.at_least or 0.0, self.at_most or self.hours))
+        if high >= UNSURE * low:
+            return f"at least {_written(low)} times as fast"
+        return f"{likely} times as fast ({_written(low)} to {_written(high)})"
 
-    def _times(self, back: float) -> str:
-        """A speed-up; what is next to none has a digit more."""
-        if back >= self.held:
-            return "many"
-        times = self.held / (self.held - back)
-        return f"{times:.1f}" if times >= 1 + CLEARLY else f"{times:.2f}"
+    def _times(self, back: float) -> float:
+        """A speed-up."""
+        return self.held / (self.held - back) if back < self.held else math.inf
+
+
+def _written(times: float) -> str:
+    """A speed-up; what is next to none has a digit more."""
+    if times == math.inf:
+        return "many"
+    return f"{times:.1f}" if times >= 1 + CLEARLY else f"{times:.2f}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +149,9 @@ class JobView:
         self.states = added(past.states.values())
         self.causes = _with_awaited(past)
         """GPU hours by cause; the GPU for which others hang counts to the hang."""
+
+        self.short = self.run.seconds < SHORT and not self.run.cut
+        """Whether nothing is told of its shares yet, as a rate says little of so short a time."""
 
         self.held = held(self.states)
         self.unknown = self.states.get("unknown", 0.0)
@@ -233,21 +249,37 @@ class JobView:
 
     def remedy(self, cause: str) -> str:
         """What helps in this job: of one that waits for a GPU, what helps that."""
-        past, remedy = self.past, words.REMEDIES[cause].do
         if cause == STRAGGLER.name:
-            return self._remedy_of_late(past.late) if past.late else BALANCE
-        if CAUSES[cause].waits_for_peers and CAUSES[cause].stands_still and self.run.goes_on:
-            reasons = self._by_reason()
-            return f"{self.remedy_of(*reasons[0])} {remedy}" if reasons else remedy
-        return remedy
+            return self._remedy_of_late(self.past.late) if self.past.late else BALANCE
+        hangs = CAUSES[cause].waits_for_peers and CAUSES[cause].stands_still
+        if hangs and self.run.goes_on and (reasons := self._by_reason()):
+            return self.remedy_of(*reasons[0])
+        places = self.past.places.get(cause, {})
+        return self._done(TOLD[cause], max(places, key=lambda place: places[place], default=None))
 
     def remedy_of(self, place: JobGpu, reason: Reason) -> str:
-        """What helps a GPU that is waited for, with its node, and its PID if that is known."""
-        process, on = self.process_of(place), shown(place.instance)
-        if process is None:
-            stacks = f"`gpunode stacks --gpu {shown(place.gpu)}` on {on}"
-            return reason.guidance.remedy.replace("`gpunode stacks --pid PID`", stacks)
-        return PID.sub(lambda found: f"`{found[1]}{process.pid}` on {on}", reason.guidance.remedy)
+        """What helps a GPU that is waited for."""
+        return self._done(reason.guidance.words, place)
+
+    def _done(self, said: Words, place: JobGpu | None) -> str:
+        """What the owner of the job can do without root, and what to ask the operator for.
+
+        Of a run that has ended, what helps the next one. Commands have the node of the GPU that is
+        meant, and its PID if that is known.
+        """
+        if not self.run.goes_on and said.for_good:
+            return said.for_good
+        ask = f"Ask the operator: {said.operator}" if said.operator else ""
+        return PID.sub(lambda found: self._on(found, place), f"{said.yourself} {ask}".strip())
+
+    def _on(self, command: re.Match[str], place: JobGpu | None) -> str:
+        """A command that ends in a PID, as it is to be given."""
+        on = shown(place.instance) if place else "its node"
+        if place and (process := self.process_of(place)):
+            return f"`{command[1]}{process.pid}` on {on}"
+        gpu = f" --gpu {shown(place.gpu)}" if place else ""
+        stacks = command[1].startswith("gpunode stacks")
+        return f"`gpunode stacks{gpu}` on {on}" if stacks else command[0]
 
     def process_of(self, place: JobGpu) -> GpuProcess | None:
         """The process on a GPU that is waited for now, if it is known."""
@@ -255,11 +287,12 @@ class JobView:
         return self.past.process_awaited if place[:2] in awaited else None
 
     def _remedy_of_late(self, late: LateGpu) -> str:
-        own = late.cause in words.REMEDIES
-        says = words.REMEDIES[late.cause].do if own else ""
-        if late.cause in SLOW_CAUSES or self._slow_parts(late):
-            says = f"Replace the slow node. {says}".rstrip()
-        elif not own and late.reason in REASONS:
+        says = ""
+        if late.cause in TOLD:
+            says = self._done(TOLD[late.cause], late.place)
+        elif alerts := self._slow_parts(late):
+            says = f"Ask the operator to look at this node, for {' and '.join(alerts)}."
+        elif late.reason in REASONS:
             says = self.remedy_of(late.place, REASONS[late.reason])
         return f"On {shown(str(late.place))}: {says}" if says else BALANCE
 
@@ -303,7 +336,7 @@ class JobView:
         states = {
             state: share
             for state, share in late.states.items()
-            if state in words.OF_STATES and state not in ("blocked", "unknown")
+            if state in OWN_STATES and state != "blocked"
         }
         state = max(states, key=lambda name: states[name], default="")
         goes_on = self.run.goes_on
@@ -316,7 +349,7 @@ class JobView:
         own = CAUSES[late.cause].meaning if late.cause in CAUSES else ""
         if state and states[state] >= CLEARLY:
             does = f"{'is' if goes_on else 'was'} {OWN_STATES[state]}"
-            why = f", {rest}" if (rest := own.removeprefix(f"{state}, ")) != own else ""
+            why = f": {rest}" if (rest := own.removeprefix(f"{state}: ")) != own else ""
             says.append(f"it {does} {written(states[state], 'share')} of the time{why}")
             own = "" if why else own
         if own:

@@ -9,13 +9,11 @@ from __future__ import annotations
 from gpunode.metric import Metric
 from gpunode.verdict.causes import allocation, communication, data, host, limits, serving
 from gpunode.verdict.causes.cause import Cause
-from gpunode.verdict.guidance import Guidance
 
 NONE = Cause(
     name="none",
-    meaning="no significant time is lost",
     named_when="none of these",
-    guidance=Guidance("fine", "at work", ""),
+    urgency="fine",
     family="work",
 )
 

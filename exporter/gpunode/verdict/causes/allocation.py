@@ -10,7 +10,7 @@ from gpunode.verdict.case import Case, Evidence
 from gpunode.verdict.causes.cause import LOST, Cause, Effect, Explains, Loses, Remedy
 from gpunode.verdict.causes.data import DATA_LOADING_STORAGE
 from gpunode.verdict.causes.host import CHECKPOINT, COMPILE, explained_by, rises_and_falls
-from gpunode.verdict.guidance import Guidance
+from gpunode.words import CAUSES as WORDS
 
 RISES_AND_FALLS = 2
 """At least so often must the memory in use both rise and fall between reads: a job that keeps what
@@ -52,7 +52,6 @@ def _between_kernels(case: Case) -> Effect | None:
 
 MEMORY_ALLOCATION = Cause(
     name="memory_allocation",
-    meaning="GPU memory is allocated and freed in every step, for which kernels wait",
     named_when=(
         "the GPU is `starved` while the memory in use rises and falls and its "
         "process spends time in the kernel, as in cudaMalloc and cudaFree"
@@ -64,14 +63,8 @@ MEMORY_ALLOCATION = Cause(
         job.HOST_SYSTEM,
         *(use for cause in OTHERS for use in cause.uses),
     ),
-    guidance=Guidance(
-        "soon",
-        "waiting while its memory is allocated and freed again and again",
-        "Keep memory: no `torch.cuda.empty_cache()` in the loop, no "
-        "`PYTORCH_NO_CUDA_MEMORY_CACHING`. If memory is nearly full, use a smaller batch or "
-        "`PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`. In C++, allocate before the loop.",
-    ),
-    remedy=Remedy(("starved",), "Let the allocator keep its memory, or allocate before the loop."),
+    urgency="soon",
+    remedy=Remedy(("starved",), WORDS["memory_allocation"].for_good),
     family="host",
     refines=("kernel_launch", "data_loading_cpu"),
     slows_its_gpu=True,

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from gpunode.metric import Metric
 from gpunode.verdict.case import Case, Evidence
-from gpunode.verdict.guidance import Family, Guidance
+from gpunode.verdict.guidance import Family, Guidance, Urgency
+from gpunode.words import CAUSES, CLOSER
 
 LOST = 0.1
 """Minimum share of time for a loss to count."""
@@ -114,22 +115,18 @@ class Cause:
     name: str
     """The value of the label ``cause``."""
 
-    meaning: str
-    """In a few words, for the API and the report."""
-
     named_when: str
     """What must be seen for it to be named, for the documents."""
 
-    guidance: Guidance
-    """For who is on call."""
+    urgency: Urgency
 
     family: Family
     """Whose hue it has where it is shown."""
 
     looks: tuple[Explains | Loses | Bounds, ...] = ()
 
-    closer: tuple[tuple[Metric, Guidance], ...] = ()
-    """What is said instead of ``guidance`` where a series of the metric is among the evidence."""
+    closer: Metric | None = None
+    """The metric of which a series among the evidence lets more be said: ``words.CLOSER``."""
 
     uses: tuple[Metric, ...] = ()
     """The metrics that its looks ask for, without the ledger, which every case has."""
@@ -154,6 +151,16 @@ class Cause:
     """Whether nothing that the job uses on this node is at its limit, as far as was seen."""
 
     @property
+    def meaning(self) -> str:
+        """In a few words, for the API and the report."""
+        return CAUSES[self.name].sentence
+
+    @property
+    def guidance(self) -> Guidance:
+        """For who is on call."""
+        return Guidance(self.urgency, CAUSES[self.name])
+
+    @property
     def costs(self) -> bool:
         """Whether time is lost to it, or would come back if it were mended."""
         bounds = all(isinstance(look, Bounds) for look in self.looks)
@@ -162,7 +169,7 @@ class Cause:
     @property
     def stands_still(self) -> bool:
         """Whether nothing goes on while it lasts: it is told at once, and so is its end."""
-        return self.guidance.urgency == "now"
+        return self.urgency == "now"
 
     @property
     def explains(self) -> bool:
@@ -172,8 +179,8 @@ class Cause:
     def says(self, evidence: Iterable[Evidence]) -> Guidance:
         """What is said of it, as closely as the evidence tells."""
         names = {one.series.partition("{")[0] for one in evidence}
-        found = (guidance for metric, guidance in self.closer if metric.name in names)
-        return next(found, self.guidance)
+        closer = self.closer is not None and self.closer.name in names
+        return Guidance(self.urgency, CLOSER[self.name]) if closer else self.guidance
 
     @property
     def gives_back(self) -> tuple[str, ...]:

@@ -17,8 +17,8 @@ from gpunode.verdict.causes.limits import LAUNCHES
 from gpunode.verdict.engine import USES as OF_ENGINE
 from gpunode.verdict.engine import engine_of, nobody_asks
 from gpunode.verdict.facts import series_name
-from gpunode.verdict.guidance import Guidance
 from gpunode.verdict.reasons import AT_WORK, REASONS, WAITED_FOR
+from gpunode.words import CAUSES as WORDS
 
 COMMUNICATES = 0.25
 """Minimum share of time for exposed communication to count; healthy training has some."""
@@ -108,34 +108,17 @@ def _ways(case: Case) -> Iterator[Evidence]:
 
 COMMUNICATION = Cause(
     name="communication",
-    meaning="data moves between GPUs or nodes while nothing is computed",
     named_when=(
-        "data moves between GPUs or nodes for at least a quarter of the time, with no "
-        f"computation meanwhile; the finding names `{'='.join(P2P_OFF)}` where a process on the "
-        "GPU has it and the job has other GPUs on the node"
+        "data moves between GPUs or nodes for at least a quarter of the time, without "
+        f"computation; the finding names `{'='.join(P2P_OFF)}` where it is set"
     ),
     looks=(Loses(_communicates),),
-    guidance=Guidance(
-        "soon",
-        "moving data between GPUs while nothing is computed",
-        "Check that NCCL uses NVLink and RDMA (links up, `NCCL_P2P_DISABLE` unset); larger batches "
-        "and overlap hide what remains.",
-    ),
-    closer=(
-        (
-            NCCL_SETTING,
-            Guidance(
-                "soon",
-                f"moving data between GPUs while nothing is computed: {'='.join(P2P_OFF)} is set",
-                f"Start the job again without it: `unset {P2P_OFF[0]}`. With it, NCCL takes the "
-                "way through the host's memory between GPUs of a node, not NVLink.",
-            ),
-        ),
-    ),
+    urgency="soon",
+    closer=NCCL_SETTING,
     uses=(NCCL_SETTING, NVLINK_BYTES, NVLINK_SPEED, PCIE_BYTES),
     remedy=Remedy(
         ("communication",),
-        "Check NVLink and RDMA; overlap communication, use larger batches.",
+        WORDS["communication"].for_good,
         left=_overlapped,
         unsure=0.15,
     ),
@@ -238,23 +221,16 @@ def _straggler(case: Case) -> Effect | None:
 
 STRAGGLER = Cause(
     name="straggler",
-    meaning="kernels spin in a collective until a peer arrives",
     named_when=(
-        "the GPU spins in a collective (`blocked`) until a peer arrives; the evidence names the "
-        f"peer. Not where each rank does by turns, no longer than the gaps of another explain, and "
-        f"at least {LAUNCHES:g} of its time is gaps between its own small kernels"
+        "the GPU spins in a collective (`blocked`) until a peer arrives, and the ranks do not "
+        "merely take turns; the evidence names the peer"
     ),
     looks=(Loses(_straggler),),
     uses=(*OF_ENGINE, AWAITED, BLOCKED_STREAK, LEDGER_SENSOR),
-    guidance=Guidance(
-        "soon",
-        "waiting for a slower rank of the job",
-        "Look at the GPU that is waited for. If it is on another node, ask that node's page, or "
-        "NCCL's RAS service.",
-    ),
+    urgency="soon",
     remedy=Remedy(
         ("blocked",),
-        "Replace the slow node, or balance the work between the ranks.",
+        WORDS["straggler"].for_good,
         left=_balanced,
         unsure=0.2,
     ),
@@ -270,25 +246,15 @@ def _stalled(case: Case) -> Effect | None:
 
 STALLED_COLLECTIVE = Cause(
     name="stalled_collective",
-    meaning="kernels spin in a collective and no peer arrives",
     named_when=(
-        "the GPU has spun for six seconds or more while nothing moved and nothing was "
-        "launched, no engine says that it has no request, and no peer is seen evaluating, saving "
-        "or preparing data; without counters "
-        f"of SMs (before Hopper, without DCGM), for {SURE_AFTER:g} seconds, at full utilisation "
-        "near the draw of a resting GPU with NVLinks that move nothing, which is less certain"
+        "the GPU has spun for six seconds while nothing moved and nothing was launched, and no "
+        "peer is seen evaluating, saving or preparing data; without counters of SMs, for "
+        f"{SURE_AFTER:g} seconds near the draw of a resting GPU"
     ),
     looks=(Loses(_stalled),),
     uses=(*OF_ENGINE, AWAITED, BLOCKED_STREAK, LEDGER_SENSOR),
-    guidance=Guidance(
-        "now",
-        "hanging in a collective: a rank of the job does not come",
-        "Keep evidence first: `gpunode stacks --pid PID`. If no GPU here is named, look at the "
-        "idle ones here, then at the job's other nodes. Then restart the job.",
-    ),
-    remedy=Remedy(
-        ("blocked", "idle"), "Set a time-out for collectives and restart from a checkpoint."
-    ),
+    urgency="now",
+    remedy=Remedy(("blocked", "idle"), WORDS["stalled_collective"].for_good),
     family="peers",
     waits_for_peers=True,
 )

@@ -30,7 +30,7 @@ from gpunode.verdict.causes.host import (
     waits_in_short_gaps,
 )
 from gpunode.verdict.facts import At, Facts, series_name
-from gpunode.verdict.guidance import Guidance
+from gpunode.words import CAUSES as WORDS
 
 REMOTE = ((nfs.RTT_SECONDS, nfs.REQUESTS), (lustre.RPC_SECONDS, lustre.RPCS))
 """Of each kind of file server, the seconds that requests waited, and the requests."""
@@ -70,16 +70,11 @@ def _data(case: Case) -> Iterator[Evidence]:
 
 DATA_LOADING = Cause(
     name="data_loading",
-    meaning="starved, and the training waits for data, by its client's words",
     named_when="the GPU is `starved`, and the client reports that the training waits for data",
     looks=(Explains(_data, rank=90),),
     uses=(steps.SECONDS,),
-    guidance=Guidance(
-        "soon",
-        "starved: the training waits for data, and nothing on this node is at its limit",
-        "See what the loader waits for: `gpunode stacks --pid PID`. Often it is a remote service.",
-    ),
-    remedy=Remedy(("starved",), "Profile the data loader: it waits for something beyond the node."),
+    urgency="soon",
+    remedy=Remedy(("starved",), WORDS["data_loading"].for_good),
     family="data",
     uncertain=True,
 )
@@ -140,12 +135,10 @@ def _in_short_gaps(case: Case) -> Effect | None:
 
 DATA_LOADING_CPU = Cause(
     name="data_loading_cpu",
-    meaning="starved, and the CPUs that prepare the data are at their limit",
     named_when=(
-        "the GPU is `starved`, and the CPUs are the reason: a process that prepares data "
-        "keeps a CPU busy or more, or the thread that runs the training was busy for most of the "
-        "gaps, or the job's CPU quota throttles it, or its tasks wait for a CPU (PSI); or the "
-        "process sleeps in most of the gaps between kernels, however short, for such a reason"
+        "the GPU is `starved`, and a process that prepares data keeps a CPU busy, the training "
+        "thread was busy for most of the gaps, the job's CPU quota throttles it, or its tasks "
+        "wait for a CPU (PSI)"
     ),
     looks=(
         Explains(_loader, rank=70),
@@ -165,25 +158,11 @@ DATA_LOADING_CPU = Cause(
         pressure.WAITING,
         steps.SECONDS,
     ),
-    guidance=Guidance(
-        "soon",
-        "starved: the CPUs that prepare the data are at their limit",
-        "Give the job more CPUs and loader workers, and no CPU limit. If a neighbour takes the "
-        "CPUs, move the neighbour.",
-    ),
-    closer=(
-        (
-            job.HOST_CPUS,
-            Guidance(
-                "soon",
-                "at work, with short gaps in which its process waits for a CPU or its data",
-                "Give the job more CPUs and loader workers, and no CPU limit.",
-            ),
-        ),
-    ),
+    urgency="soon",
+    closer=job.HOST_CPUS,
     remedy=Remedy(
         ("starved",),
-        "Give the job more CPUs and loader workers, or prepare its data beforehand.",
+        WORDS["data_loading_cpu"].for_good,
     ),
     family="data",
 )
@@ -212,10 +191,9 @@ def _storage(case: Case) -> Iterator[Evidence]:
 
 DATA_LOADING_STORAGE = Cause(
     name="data_loading_storage",
-    meaning="starved, and the job waits for storage",
     named_when=(
-        "the GPU is `starved`, and storage is the reason: the job's tasks wait for I/O "
-        "(PSI), or a disk is always busy, or an NFS or Lustre server answers slowly"
+        "the GPU is `starved`, and the job's tasks wait for I/O (PSI), a disk is always busy, "
+        "or an NFS or Lustre server answers slowly"
     ),
     looks=(Explains(_storage, rank=60),),
     uses=(
@@ -224,15 +202,8 @@ DATA_LOADING_STORAGE = Cause(
         pressure.WAITING,
         *(metric for pair in REMOTE for metric in pair),
     ),
-    guidance=Guidance(
-        "soon",
-        "starved: storage is too slow",
-        "Look for the slow disk or file server under I/O. If several jobs suffer, call the storage "
-        "team; else cache the data on local disks, use larger files, prefetch more.",
-    ),
-    remedy=Remedy(
-        ("starved",), "Cache the data on local disks, use larger files and prefetch more."
-    ),
+    urgency="soon",
+    remedy=Remedy(("starved",), WORDS["data_loading_storage"].for_good),
     family="data",
 )
 
@@ -268,21 +239,14 @@ def _copies(case: Case) -> Effect | None:
 
 DATA_LOADING_COPY = Cause(
     name="data_loading_copy",
-    meaning="copies between host and device run while the compute engines wait; whether their "
-    "memory is pinned is not known",
     named_when=(
-        "copies between host and device run while the compute engines wait; whether from memory "
-        "that is pinned is not known, and such copies take long from other memory"
+        "copies between host and device run while the compute engines wait, which takes longest "
+        "from pageable memory"
     ),
     looks=(Loses(_copies),),
     uses=(PCIE_BYTES, PCIE_GENERATION, PCIE_WIDTH, *CHECKPOINT.uses, *HOST_COMPUTE.uses),
-    guidance=Guidance(
-        "soon",
-        "waiting for copies between host and GPU",
-        "Pin the host memory (`pin_memory=True`), copy with `non_blocking=True`, and bring fewer "
-        "results back to the host.",
-    ),
-    remedy=Remedy(("copy",), "Pin host memory and copy while the GPU computes.", left=_pinned),
+    urgency="soon",
+    remedy=Remedy(("copy",), WORDS["data_loading_copy"].for_good, left=_pinned),
     family="data",
 )
 
@@ -299,17 +263,11 @@ def _shm(case: Case) -> Iterator[Evidence]:
 
 SHM = Cause(
     name="shm",
-    meaning="starved, and the job's /dev/shm is full",
     named_when="the GPU is `starved`, and the `/dev/shm` of the job is full",
     looks=(Explains(_shm, rank=40),),
     uses=(job.SHM_SIZE, job.SHM_USED),
-    guidance=Guidance(
-        "soon",
-        "starved: the job's /dev/shm is full",
-        "Remove what dead processes left in it. Start the job again with a larger /dev/shm (in "
-        "Kubernetes an `emptyDir` of medium Memory) or fewer loader workers.",
-    ),
-    remedy=Remedy(("starved",), "Mount a larger /dev/shm, or start fewer loader workers."),
+    urgency="soon",
+    remedy=Remedy(("starved",), WORDS["shm"].for_good),
     family="data",
 )
 

@@ -24,8 +24,8 @@ from gpunode.verdict.causes.limits import LAUNCHES
 from gpunode.verdict.engine import USES as OF_ENGINE
 from gpunode.verdict.engine import engine_of, nobody_asks
 from gpunode.verdict.facts import LATEST
-from gpunode.verdict.guidance import Guidance
 from gpunode.verdict.workload import WORKLOAD
+from gpunode.words import CAUSES as WORDS
 
 THREAD_BUSY = 0.8
 """At this share of a CPU, a thread that prepares data or answers requests holds the GPU up."""
@@ -127,23 +127,16 @@ def _host_compute(case: Case) -> Iterator[Evidence]:
 
 HOST_COMPUTE = Cause(
     name="host_compute",
-    meaning="starved, while the process on the GPU computes on CPUs",
     named_when=(
-        "the GPU is `starved` while its process computes: on several CPUs, or on one CPU "
-        "with results from the GPU (such as an optimizer on the CPU), or on one CPU while "
-        "no step runs at all"
+        "the GPU is `starved` while its process computes on several CPUs, or on one CPU with "
+        "results from the GPU (such as an optimizer on the CPU) or while no step runs"
     ),
     looks=(Explains(_host_compute, rank=100, of_idle=True),),
     uses=(PCIE_BYTES, job.HOST_CPUS, job.HOST_THREAD),
-    guidance=Guidance(
-        "soon",
-        "starved while the process computes on CPUs",
-        "See what it computes: `gpunode stacks --pid PID`. Move that to the GPU or to loader "
-        "workers.",
-    ),
+    urgency="soon",
     remedy=Remedy(
         ("starved",),
-        "Move what the process computes on CPUs to the GPU or to loader workers.",
+        WORDS["host_compute"].for_good,
         left=without_gaps_and_copies,
     ),
     family="host",
@@ -198,11 +191,9 @@ def _compiles_itself(case: Case) -> Iterator[Evidence]:
 
 COMPILE = Cause(
     name="compile",
-    meaning="starved, while kernels are compiled",
     named_when=(
-        "the GPU is `starved` while compilers run in the job, or the client reports a compilation, "
-        "or the process on the GPU works as compilers do (it gets many small pieces of memory, and "
-        "new memory of the GPU for the kernels)"
+        "the GPU is `starved` while compilers run in the job, the client reports a compilation, "
+        "or the process allocates memory as compilers do"
     ),
     looks=(
         Explains(_compile, rank=30, of_idle=True),
@@ -218,13 +209,8 @@ COMPILE = Cause(
         job.HOST_THREAD,
         steps.SECONDS,
     ),
-    guidance=Guidance(
-        "note",
-        "idle while kernels are compiled",
-        "Nothing, if it ends within minutes. Keep a compile cache if every start pays for it. If "
-        "it goes on, each new shape is compiled: pad lengths and sizes to a few.",
-    ),
-    remedy=Remedy(("starved",), "Keep the compile cache between runs; pad inputs to a few sizes."),
+    urgency="note",
+    remedy=Remedy(("starved",), WORDS["compile"].for_good),
     family="host",
     ends_by_itself=True,
 )
@@ -240,21 +226,16 @@ def _checkpoint(case: Case) -> Iterator[Evidence]:
 
 CHECKPOINT = Cause(
     name="checkpoint",
-    meaning="starved, while the job saves its state",
     named_when=(
         f"the GPU is `starved` while the job writes at least {WRITES / 1e6:g} MB/s, or the "
         "client reports a checkpoint"
     ),
     looks=(Explains(_checkpoint, rank=20, of_idle=True),),
     uses=(job.IO_BYTES, steps.SECONDS),
-    guidance=Guidance(
-        "note",
-        "idle while the job saves its state",
-        "Nothing, if it ends by itself. If it comes often, save asynchronously or less often.",
-    ),
+    urgency="note",
     remedy=Remedy(
         ("starved",),
-        "Write checkpoints asynchronously, sharded or less often.",
+        WORDS["checkpoint"].for_good,
         left=without_gaps_and_copies,
     ),
     family="host",
@@ -294,20 +275,14 @@ def _spins_for_requests(case: Case) -> Effect | None:
 
 NO_REQUESTS = Cause(
     name="no_requests",
-    meaning="nothing asks the server or notebook for work",
     named_when=(
-        "a server or a notebook holds the GPU, and nothing asks it for work: the engine says that "
-        "it has no request, also if its GPUs spin meanwhile; without its word, the server's "
-        "threads have time left or its GPU runs nothing; for a notebook, both"
+        "a server's engine reports no requests, or without a report its threads have time left or "
+        "its GPU runs nothing; or a notebook's threads have time left and its GPU runs nothing"
     ),
     looks=(Explains(_no_requests, rank=50, of_idle=True), Loses(_spins_for_requests)),
     uses=(*OF_ENGINE, job.HOST_THREAD, job.LOADER_CPUS),
-    guidance=Guidance(
-        "note",
-        "held, but nobody asks for work",
-        "Nothing is broken. If this goes on for hours, ask the owner to give the GPU back.",
-    ),
-    remedy=Remedy(("idle", "starved"), "Run fewer replicas, or let several services share a GPU."),
+    urgency="note",
+    remedy=Remedy(("idle", "starved"), WORDS["no_requests"].for_good),
     family="host",
     ends_by_itself=True,
 )
@@ -329,22 +304,14 @@ def _uninterruptible(case: Case) -> Iterator[Evidence]:
 
 STOPPED = Cause(
     name="stopped",
-    meaning="starved, because the process is stopped or cannot be interrupted",
     named_when="the state of the process (SIGSTOP, a debugger)",
     looks=(
         Explains(_stopped, rank=10, of_idle=True),
         Explains(_uninterruptible, rank=120),
     ),
     uses=(SECONDS, job.BLOCKED, job.HOST_CPUS, STOPPED_ON_GPU),
-    guidance=Guidance(
-        "now",
-        "at a standstill: the process is stopped, or waits in the kernel",
-        "If it was stopped, continue it: `kill -CONT PID`. If it waits in the kernel, look for a "
-        "disk or file server that does not answer, under I/O.",
-    ),
-    remedy=Remedy(
-        ("idle", "starved"), "End the job; look for a debugger or a file server that hung."
-    ),
+    urgency="now",
+    remedy=Remedy(("idle", "starved"), WORDS["stopped"].for_good),
     family="host",
 )
 
@@ -366,32 +333,15 @@ def unread(case: Case) -> Iterator[Evidence]:
 
 UNEXPLAINED = Cause(
     name="unexplained",
-    meaning="held with nothing to run, and nothing that is read on this node explains it",
     named_when=(
-        "the GPU is `starved`, or has short gaps between kernels in most of which its process "
-        "sleeps, and nothing on this node shows a cause; a remote service, a sleep or a lock is "
-        "likely"
+        "the GPU is `starved`, or its process sleeps in most of its short gaps, and nothing on "
+        "this node shows a cause: a remote service, a sleep or a lock is likely"
     ),
     looks=(Loses(waits_in_short_gaps),),
     uses=(SECONDS, job.HOST_CPUS, job.UNREADABLE),
-    guidance=Guidance(
-        "soon",
-        "held with nothing to run, and nothing on this node explains it",
-        "See what the process waits for: `gpunode stacks --pid PID`. Often it is a remote service, "
-        "a sleep or a lock.",
-    ),
-    closer=(
-        (
-            job.HOST_CPUS,
-            Guidance(
-                "soon",
-                "at work, with short gaps in which its process sleeps",
-                "See what the process waits for: `gpunode stacks --pid PID`. Often it is a lock, a "
-                "queue, or another process.",
-            ),
-        ),
-    ),
-    remedy=Remedy(("starved",), "Profile the process: nothing on its node explains why it pauses."),
+    urgency="soon",
+    closer=job.HOST_CPUS,
+    remedy=Remedy(("starved",), WORDS["unexplained"].for_good),
     family="unknown",
     uncertain=True,
     refines=("kernel_launch",),

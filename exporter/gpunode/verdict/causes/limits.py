@@ -12,6 +12,7 @@ from gpunode.gpu.activity import (
     SECONDS,
     SM_CLOCK,
     SM_CLOCK_MAX,
+    TEMPERATURE,
 )
 from gpunode.gpu.health import THROTTLED
 from gpunode.gpu.models import MEASURED_ON_H200
@@ -19,7 +20,7 @@ from gpunode.gpu.power import POWER_DEFAULT_LIMIT, POWER_LIMIT
 from gpunode.gpu.units import ACTIVE
 from gpunode.verdict.case import Case, Evidence, per_second
 from gpunode.verdict.causes.cause import BOUND, Bounds, Cause, Effect, Loses, Remedy
-from gpunode.verdict.guidance import Guidance
+from gpunode.words import CAUSES as WORDS
 
 LAUNCHES = 0.15
 """Minimum share of time in gaps between kernels to count; healthy training has half of it."""
@@ -60,18 +61,13 @@ def _launches(case: Case) -> Effect | None:
 
 KERNEL_LAUNCH = Cause(
     name="kernel_launch",
-    meaning="gaps between small kernels",
     named_when=(
         f"gaps of less than 20 ms between kernels take at least {LAUNCHES:g} of the time, as the "
         "draw shows, which does not fall to that of a resting GPU"
     ),
     looks=(Loses(_launches),),
-    guidance=Guidance(
-        "soon",
-        "waiting between kernels that are too small",
-        "Launch fewer and larger kernels: CUDA graphs, `torch.compile`, larger batches.",
-    ),
-    remedy=Remedy(("starved",), "Use CUDA graphs, torch.compile or larger batches.", unsure=0.22),
+    urgency="soon",
+    remedy=Remedy(("starved",), WORDS["kernel_launch"].for_good, unsure=0.22),
     family="host",
     slows_its_gpu=True,
 )
@@ -128,7 +124,11 @@ def _held_down(case: Case, reasons: Iterable[str]) -> Effect | None:
 
 
 def _thermal(case: Case) -> Effect | None:
-    return _held_down(case, HEAT)
+    found, heat = _held_down(case, HEAT), case.facts.now(TEMPERATURE, *case.at)
+    if found is None or heat is None:
+        return found
+    hot = case.evidence(TEMPERATURE, heat, 0.0, "degrees Celsius at the GPU")
+    return Effect(found.share, (*found.evidence, hot))
 
 
 def _cooled(case: Case) -> float | None:
@@ -137,16 +137,11 @@ def _cooled(case: Case) -> float | None:
 
 THERMAL = Cause(
     name="thermal",
-    meaning="clocks are throttled by heat",
     named_when="heat held the clocks down",
     looks=(Loses(_thermal),),
-    uses=(ACTIVE, SM_CLOCK, SM_CLOCK_MAX, THROTTLED),
-    guidance=Guidance(
-        "soon",
-        "slowed down by heat",
-        "Check fans, air flow and inlet temperature. Drain the node if it goes on.",
-    ),
-    remedy=Remedy((), "Have the cooling of the nodes checked.", left=_cooled, unsure=0.3),
+    uses=(ACTIVE, SM_CLOCK, SM_CLOCK_MAX, TEMPERATURE, THROTTLED),
+    urgency="soon",
+    remedy=Remedy((), WORDS["thermal"].for_good, left=_cooled, unsure=0.3),
     family="device",
     slows_its_gpu=True,
 )
@@ -176,19 +171,13 @@ def _at_default_limit(case: Case) -> float | None:
 
 POWER = Cause(
     name="power",
-    meaning="clocks are throttled by a power limit below the board's default, or by a power brake",
     named_when="a power brake, or a power limit below the board's default, held the clocks down",
     looks=(Loses(_power),),
     uses=(ACTIVE, POWER_DEFAULT_LIMIT, POWER_LIMIT, SM_CLOCK, SM_CLOCK_MAX, THROTTLED),
-    guidance=Guidance(
-        "soon",
-        "slowed down by a power limit or power brake",
-        "Set the board's default limit (`nvidia-smi -pl WATTS`). If the node brakes, check its "
-        "power supplies.",
-    ),
+    urgency="soon",
     remedy=Remedy(
         (),
-        "Set the board's default power limit; check the power supplies.",
+        WORDS["power"].for_good,
         left=_at_default_limit,
         unsure=0.3,
     ),
@@ -231,22 +220,16 @@ def _of_compute(case: Case, share: float, least: float, meaning: str, pipe: str)
 
 PRECISION = Cause(
     name="precision",
-    meaning="matrix products run without tensor cores",
     named_when=(
         "kernels run for at least half of the time, keep the FP32 or FP64 pipe busy for "
         f"{PIPE_BUSY:g} of it or more, and the tensor cores for less than {TENSOR_IDLE:g}"
     ),
     looks=(Bounds(_precision),),
     uses=(ACTIVE,),
-    guidance=Guidance(
-        "note",
-        "computing without tensor cores",
-        "Tell the owner: BF16, or TF32 with `torch.set_float32_matmul_precision('high')`, is "
-        "several times faster.",
-    ),
+    urgency="note",
     remedy=Remedy(
         (),
-        "Compute in BF16 or TF32, so that the tensor cores work.",
+        WORDS["precision"].for_good,
         left=_on_tensor_cores,
         unsure=0.09,
     ),
@@ -261,19 +244,14 @@ def _memory_bandwidth(case: Case) -> Effect | None:
 
 MEMORY_BANDWIDTH = Cause(
     name="memory_bandwidth",
-    meaning="the work waits for HBM",
     named_when=(
         f"kernels run for at least half of the time, and HBM is active for {MEMORY_BUSY:g} of the "
         "time or more and nearer to its limit than the pipes are to theirs"
     ),
     looks=(Bounds(_memory_bandwidth),),
     uses=(ACTIVE,),
-    guidance=Guidance(
-        "fine",
-        "at work, limited by memory bandwidth",
-        "Nothing is wrong. Fused kernels (`torch.compile`) do more for each byte.",
-    ),
-    remedy=Remedy((), "Nothing is lost; fused kernels would move fewer bytes."),
+    urgency="fine",
+    remedy=Remedy((), WORDS["memory_bandwidth"].for_good),
     family="device",
 )
 
@@ -293,16 +271,11 @@ def _memory_capacity(case: Case) -> Effect | None:
 
 MEMORY_CAPACITY = Cause(
     name="memory_capacity",
-    meaning="the GPU's memory is full",
     named_when="the GPU's memory is full",
     looks=(Bounds(_memory_capacity),),
     uses=(MEMORY_RESERVED, MEMORY_TOTAL, MEMORY_USED),
-    guidance=Guidance(
-        "note",
-        "at work, with memory nearly full",
-        "Nothing yet. A larger batch or longer sequence may end in an out-of-memory error.",
-    ),
-    remedy=Remedy((), "Nothing is lost; use a smaller batch, or shard the model."),
+    urgency="note",
+    remedy=Remedy((), WORDS["memory_capacity"].for_good),
     family="device",
 )
 

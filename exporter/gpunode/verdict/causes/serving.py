@@ -31,7 +31,7 @@ from gpunode.verdict.causes.cause import (
 from gpunode.verdict.causes.host import EXPLAINED, THREAD_BUSY, busy_thread
 from gpunode.verdict.causes.limits import LAUNCHES, bound_by_memory
 from gpunode.verdict.engine import USES, ServingEngine, engine_of, other_side
-from gpunode.verdict.guidance import Guidance
+from gpunode.words import CAUSES as WORDS
 
 FULL = 0.95
 """From this share of the KV cache in use, a request that waits has no room: vLLM and SGLang keep a
@@ -100,26 +100,14 @@ def _other_side_at_work(case: Case) -> Iterator[Evidence]:
 
 KV_TRANSFER = Cause(
     name="kv_transfer",
-    meaning="prefill and decode run apart, and the KV cache of requests is not there yet",
     named_when=(
-        "the GPU has no work and its engine computes nothing at a look, while requests are "
-        "`transferring` at each look; or requests wait at each look, and transfers take at least "
-        f"{EXPLAINED:g} of the time without work. The evidence names the instance of the other "
-        "role, if that is on the node and has requests"
+        "the GPU has no work while its engine only has requests that are `transferring`; or "
+        f"requests wait, and transfers take at least {EXPLAINED:g} of the time without work"
     ),
     looks=(Explains(_waits_for_cache, rank=44, of_idle=True),),
     uses=(*USES, PARTS),
-    guidance=Guidance(
-        "soon",
-        "waiting for the KV cache of requests from or to another instance",
-        "If requests wait at the prefill instances, start more of them; if they wait at the decode "
-        "instances, more of those, or more memory for their KV cache. If they wait at neither, it "
-        "is the network: see that the cache goes over NVLink or RDMA "
-        "(`--disaggregation-ib-device` of SGLang, `UCX_TLS` and `UCX_NET_DEVICES` with NIXL).",
-    ),
-    remedy=Remedy(
-        ("starved",), "Change how many instances prefill and decode, or send the cache over RDMA."
-    ),
+    urgency="soon",
+    remedy=Remedy(("starved",), WORDS["kv_transfer"].for_good),
     family="network",
 )
 
@@ -157,25 +145,14 @@ def _gaps_of_few(case: Case) -> Effect | None:
 
 KV_FULL = Cause(
     name="kv_full",
-    meaning="requests wait because the KV cache is full",
     named_when=(
-        "the engine has requests that wait at each look, while at least "
-        f"{FULL:g} of its KV cache is in use, or another one as large as those that run would take "
-        "more than that while now more and now fewer run, or it takes requests off the GPU to "
-        f"compute them again; before `host_bound`, unless {LARGE_GAPS:g} of the time is lost in "
-        "gaps between kernels"
+        f"requests wait while at least {FULL:g} of the engine's KV cache is in use, or there is "
+        "no room for another, or the engine takes requests off the GPU to compute them again"
     ),
     looks=(Explains(_without_room, rank=45), Loses(_gaps_of_few), Bounds(_bound_by_room)),
     uses=(*USES, KV_CACHE, PREEMPTIONS),
-    guidance=Guidance(
-        "soon",
-        "serving as many requests as its KV cache holds, while others wait",
-        "Make room: more memory for the cache (`--gpu-memory-utilization` of vLLM, "
-        "`--mem-fraction-static` of SGLang, `free_gpu_memory_fraction` of TensorRT-LLM, "
-        "`--cache-max-entry-count` of LMDeploy), a cache in FP8 (`--kv-cache-dtype fp8`), a "
-        "shorter `--max-model-len`, or another replica.",
-    ),
-    remedy=Remedy((), "Give the KV cache more memory or fewer bits, or add a replica."),
+    urgency="soon",
+    remedy=Remedy((), WORDS["kv_full"].for_good),
     family="device",
 )
 
@@ -202,22 +179,14 @@ def _limited(case: Case) -> Effect | None:
 
 QUEUE = Cause(
     name="queue",
-    meaning="requests wait in the engine's queue though the GPU has time or bandwidth for more",
     named_when=(
-        "the GPU is `starved`, or no time is lost and HBM limits the work, while the "
-        "engine has requests that wait at each look and room in its KV cache for another"
+        "the GPU is `starved`, or no time is lost and HBM limits the work, while requests wait "
+        "and the KV cache has room for another"
     ),
     looks=(Explains(_waits, rank=46), Bounds(_limited)),
     uses=(*USES, ACTIVE, KV_CACHE),
-    guidance=Guidance(
-        "soon",
-        "able to do more at a time, and requests wait",
-        "Let more requests run at a time: `--max-num-seqs` and `--max-num-batched-tokens` of vLLM, "
-        "`--max-running-requests` of SGLang, `max_batch_size` of TensorRT-LLM and Triton, "
-        "`--max-batch-total-tokens` of TGI, `--max-batch-size` of LMDeploy, `--parallel` of "
-        "llama.cpp.",
-    ),
-    remedy=Remedy(("starved",), "Raise the engine's limit of requests that run at a time."),
+    urgency="soon",
+    remedy=Remedy(("starved",), WORDS["queue"].for_good),
     family="host",
 )
 
@@ -254,12 +223,11 @@ def _launches(case: Case) -> Effect | None:
 
 HOST_BOUND = Cause(
     name="host_bound",
-    meaning="the GPU waits for the engine's own code between the steps of its requests",
     named_when=(
-        f"short gaps between kernels take at least {LAUNCHES:g} of the time, or the GPU is "
-        "`starved` while a thread of the process is busy, and the engine computes requests at each "
-        "look; or the GPU has no work while a process that takes requests and makes tokens of them "
-        f"uses at least {THREAD_BUSY:g} CPUs"
+        "the engine computes requests while short gaps between kernels take at least "
+        f"{LAUNCHES:g} of the time, or the GPU is `starved` while a thread of the process is "
+        "busy; or the GPU has no work while a process of the engine uses at least "
+        f"{THREAD_BUSY:g} CPUs"
     ),
     looks=(
         Explains(_thread_holds_up, rank=48),
@@ -268,18 +236,10 @@ HOST_BOUND = Cause(
     ),
     uses=(*USES, API_CPUS, job.HOST_THREAD),
     refines=("kernel_launch", "data_loading_cpu"),
-    guidance=Guidance(
-        "soon",
-        "waiting for the engine's scheduler, tokeniser or launches between steps",
-        "If the process that takes requests is busy, start more of them: `--api-server-count` of "
-        "vLLM, `--tokenizer-worker-num` of SGLang, `--validation-workers` of TGI. Else use CUDA "
-        "graphs (no `--enforce-eager` of vLLM, no `--disable-cuda-graph` of SGLang or TGI), "
-        "several steps or an overlapped scheduler (`--async-scheduling` of vLLM; no "
-        "`--disable-overlap-schedule` of SGLang), and faster or more CPUs.",
-    ),
+    urgency="soon",
     remedy=Remedy(
         ("starved",),
-        "Use CUDA graphs, an asynchronous scheduler, several API servers, and faster CPUs.",
+        WORDS["host_bound"].for_good,
     ),
     family="host",
     slows_its_gpu=True,
@@ -295,23 +255,14 @@ def _starts(case: Case) -> Iterator[Evidence]:
 
 COLD_START = Cause(
     name="cold_start",
-    meaning="an engine starts: it loads the model, compiles or captures graphs",
     named_when=(
-        "the GPU has no work while an engine's process is on it that does not answer yet, or says "
-        "that it loads"
+        "the GPU has no work, and an engine's process on it does not answer yet or says that it "
+        "loads"
     ),
     looks=(Explains(_starts, rank=25, of_idle=True),),
     uses=(STARTING,),
-    guidance=Guidance(
-        "note",
-        "starting: the engine loads its model, compiles or captures graphs",
-        "Nothing, if it ends within minutes. If each start takes long, keep weights on a local "
-        "disk, keep the compile cache (`VLLM_CACHE_ROOT`), capture fewer graphs "
-        "(`--cuda-graph-sizes` of vLLM, `--cuda-graph-max-bs` of SGLang), and scale ahead of need.",
-    ),
-    remedy=Remedy(
-        ("idle", "starved"), "Keep weights near and the compile cache; scale ahead of need."
-    ),
+    urgency="note",
+    remedy=Remedy(("idle", "starved"), WORDS["cold_start"].for_good),
     family="host",
     ends_by_itself=True,
 )
@@ -360,39 +311,27 @@ def _prompts_between(case: Case) -> Effect | None:
 
 PREFILL_INTERFERENCE = Cause(
     name="prefill_interference",
-    meaning="long prompts are computed between the tokens of other requests",
     named_when=(
-        "no time is lost and HBM does not limit the work, while the engine computes "
-        f"several requests and at least {PROMPTS:g} of the tokens in its steps are of prompts"
+        f"no time is lost and HBM does not limit the work, while at least {PROMPTS:g} of the "
+        "tokens in the engine's steps are of prompts of several requests"
     ),
     looks=(Bounds(_prompts_between),),
     uses=(*USES, ACTIVE, ITEMS, STEPS, TOKENS),
-    guidance=Guidance(
-        "note",
-        "at work on prompts, for which the tokens of other requests wait",
-        "If tokens come too slowly, cut prompts into smaller pieces (`--max-num-batched-tokens` of "
-        "vLLM, `--chunked-prefill-size` of SGLang), or prefill on other instances.",
-    ),
-    remedy=Remedy((), "Nothing is lost; prefill in smaller pieces or on other instances."),
+    urgency="note",
+    remedy=Remedy((), WORDS["prefill_interference"].for_good),
     family="device",
 )
 
 BATCH_SMALL = Cause(
     name="batch_small",
-    meaning="decoding reads all weights for few requests",
     named_when=(
         "no time is lost and HBM limits the work, while the engine computes at most "
         f"{FEW:g} requests at a time and none waits"
     ),
     looks=(Bounds(_small_batch),),
     uses=(*USES, ACTIVE),
-    guidance=Guidance(
-        "note",
-        "decoding for few requests, which costs nearly as much as for many",
-        "Nothing is broken. Send the requests of several replicas to one, or use a smaller or "
-        "quantised model, or speculative decoding.",
-    ),
-    remedy=Remedy((), "Run fewer replicas with larger batches, or quantise the weights."),
+    urgency="note",
+    remedy=Remedy((), WORDS["batch_small"].for_good),
     family="device",
 )
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from fastapi import Request, Response
 
+from gpunode import words
 from gpunode.export import palette
 from gpunode.export.web.prepared import Prepared
 
@@ -38,13 +40,20 @@ TYPES = {
 
 def files() -> dict[str, Prepared]:
     """The files of the page by their path."""
-    names = ("page.css", "page.js", "icon.svg")
+    names = ("page.css", "icon.svg")
     found = {f"/page/{name}": _file(name) for name in names}
     return {
         "/": _file("index.html"),
+        "/page/page.js": Prepared(script().encode(), TYPES[".js"], HEADERS),
         "/page/palette.css": Prepared(colours().encode(), TYPES[".css"], HEADERS),
         **found,
     }
+
+
+def script() -> str:
+    """The script, after the words for the states of the ledger."""
+    states = [(name, said.headline, said.sentence) for name, said in words.STATES.items()]
+    return f"const STATES = {json.dumps(states)};\n{(FOLDER / 'page.js').read_text()}"
 
 
 def colours() -> str:

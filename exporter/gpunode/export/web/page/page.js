@@ -1,20 +1,10 @@
-// Shows api/v1/node and api/v1/history. Addresses are relative, so that a proxy may serve the page
-// from any path. Text of the node goes into the page as text only: never as markup.
+// Shows api/v1/node and api/v1/history. STATES, each state with its words, is put before this.
+// Addresses are relative, so that a proxy may serve the page from any path. Text of the node goes into the page as text only: never as markup.
 
 const EVERY = 5000; // milliseconds between two looks at the node
 const POINT = 20000; // and at its history: two points, the width of a hair
 const PATIENCE = 8000; // for an answer
 const SPANS = [600, 1800, 3600]; // seconds that the strips may show
-const STATES = [
-  ["compute", "kernels of the job run"],
-  ["communication", "moving data between GPUs or nodes"],
-  ["copy", "copies between host and GPU"],
-  ["blocked", "spinning until a peer arrives"],
-  ["starved", "held, and no kernel runs"],
-  ["idle", "held, has run nothing for a while"],
-  ["free", "no process"],
-  ["unknown", "the sensors cannot tell"],
-];
 const URGENCY = { now: "Act now", soon: "Time is being lost", note: "Worth knowing", fine: "" };
 
 const $ = (id) => document.getElementById(id);
@@ -43,6 +33,8 @@ function written(element, text) {
   );
   return element;
 }
+
+const headline = (state) => STATES.find(([name]) => name === state)[1];
 
 // Numbers
 
@@ -83,6 +75,7 @@ function evidence(one) {
   const [, seconds, share, rest] = /^(seconds for which )?(share of time(?:: | (?=with|that)))?(.*)$/.exec(one.meaning);
   if (seconds) return `${rest} for ${lasting(one.value)} (limit ${lasting(one.threshold)})`;
   if (share) return `${rest}: ${percent(one.value)} of the time (limit ${percent(one.threshold)})`;
+  if (rest.startsWith("degrees Celsius")) return rest.replace("degrees Celsius", `${Math.round(one.value)} °C`);
   const unit = rest.startsWith("share") ? "ratio" : rest.startsWith("bytes per second") ? "bytes_per_second" : rest.startsWith("seconds") ? "seconds" : "";
   const limit = one.threshold ? ` (limit ${figured(one.threshold, unit)})` : "";
   if (unit) return `${rest}: ${figured(one.value, unit)}${limit}`;
@@ -211,6 +204,7 @@ class Row {
   rest(gpu) {
     const words = [];
     if (gpu.serves) words.push(gpu.serves);
+    if (gpu.cause === "thermal" && gpu.temperature_celsius !== null) words.push(`${Math.round(gpu.temperature_celsius)} °C`);
     if (gpu.waited_for_by.length) words.push(`holds up ${gpu.waited_for_by.length > 2 ? `${gpu.waited_for_by.length} GPUs` : named(gpu.waited_for_by)}`);
     if (gpu.cause && gpu.cause !== "none" && gpu.share < 0.995) words.push(`${percent(gpu.share)} of its time`);
     if (gpu.lasts_seconds !== null && gpu.urgency !== "fine") {
@@ -335,7 +329,7 @@ class Strip {
       }),
     );
     const spent = lastHour(this.uuid);
-    const words = spent.map(([state, share]) => `${state} ${percent(share)}`).join(", ");
+    const words = spent.map(([state, share]) => `${headline(state)} ${percent(share)}`).join(", ");
     this.element.setAttribute("aria-label", `Where its time went, ${spanned(span)}: ${words || "nothing known yet"}`);
   }
 }
@@ -383,7 +377,7 @@ function tip(event, uuid) {
       const row = make("p");
       const mark = make("i");
       mark.dataset.state = state;
-      row.append(mark, state, make("span", "", percent(share)));
+      row.append(mark, headline(state), make("span", "", percent(share)));
       return row;
     }),
     ...(watts === null ? [] : [make("p", "soft", `${Math.round(watts)} W`)]),
@@ -435,10 +429,10 @@ function drawStrips() {
     return named;
   };
   legend.replaceChildren(
-    ...STATES.filter(([state]) => used.has(state)).map(([state, meaning]) => {
+    ...STATES.filter(([state]) => used.has(state)).map(([state, words, meaning]) => {
       const mark = make("i");
       mark.dataset.state = state;
-      return item(mark, state, meaning);
+      return item(mark, words, meaning);
     }),
     item(make("i", "unrecorded"), "not recorded", "gpunode did not run, or did not read this GPU"),
   );
