@@ -22,7 +22,7 @@ import psutil
 
 from bench.report import Report, Result, machine
 from gpunode.report.history import HOUR
-from tests.prometheus.known import GPUS, Fault, Fleet, Job, backfill, served
+from tests.prometheus.known import GPUS, Fault, Fleet, Job, KnownIncident, backfill, served
 
 NODES = 1250
 DAYS = 90
@@ -124,6 +124,18 @@ def fleet(nodes: int, days: int) -> Fleet:
         for fault in ("network", "exporter", "thermal", "filesystem")
         for _ in range(days // 7)
     )
+    long = [job for job in jobs if job.kind == "training" and job.end - job.begin > 3 * 24]
+    broken = [
+        (
+            job,
+            chance.choice(("stall", "xid", "gpu_lost")),
+            chance.randrange(job.begin, job.end - 24),
+        )
+        for job in chance.sample(long, min(len(long), days // 5))
+    ]
+    repeats = {
+        (job.workload, hour + 2): chance.uniform(0.2, 1) * job.gpus for job, _, hour in broken
+    }
     at = int(time.time()) // HOUR * HOUR - hours * HOUR
     return Fleet(
         start=at,
@@ -131,6 +143,21 @@ def fleet(nodes: int, days: int) -> Fleet:
         nodes=dict.fromkeys(names, (0, hours)),
         jobs=tuple(jobs),
         faults=faults,
+        incidents=tuple(
+            KnownIncident(
+                job.workload,
+                kind,
+                hour * HOUR,
+                {
+                    "waiting": chance.uniform(1, 20),
+                    "starting": chance.uniform(1, 6),
+                    "repeating": repeats[job.workload, hour + 2] / len(job.nodes),
+                },
+                job.nodes,
+            )
+            for job, kind, hour in broken
+        ),
+        repeated=repeats,
         missing=frozenset(range(hours // 2, hours // 2 + 9)),
         gains={
             cause: {"lower": 0.8 * back, "estimate": back, "upper": 1.25 * back}

@@ -54,6 +54,7 @@ from gpunode.source import (
 )
 from gpunode.verdict.held_up import HeldUp
 from gpunode.verdict.looking import Looking
+from gpunode.verdict.restarts import Restarts
 from gpunode.verdict.shortages import Shortages
 from gpunode.verdict.source import Verdicts
 
@@ -99,7 +100,7 @@ HOLDERS_SOURCES: tuple[HoldersSource, ...] = tuple(_declared("HOLDERS_SOURCE", g
 METRICS: dict[str, tuple[Metric, ...]] = {
     "GPU": _metrics(*GPU_SOURCES, *HOLDERS_SOURCES, GpuOwners),
     "Pods and Slurm jobs": _metrics(Pods, SlurmJobs),
-    "Training": TrainingSteps.metrics,
+    "Training": (*TrainingSteps.metrics, *Restarts.metrics),
     "Serving": (*ServingEngines.metrics, *ServingPauses.metrics),
     "Node": _metrics(*NODE_SOURCES, NcclRas, Filesystems),
     "Verdicts": (*Verdicts.metrics, *HeldUp.metrics, *Looking.metrics),
@@ -241,7 +242,7 @@ def views(node: Node, settings: Settings) -> list[View]:
     names: list[View] = [DcgmNames(node, settings)] if settings.compat == "dcgm" else []
     return [
         *(*names, Verdicts(), HeldUp(), Looking(node, settings), Faults(settings.node.faults_file)),
-        *(Shortages(node, settings), History(), ServingPauses()),
+        *(Restarts(node), Shortages(node, settings), History(), ServingPauses()),
     ]
 
 

@@ -92,7 +92,7 @@ CAUSES: dict[str, Words] = {
     ),
     "data_loading_copy": Words(
         "data loading: copy to GPU",
-        "waiting for copies between host and GPU",
+        "waiting for copies between host and GPU; whether their memory is pinned is not known",
         "Pin the host memory (`pin_memory=True`), copy with `non_blocking=True`, and bring fewer "
         "results back to the host.",
         for_good="Pin host memory and copy while the GPU computes.",
@@ -139,7 +139,7 @@ CAUSES: dict[str, Words] = {
     ),
     "unexplained": Words(
         "unexplained pause",
-        "held with nothing to run, and nothing on this node explains it",
+        "held with nothing to run, and nothing that is read on this node explains it",
         f"See what the process waits for: {STACKS}. Often it is a remote service, a sleep or a "
         "lock.",
         for_good="Profile the process: nothing on its node explains why it pauses.",

@@ -24,6 +24,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 from starlette.testclient import TestClient
 
+from gpunode import words
 from gpunode.config.daemon import IncidentSettings, Settings
 from gpunode.config.prometheus import PrometheusSettings
 from gpunode.export.web.app import create_app
@@ -178,12 +179,14 @@ def test_the_jobs_that_hold_gpus_are_listed(asked: Asked) -> None:
 def test_how_many_gpus_a_cause_holds_up_is_not_taken_for_the_time_it_costs(asked: Asked) -> None:
     mild, full = asked([("holds_up", {"job": name}) for name in ("starved_mild", "memfull")])
     (cause,) = [one for one in mild["claims"] if one["labels"].get("cause") == "unexplained"][:1]
-    assert cause["says"].startswith("2 of its 2 GPUs: what costs them most is: held with")
+    assert cause["says"].startswith(
+        "2 of its 2 GPUs: what costs them most is unexplained pause (held with"
+    )
     assert cause["value"] == 2
     (lost,) = [one for one in mild["claims"] if one["labels"].get("state") == "starved"]
     assert lost["value"] == pytest.approx(0.26, abs=0.03)
     assert said(full)[0] == (
-        "2 of its 2 GPUs: the GPU's memory is full (memory_capacity); "
+        "2 of its 2 GPUs: memory capacity limit (at work, with memory nearly full); "
         "no time is known to be lost to it"
     )
 
@@ -203,12 +206,12 @@ def test_a_job_that_runs_nothing_is_not_told_to_lose_nothing(asked: Asked) -> No
     )
     assert said(held) == [
         "100 % of the time of its GPUs within 2m: a job holds the GPU and has run nothing for a "
-        "while (idle)"
+        "while"
     ]
-    assert said(healthy)[0] == "2 of its 2 GPUs: no cause of a loss is found (none)"
-    assert "(compute)" in said(healthy)[1]
+    assert said(healthy)[0] == "2 of its 2 GPUs: no cause of a loss is found"
+    assert words.STATES["compute"].sentence in said(healthy)[1]
     (share,) = unknown["not_known"]
-    assert share.endswith("not known, the sensors cannot tell (unknown)")
+    assert share.endswith("not known, the sensors cannot tell")
     assert share in said(unknown)
 
 
@@ -223,7 +226,7 @@ def test_a_hang_comes_before_what_another_gpu_does_meanwhile(asked: Asked) -> No
 
 def test_a_wait_for_a_gpu_that_nobody_names_is_told_with_who_has_no_work(asked: Asked) -> None:
     (answer,) = asked([("waited_for", {"job": "straggler"})])
-    assert said(answer)[0] == "GPU 0 of straggler waits in a collective (straggler)"
+    assert said(answer)[0] == "GPU 0 of straggler is waiting for a slower rank of the job"
     assert re.match(r"GPU 1 of straggler, .* had no work for \d\d % of 2m", said(answer)[1])
     assert answer["not_known"] == ["for which GPU waits: GPU 0 of straggler"]
 
@@ -380,7 +383,8 @@ def test_a_held_gpu_that_runs_nothing_is_told(told_by: Callable[[str], Told]) ->
     now = told_by("h200_held").now
     (idle,) = now["claims"]
     assert re.match(
-        r"GPU 0: held, and has run nothing for a while.* 100 % of its .* \(idle\)", idle["says"]
+        r"GPU 0: held, and has run nothing for a while.* 100 % of its last seconds: a job",
+        idle["says"],
     )
     assert idle["labels"]["state"] == "idle"
     assert now["not_known"] == []
@@ -395,7 +399,7 @@ def test_time_that_no_sensor_tells_is_not_known(told_by: Callable[[str], Told]) 
 
 def test_the_headline_of_an_incident_is_what_is_known_last(told_by: Callable[[str], Told]) -> None:
     told = told_by("looping")
-    assert any("a thread of its process uses a whole CPU" in text for text in said(told.now))
+    assert any("its process keeps a whole CPU busy" in text for text in said(told.now))
     assert "nothing on this node tells why" not in said(told.kept)[0]
     assert "nothing on this node tells why" not in said(told.latest)[0]
 

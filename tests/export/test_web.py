@@ -230,7 +230,7 @@ def test_every_gpu_of_a_hang_has_the_remedy_of_the_headline() -> None:
 def test_what_is_unexplained_sends_nobody_away_from_a_node_that_is_short() -> None:
     scene = scenes.Scene(scenes.actor(0, {"starved": 1.0}))
     unexplained, *rest = node(scene.play(60).stage.loop).findings
-    assert "nothing on this node explains it" in unexplained.title
+    assert "nothing that is read on this node explains it" in unexplained.title
     assert rest == []
     scene.host.gauges[memory.AVAILABLE, ()] = 0.0
     starved, short = node(scene.play(60).stage.loop).findings

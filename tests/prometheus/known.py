@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -119,6 +120,18 @@ class Queued:
     end: int
 
 
+@dataclass(frozen=True, slots=True)
+class KnownIncident:
+    """An incident of a job from a second on, by the GPU hours of each part on each node."""
+
+    workload: str
+    kind: str
+    begin: int
+    hours: Mapping[str, float]
+    nodes: tuple[str, ...]
+    """Those that know of it; the repetition is known of all that the job has."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
     """Nodes, by the hours from and to which they are there, what ran on them, and what failed."""
@@ -130,6 +143,10 @@ class Fleet:
     faults: tuple[Fault, ...] = ()
     missing: frozenset[int] = frozenset()
     """Hours in which nothing was recorded."""
+
+    incidents: tuple[KnownIncident, ...] = ()
+    repeated: Mapping[tuple[str, int], float] = field(default_factory=dict)
+    """GPU hours that a job repeats in an hour."""
 
     queue: tuple[Queued, ...] = ()
     watts: float = 500.0
@@ -204,6 +221,7 @@ class Fleet:
                     "job:gpunode_serving_replicas:busy_hourly",
                     self._served(lambda job: len(job.nodes)),
                 ),
+                ("job:gpunode_job_repeated:gpus_hourly", self._repeated()),
                 ("node:gpunode_gpu_blocked:by_job_hourly", self._blocked()),
                 (f"node:{HOURLY}", self._of_nodes()),
                 (f"cluster:{HOURLY}", self._of_all({}, set(self.nodes))),
@@ -232,6 +250,7 @@ class Fleet:
                             )
             self._write_versions(file.write)
             self._write_faults(file.write)
+            self._write_incidents(file.write)
             self._write_queue(file.write)
             file.write("# EOF\n")
 
@@ -272,6 +291,40 @@ class Fleet:
             for second in range(0, one.seconds, FAULT_STEP):
                 write(f"{series} {second} {begin + second}\n")
             write(f"{series} NaN {begin + one.seconds}\n")
+
+    def _write_incidents(self, write: Callable[[str], object]) -> None:
+        """What the nodes tell of incidents while these go on and for a while."""
+        lines: dict[str, list[str]] = defaultdict(list)
+        for one in self.incidents:
+            stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(self.start + one.begin))
+            job = next(each for each in self.jobs if each.workload == one.workload)
+            labels = {"incident": f"{stamp}-{one.kind}-0", "kind": one.kind, **_labels(job)}
+            length = round(HOUR * sum(one.hours.values()) / GPUS)
+            for node in one.nodes:
+                for second in range(0, length + 300, SCRAPE_INTERVAL):
+                    at, passed = self.start + one.begin + second, float(second * GPUS)
+                    for part, hours in one.hours.items():
+                        name = "gpunode_incident_gpu_seconds"
+                        so_far = min(passed, hours * HOUR)
+                        passed -= so_far
+                        own = self._series(name, {"instance": node, **labels, "part": part})
+                        lines[name].append(f"{own} {so_far:.7g} {at}")
+        for name, of in lines.items():
+            write(f"# TYPE {name} gauge\n")
+            for line in sorted(
+                set(of), key=lambda one: (one.rsplit(" ", 2)[0], int(one.rsplit(" ", 1)[1]))
+            ):
+                write(f"{line}\n")
+
+    def _repeated(self) -> Recorded:
+        for job in {one.workload: one for one in self.jobs}.values():
+            hours = {
+                hour: amount
+                for (name, hour), amount in self.repeated.items()
+                if name == job.workload
+            }
+            if hours:
+                yield _labels(job), hours
 
     def _write_queue(self, write: Callable[[str], object]) -> None:
         for one in self.queue:

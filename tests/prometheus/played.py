@@ -19,11 +19,11 @@ from gpunode.config.daemon import IncidentSettings, Settings
 from gpunode.gpu.activity import SECONDS
 from gpunode.gpu.xids import XIDS
 from gpunode.incidents.black_box import INFO, BlackBox
+from gpunode.incidents.incident import began_at
 from gpunode.jobs.processes import UNREADABLE
 from gpunode.metric import Sample
 from gpunode.node.node import Node
 from gpunode.node.tape import TapeNode
-from gpunode.report.claims import began_at
 from gpunode.sources import watch
 from gpunode.verdict.reasons import WAITED_FOR
 from gpunode.verdict.source import BOTTLENECK

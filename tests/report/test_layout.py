@@ -42,7 +42,6 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for at in range(of.period.start + DAY, of.period.end + 1, DAY):
             found.useful[at], found.steps[at], found.mfu[at] = 96.0, 1.0, 0.31
             found.phases[at] = {"step": 240.0, "data": 24.0, "checkpoint": 6.0}
-    of.causes.update(dict.fromkeys(CAUSES, 3000.0))
     of.models["NVIDIA H200"] = {"compute": 80000.0, "idle": 20000.0, "starved": 30000.0}
     node = NodeKey("frankfurt", "gpu-node-000.frankfurt.example.com")
     of.nodes[node] = NodePast({"compute": 8000.0, "free": 64.0}, of.period.hours)

@@ -53,6 +53,7 @@ from tests.prometheus.known import GAINS, GPUS, USEFUL, Fault, Fleet, Job, Queue
 from tests.prometheus.known import served as serving
 from tests.prometheus.programs import program, served
 from tests.prometheus.shipped import intervals
+from tests.test_words import raw_names
 
 DAY = 24
 START = 1_785_542_400
@@ -218,6 +219,10 @@ def written(url: str, tmp_path_factory: pytest.TempPathFactory) -> Written:
     return Written(file.read_text())
 
 
+def test_no_raw_name_is_said(url: str, run: Run) -> None:
+    assert not raw_names(run(url, *TIMES, "--price=2.5").out)
+
+
 # The figures are those of the fleet
 
 
@@ -229,13 +234,18 @@ def truth(first: int = BEGIN, last: int = END) -> dict[Job, float]:
     return FLEET.job_hours(first, last)
 
 
-def test_hours_by_state_and_their_price(written: Written) -> None:
+def by_state(written: Written) -> dict[str, float]:
+    """GPU hours by state, over all days."""
+    days = written.rows("change", "days")
+    return {state: sum(day[state] or 0.0 for day in days) for state in STATES}
+
+
+def test_hours_by_state_and_the_price_of_those_lost(written: Written) -> None:
     expected = FLEET.by_state(BEGIN, END)
-    rows = written.by("summary", "states", "state")
-    assert {state for state, row in rows.items() if row["gpu_hours"]} == expected.keys()
+    found = by_state(written)
+    assert {state for state, hours in found.items() if hours} == expected.keys()
     for state, hours in expected.items():
-        assert near(rows[state]["gpu_hours"], hours)
-        assert near(rows[state]["cost"], 2.5 * hours)
+        assert near(found[state], hours)
     whole = sum(expected.values())
     useful = sum(expected[state] for state in USEFUL)
     held = whole - expected["free"]
@@ -719,7 +729,7 @@ def answer(url: str, promql: str, moment: float) -> list[Any]:
 def test_the_promql_of_a_figure_gives_it(url: str, written: Written) -> None:
     moment = written.whole["moment"]
     derived = {"training_useful", "goodput", "mfu", "failures", "node_hours_between", "supply"}
-    derived |= {"full_hours", "demand_gain", "hours", "hours_missing"}
+    derived |= {"broke", "full_hours", "demand_gain", "hours", "hours_missing"}
     asked = 0
     for section in written.whole["sections"]:
         for figure in section["figures"]:
@@ -754,8 +764,8 @@ def test_what_is_asked_for_is_recorded_with_these_labels() -> None:
         expression = query.over("1d")
         promql_parser.parse(expression)
         names = set(re.findall(r"[a-z]+:gpunode_[a-z0-9_]+:[a-z0-9_]+", expression))
-        of_others = (history.QUEUED, history.QUEUE_HOURS)
-        assert names or query in of_others, "series of others"
+        of_others = (history.QUEUED, history.QUEUE_HOURS, history.INCIDENTS)
+        assert names or query in of_others, "series of others, or of the nodes themselves"
         by = re.search(r"by \(([^)]*)\)", expression)
         every = re.search(r"\* (\d+) / 3600", expression)
         for name in names:
@@ -954,9 +964,9 @@ def test_a_period_that_is_no_whole_number_of_days(run: Run, url: str) -> None:
     times = ("--from=2026-08-15T07:00", "--to=2026-08-29")
     ended = run(url, *times, "--format=json", "--output=-")
     expected = FLEET.by_state(BEGIN + 7, END)
-    found = Written(ended.out).by("summary", "states", "state")
+    found = by_state(Written(ended.out))
     for state, hours in expected.items():
-        assert near(found[state]["gpu_hours"], hours)
+        assert near(found[state], hours)
     jobs = Written(ended.out).by("losers", "jobs", "job")
     (llm,) = (hours for job, hours in truth(BEGIN + 7).items() if job.workload == "llm")
     assert near(jobs["llm"]["held"], llm)

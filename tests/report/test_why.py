@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import subprocess
 from collections import defaultdict
@@ -21,11 +22,13 @@ from gpunode.cli.main import main
 from gpunode.report import job, runs
 from gpunode.report.history import RULE_INTERVAL
 from gpunode.report.job import MEASURED, RunQuery
+from gpunode.report.why.broke import best_interval
 from gpunode.verdict.causes import CAUSES
 from gpunode.verdict.reasons import STOPPED
 from tests.needs import ROOT, need
 from tests.prometheus.known import remembering
 from tests.prometheus.shipped import intervals
+from tests.test_words import raw_names
 
 NOW = 1_800_000_000
 """2027-01-15, 08:00 UTC."""
@@ -374,7 +377,48 @@ RESTING = Known(workload="notebook", nodes=("n-20",), gpus=1, parts=(RESTS,))
 NEW = Known(workload="new", nodes=("n-21",), gpus=1, parts=(replace(WELL, hours=30 / HOUR),))
 BORN = Known(workload="born", nodes=("n-22",), gpus=1, parts=(Part(hours=30 / HOUR, shares={}),))
 BLIND = Known(workload="blind", nodes=("n-23",), gpus=1, parts=(Part(hours=1, shares={}),))
+CRASHED_ID = "20270115T040000Z-xid-0"
+
+
+def _crashed(begin: int, end: int) -> list[Recorded]:
+    """It saves for a minute in each half hour; 4 h before its end, a fault cost it 20 GPU hours."""
+    gpu = {"instance": "n-41", "gpu": "0", "uuid": "GPU-n-41-0"}
+    broke = end - 4 * HOUR
+    cost = {"waiting": 8.0, "starting": 4.0, "repeating": 8.0}
+    of = {"incident": CRASHED_ID, "kind": "xid", "workload": "crashed"}
+    return [
+        *(
+            (
+                "gpunode_incident_gpu_seconds",
+                {"instance": "n-41", **of, "part": part},
+                lambda at, hours=hours: min(hours * HOUR, 8 * (at - broke)),
+                broke,
+            )
+            for part, hours in cost.items()
+        ),
+        *(
+            (
+                "gpunode_job_repeated_seconds_total",
+                {**gpu, "bound": bound},
+                lambda at, most=most: max(0.0, min(most, at - broke - HOUR)),
+                begin,
+            )
+            for bound, most in (("lower", 3000), ("estimate", 3600), ("upper", 4200))
+        ),
+        ("gpunode_training_checkpoints_total", gpu, lambda at: (at - begin) // 1800, begin),
+        (
+            "gpunode_training_seconds_total",
+            {**gpu, "phase": "checkpoint"},
+            lambda at: (at - begin) // 1800 * 60,
+            begin,
+        ),
+        ("job:gpunode_attempts_ended:increase1h", {}, lambda _: 0.5, begin),
+    ]
+
+
+CRASHED = Known(workload="crashed", nodes=("n-41",), parts=(replace(WELL, hours=8),), more=_crashed)
 NEW_ONES = (
+    CRASHED,
     UNTOLD,
     BORN,
     BLIND,
@@ -627,6 +671,39 @@ def test_every_second_of_each_job_is_in_its_state(why: Why) -> None:
         assert said.figure("seconds", "missing") == 0
 
 
+def test_what_broke_is_priced_and_how_often_to_save_is_said_where_data_carry_it(why: Why) -> None:
+    said = Said(why("crashed", "--format=json", "--price=2"))
+    (line,) = (one for one in said.finding.splitlines() if "incident" in one)
+    assert line == (
+        "1 incident cost it 20.00 GPU hours: 8.00 without work, 4.00 to start again, 8.00 to "
+        f"repeat what was done since the last checkpoint, worth 40 ({CRASHED_ID} on n-41)."
+    )
+    (line,) = (one for one in said.finding.splitlines() if "again that" in one)
+    found = [float(number) for number in re.findall(r"[\d.]*\d", line)]
+    assert found == pytest.approx([8, 8 * 3000 / HOUR, 8 * 4200 / HOUR], rel=0.03)
+    (line,) = (one for one in said.finding.splitlines() if "checkpoint takes" in one)
+    assert line.startswith("A checkpoint takes it 1 min, and it works 29 min between two; jobs of ")
+    # 3 others of 8 GPUs for a day, and 4 new starts: a fault in 18 h for 8 GPUs.
+    assert "once in 18 h for 8 GPUs: then 46 min between two loses least" in line
+    healthy = Said(why("ann@n-5", "--format=json")).finding
+    assert "incident" not in healthy
+    assert "checkpoint" not in healthy
+
+
+@pytest.mark.parametrize(("cost", "between"), [(60, 64_800), (300, 7200), (1, 1e6)])
+def test_no_other_interval_between_checkpoints_loses_clearly_less(
+    cost: float, between: float
+) -> None:
+    """Beside Daly's model itself, of faults at random, at a cost of a restart of none."""
+
+    def wasted(interval: float) -> float:
+        return between * math.expm1((interval + cost) / between) / interval
+
+    best = best_interval(cost, between)
+    least = min(wasted(best * share / 100) for share in range(20, 500))
+    assert wasted(best) <= 1.001 * least
+
+
 def test_a_job_that_storage_starves(why: Why) -> None:
     said = Said(why("research/llm", "--format=json", "--price=2"))
     (cause,) = said.rows("held_up", "causes")
@@ -836,6 +913,15 @@ def test_a_hang_of_which_only_the_verdicts_tell_is_said_first_as_well(why: Why) 
     assert helps.startswith("What helps: Keep evidence first: `gpunode stacks --gpu 0` on n-24.")
     (cause,) = said.rows("held_up", "causes")
     assert near(cause["given_back_upper"], 2), "of its two GPUs"
+
+
+@pytest.mark.parametrize("name", ["4301", "bert", "busy", "untold", "ranker", "resnet", "two"])
+def test_no_raw_name_is_said(why: Why, name: str) -> None:
+    """Beside the words of each cause stands its name, for queries: that is a column of its own."""
+    said = Said(why(name, "--format=json"))
+    causes = said.rows("held_up", "causes")
+    rest = (str(value) for row in causes for column, value in row.items() if column != "cause")
+    assert not raw_names("\n".join((said.finding, *rest)))
 
 
 def test_a_gpu_that_idles_for_other_reasons_is_no_part_of_a_hang(why: Why) -> None:

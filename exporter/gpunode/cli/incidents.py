@@ -178,6 +178,8 @@ def _lines(incident: Incident) -> Iterator[str]:
             yield f"  waited for: {who}, {REASONS[late.reason].meaning}"
     if incident.remedy:
         yield f"  do: {incident.remedy}"
+    if incident.price is not None:
+        yield f"  cost: {incident.price}"
     for moment in incident.moments:
         yield f"  {round(moment.time - brief.began) + 0:+7d} s  {moment.what:8} {moment.text}"
     for one in incident.evidence:

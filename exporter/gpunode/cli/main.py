@@ -13,6 +13,11 @@ from gpunode.cli.commands import COMMANDS, overview
 from gpunode.cli.extras import needing
 from gpunode.mistake import UsageError
 
+GARBAGE = 10_000
+"""Objects more than at the last collection from which there is another. Python's own 700 are there
+with each read of a GPU, and every millisecond of the start; nearly all is freed without, as only
+tracebacks and connections refer to themselves."""
+
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command; on misuse, print one line to standard error and exit with 2."""
@@ -52,7 +57,7 @@ def _run(name: str, given: list[str]) -> None:
         raise UsageError(
             f"{name}: unknown command; {meant(name, COMMANDS)}choose from {', '.join(COMMANDS)}"
         )
-    gc.disable()  # loading makes no garbage, and a tenth of its time would go into looking for some
+    gc.set_threshold(GARBAGE, *gc.get_threshold()[1:])
     with needing(COMMANDS[name].extra, name):
         import logging
         from pkgutil import resolve_name
@@ -65,5 +70,4 @@ def _run(name: str, given: list[str]) -> None:
             settings = loader.load(loader.settings_of(name), f"gpunode {name}", given)
         logging.basicConfig(level=settings.log.level.upper(), handlers=[StandardError()])
         command = resolve_name(f"gpunode.cli.{COMMANDS[name].does}")
-    gc.enable()
     command(settings)

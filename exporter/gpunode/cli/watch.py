@@ -25,11 +25,6 @@ ARENA_MAX = -8
 """``M_ARENA_MAX`` of malloc.h."""
 
 
-GARBAGE = 10_000
-"""Objects more than at the last collection from which there is another; Python's own 700 are there
-with each read of a GPU."""
-
-
 def watched_node(path: PathSettings, dcgm: DcgmSettings) -> Node:
     """The local node, for sources that tell a lack of descriptors from all else."""
     return DescriptorsNode(local_node(path, dcgm))
@@ -46,20 +41,11 @@ def _share_memory() -> None:
         ctypes.CDLL(None).mallopt(ARENA_MAX, 1)
 
 
-def _collect_less() -> None:
-    """Leave what is loaded alone when garbage is collected, and collect it less often.
-
-    Nearly all that is read is freed without: what refers to itself are tracebacks and connections.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(GARBAGE, *gc.get_threshold()[1:])
-
-
 def start(loop: Loop) -> None:
     """Start the loop, in threads that hold what reading processes needs only while they do."""
     _share_memory()
-    _collect_less()
+    gc.collect()
+    gc.freeze()  # what is loaded is no garbage, at no collection from now on
     try:
         rights.lower()
     except OSError as error:

@@ -41,7 +41,8 @@ class GpunodeCallback(TrainerCallback):  # type: ignore[misc]
         tokens = max(0.0, seen - self._tokens) / (getattr(args, "world_size", 1) or 1)
         self._tokens = seen
         batch = args.per_device_train_batch_size * args.gradient_accumulation_steps
-        self._session.step(tokens=tokens, samples=batch)
+        number = getattr(state, "global_step", None)
+        self._session.step(tokens=tokens, samples=batch, number=number)
         if control.should_evaluate:
             self._session.mark("evaluation")
         elif control.should_save:

@@ -41,7 +41,7 @@ class GpunodeCallback(Callback):  # type: ignore[misc]
         self._session.mark("step")
 
     def on_train_batch_end(self, trainer: Any, _: Any, outputs: Any, batch: Any, *__: Any) -> None:
-        self._session.step(tokens=_tokens(batch), samples=_samples(batch))
+        self._session.step(_tokens(batch), _samples(batch), number=_batches(trainer))
         loss: Any = outputs.get("loss") if isinstance(outputs, dict) else outputs
         every = getattr(trainer, "log_every_n_steps", 0)
         if getattr(loss, "is_cuda", False) and every and trainer.global_step % every == 0:
@@ -60,6 +60,13 @@ class GpunodeCallback(Callback):  # type: ignore[misc]
         self._training = False
         self._session.mark("other")
         self._session.flush()
+
+
+def _batches(trainer: Any) -> int | None:
+    """The batches of the whole training that have begun, which its checkpoints count."""
+    loop: Any = getattr(getattr(trainer, "fit_loop", None), "epoch_loop", None)
+    last = getattr(loop, "total_batch_idx", None)
+    return None if last is None else last + 1
 
 
 def _tokens(batch: Any) -> int:

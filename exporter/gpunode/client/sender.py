@@ -75,6 +75,7 @@ class Account:
         self.flops_per_token: float | None = None
         self.phase = "other"
         self.step = 0
+        self.number: int | None = None
         self.loss_finite: bool | None = None
         self.last_loss: float | None = None
         self.best_loss: float | None = None
@@ -157,6 +158,7 @@ class Account:
             "phase": self.phase,
             "phases": {name: round(s, 6) for name, s in self.phases.items() if s},
             "step": self.step,
+            "number": self.number,
             "steps": {"counts": self.steps.counts, "sum": round(self.steps.sum, 6)},
             "median": round(statistics.median(self._recent), 6) if self._recent else None,
             "since_step": since,

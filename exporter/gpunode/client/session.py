@@ -115,11 +115,21 @@ class Session:
         self._refuse("configure", flops_per_token=flops_per_token)
 
     @_forgiving
-    def step(self, tokens: float = 0, samples: float = 0, loss: float | None = None) -> None:
+    def step(
+        self,
+        tokens: float = 0,
+        samples: float = 0,
+        loss: float | None = None,
+        number: int | None = None,
+    ) -> None:
         """Report the end of a training step.
 
         Pass ``loss`` only if it is already a number: reading a GPU tensor would stall training.
+        ``number`` is that of the step in the whole training, as checkpoints count it: by it is told
+        what the job does again after a fault.
         """
+        if is_amount(number):
+            self._notes.append(lambda account: setattr(account, "number", int(amount(number))))
         self._events.append(Event(perf_counter(), "step", 1, tokens, samples))
         self._phase = "step"
         self._stepped = True

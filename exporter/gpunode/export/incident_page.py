@@ -156,6 +156,8 @@ def _facts(incident: Incident) -> str:
         (("job", ", ".join(brief.owners) or "not known"), False),
         (("incident", brief.id), False),
     ]
+    if incident.price is not None:
+        rows.append((("cost", str(incident.price)), False))
     if where := where_it_stands(incident):
         rows.append((("where", where), False))
     return _table((), rows)

@@ -56,6 +56,7 @@ SEVERITIES: dict[str, str] = {
 
 PHASES: dict[str, str] = {
     "step": STATES["compute"],
+    "repeated": CAUSES["straggler"],
     "data": STATES["starved"],
     "checkpoint": CAUSES["checkpoint"],
     "evaluation": FAMILIES["device"]["fine"],

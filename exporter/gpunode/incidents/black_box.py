@@ -35,9 +35,11 @@ from gpunode.incidents.incident import (
     What,
     as_json,
     clean,
+    parse,
     without_tape,
 )
 from gpunode.incidents.overheard import Overheard
+from gpunode.incidents.price import COST, Prices
 from gpunode.incidents.signs import IncidentSign, Signs, about, labels_of, owners_of, processes_on
 from gpunode.metric import Metric, Sample
 from gpunode.mistake import UsageError
@@ -196,7 +198,7 @@ class BlackBox:
 
     name = "incidents"
     every = 2.0
-    metrics = (COUNT, INFO, UNWRITTEN)
+    metrics = (COUNT, INFO, COST, UNWRITTEN)
     unknowns = (MORE_INCIDENTS, MORE_MOMENTS, MORE_PROCESSES)
 
     def __init__(self, node: Node, settings: IncidentSettings, *, code: bool) -> None:
@@ -215,6 +217,7 @@ class BlackBox:
         if settings.folder is not None:
             self._open_folder(settings.folder, settings.folder_bytes)
         self._signs = Signs()
+        self.prices = Prices()
         self._watched: list[OpenIncident] = []
         self._pending: dict[tuple[Kind, frozenset[At]], tuple[float, float, float]] = {}
         self._moments: deque[Happening] = deque(maxlen=MOST_MOMENTS)
@@ -276,6 +279,8 @@ class BlackBox:
         refused = sum(
             [self._take(sign, readings, node) for sign in self._confirmed(node, readings)]
         )
+        going = [one for one in self._watched if now - one.seen < OVER]
+        priced = self.prices.look(readings, {o.id: (o.kind, o.moment, o.gpus) for o in going})
         for one in self._open:
             looked = self._look(one, readings, node)
             over = now - one.seen >= AFTER
@@ -283,6 +288,8 @@ class BlackBox:
             due = one.kept is None or now - one.kept >= KEPT_EVERY or self._is_told_anew(one)
             if one.complete or looked or due:  # a job may end before the next is due
                 self._keep(one, readings, node)
+        for incident in priced:
+            self._keep_price(incident)
         self._watched = [one for one in self._watched if now - one.seen < AFTER]
         left_out, self._left_out = self._left_out, self.tape.left_out
         unread = [
@@ -308,6 +315,7 @@ class BlackBox:
             where = one.finding.detail if one.finding and self.where else ""
             for at in sorted(one.gpus)[:MOST_GPUS] or [("", "")]:
                 yield from INFO.at(1.0, *at, one.id, one.kind, _in_a_label(clean(where)))
+        yield from self.prices.samples()
         if self.folder is not None:
             yield from UNWRITTEN.at(float(self._unwritten))
 
@@ -565,6 +573,17 @@ class BlackBox:
             tape = tape if anew or one.unwritten else b""
             one.unwritten = not self._write(self.folder, kept, tape)
 
+    def _keep_price(self, incident: str) -> None:
+        """Keep what an incident cost, once that is known: its job may take hours to go on."""
+        before = self.find(incident)
+        if before is None:
+            return
+        found = replace(parse(gzip.decompress(before.packed)), price=self.prices.of(incident))
+        kept = replace(before, packed=gzip.compress(as_json(found), 1, mtime=0))
+        self._remember(kept)
+        if self.folder is not None:
+            self._write(self.folder, kept, b"")
+
     def _write(self, folder: Folder, kept: Kept, tape: bytes) -> bool:
         """Write an incident, and its tape unless that is empty; whether that succeeded."""
         complaint = ""
@@ -632,6 +651,7 @@ class BlackBox:
             tuple(gpu.first(count) for gpu in drawn),
             one.left_out,
             round(one.found, 1),
+            self.prices.of(one.id),
         )
 
 

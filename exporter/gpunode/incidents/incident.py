@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import calendar
 import re
+import time
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Annotated, Literal, get_args
@@ -94,6 +96,34 @@ class Brief:
     """Size of its tape; 0 if it has none."""
 
 
+GpuSeconds = Annotated[float, Field(ge=0, lt=1e12, allow_inf_nan=False)]
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What an incident cost on its node, in GPU seconds (``incidents/price.py``)."""
+
+    waiting: GpuSeconds = 0.0
+    starting: GpuSeconds = 0.0
+    repeating: GpuSeconds = 0.0
+    known: bool = False
+    """Whether nothing is added any more."""
+
+    @property
+    def hours(self) -> float:
+        """GPU hours in all."""
+        return (self.waiting + self.starting + self.repeating) / 3600
+
+    def __str__(self) -> str:
+        parts = (
+            (self.waiting, "without work"),
+            (self.starting, "to start again"),
+            (self.repeating, "to repeat what was done since the last checkpoint"),
+        )
+        of = ", ".join(f"{seconds / 3600:.2f} {what}" for seconds, what in parts if seconds)
+        return f"{self.hours:.2f} GPU hours{'' if self.known else ' so far'}{of and ': '}{of}"
+
+
 @dataclass(frozen=True, slots=True)
 class Incident:
     """Everything that is kept of an incident but its tape."""
@@ -129,6 +159,9 @@ class Incident:
     seen: Time = 0.0
     """When the evidence was what it is here; 0 where that was not kept."""
 
+    price: Price | None = None
+    """What it cost; None where that is not known."""
+
 
 @cache
 def briefs() -> TypeAdapter[list[Brief]]:
@@ -139,6 +172,11 @@ def briefs() -> TypeAdapter[list[Brief]]:
 @cache
 def _whole() -> TypeAdapter[Incident]:
     return TypeAdapter(Incident)
+
+
+def began_at(incident: str) -> int:
+    """When an incident began, in Unix seconds, as its ID says; raises ``ValueError`` for no ID."""
+    return calendar.timegm(time.strptime(incident.partition("-")[0], "%Y%m%dT%H%M%SZ"))
 
 
 def as_json(incident: Incident) -> bytes:

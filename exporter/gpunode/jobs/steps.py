@@ -41,6 +41,12 @@ SECONDS = Metric(
     "compilation, other. Goodput is the share of `step` (gpunode.client).",
     (*GPU, "phase"),
 )
+CHECKPOINTS = Metric(
+    "gpunode_training_checkpoints_total",
+    "counter",
+    "Checkpoints that the training process has written (gpunode.client).",
+    GPU,
+)
 STEP = Metric(
     "gpunode_training_step_seconds",
     "histogram",
@@ -269,6 +275,9 @@ class Message:
     step: Count | None = None
     """The steps that have ended since the client began."""
 
+    number: Count | None = None
+    """That of the last step in the whole training, with what came before a checkpoint."""
+
     steps: Counted = Counted()
     median: Seconds | None = None
     since_step: Seconds | None = None
@@ -325,6 +334,12 @@ class Progress:
 
     silent: float
     """Seconds since it said so."""
+
+    number: int | None = None
+    """Of its last step in the whole training; None where it does not tell."""
+
+    pace: float | None = None
+    """Median seconds of its last steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,6 +404,11 @@ class OfProcess:
 
     phase: str = OTHER
     step: int | None = None
+    number: int | None = None
+    pace: float | None = None
+    saves: bool = False
+    """Whether its last message told of a checkpoint."""
+
     collecting: float = 0.0
     frames: tuple[Frame, ...] = ()
     """Where its main thread stood at its last message, if it had reported no step for a while."""
@@ -436,7 +456,9 @@ class OfProcess:
             self.baseline = min(message.median, self.baseline or message.median)
         self.allocator = message.memory or self.allocator
         self.graphs = self.graphs if message.graphs is None else message.graphs
-        self.phase, self.step = message.phase, message.step
+        self.phase, self.step, self.number = message.phase, message.step, message.number
+        self.pace = message.median
+        self.saves = message.phases.get("checkpoint", 0.0) > 0.0
         self.collecting = message.collecting
         self.frames = frames_of(message.where)
         if message.kernels:
@@ -493,6 +515,7 @@ class TrainingCounters:
     ooms: float = 0.0
     graphs: float | None = None
     collected: float | None = None
+    checkpoints: int = 0
     serves: bool = False
 
     def add(self, message: Message, before: OfProcess) -> None:
@@ -505,6 +528,7 @@ class TrainingCounters:
         if message.collected is not None:
             self.collected = (self.collected or 0.0) + message.collected
         self.phases.update(message.phases)
+        self.checkpoints += message.phases.get("checkpoint", 0.0) > 0.0 and not before.saves
         _include(self.steps, message.steps)
         if message.requests is not None:
             self.serves = True
@@ -577,6 +601,7 @@ class Training:
         totals = self.totals
         for phase in PHASES:
             yield from SECONDS.at(totals.phases[phase], *at, phase)
+        yield from CHECKPOINTS.at(float(totals.checkpoints), *at)
         yield Sample(STEP, at, totals.steps.copy())
         yield from TOKENS.at(totals.tokens, *at)
         yield from SAMPLES.at(totals.samples, *at)
@@ -620,6 +645,7 @@ class TrainingSteps:
     )
     metrics = (
         SECONDS,
+        CHECKPOINTS,
         STEP,
         MEDIAN,
         BASELINE,
@@ -697,7 +723,8 @@ class TrainingSteps:
         for training in self._trainings.values():
             for pid, process in training.processes.items():
                 silent = max(0.0, now - process.heard)
-                progress = Progress(process.phase, process.step, process.collecting, silent)
+                told = process.phase, process.step, process.collecting, silent
+                progress = Progress(*told, process.number, process.pace)
                 frames = process.frames if silent <= SILENCE else ()
                 yield SaidToStand(pid, process.start, frames, progress)
 

@@ -14,6 +14,8 @@ import struct
 import threading
 from collections.abc import Callable
 
+from gpunode.node.node import Node
+
 INFO = struct.Struct("=QQ11Ii")
 """``struct pidfd_info`` as it was at first: what is known, …, the status with which it ended."""
 
@@ -35,6 +37,8 @@ class Endings:
         self._start_of = start_of
         self._lock = threading.Lock()
         self._held: dict[tuple[int, float], int] = {}
+        self._told: dict[tuple[int, float], int] = {}
+        """How the last ended, for whoever asks after another has."""
 
     def of(self, pid: int, start: float) -> int | None:
         """The status with which a process ended, as ``wait`` has it; None while it runs.
@@ -43,6 +47,8 @@ class Endings:
         not tell. Raises ``OSError`` for a process that is gone at the first call.
         """
         with self._lock:
+            if (pid, start) in self._told:
+                return self._told[pid, start]
             held = self._held.get((pid, start))
             if held is None:
                 self._hold(pid, start)
@@ -56,6 +62,9 @@ class Endings:
             if not known & EXIT:
                 return None
             self._let_go((pid, start))
+            self._told[pid, start] = int(status)
+            if len(self._told) > MOST:
+                del self._told[next(iter(self._told))]
             return int(status)
 
     def _hold(self, pid: int, start: float) -> None:
@@ -74,6 +83,13 @@ class Endings:
     def _let_go(self, process: tuple[int, float]) -> None:
         with contextlib.suppress(OSError):
             os.close(self._held.pop(process))
+
+
+def ended_badly(node: Node, process: tuple[int, float]) -> bool:
+    """Whether the kernel says that a process (PID and start) ended with an error."""
+    with contextlib.suppress(OSError):
+        return bool(node.ended(*process))
+    return False
 
 
 def in_words(status: int) -> str:

@@ -6,8 +6,6 @@ be not known.
 
 from __future__ import annotations
 
-import calendar
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -16,7 +14,7 @@ from gpunode.gpu.activity import SECONDS
 from gpunode.gpu.ledger import STATES
 from gpunode.gpu.xids import XID_TIME, XIDS
 from gpunode.host import kernel_log
-from gpunode.incidents.incident import ID, KINDS, Kind
+from gpunode.incidents.incident import ID, KINDS, Kind, began_at
 from gpunode.jobs.processes import UNREADABLE
 from gpunode.report.history import OF_NODES
 from gpunode.report.job import selecting
@@ -29,6 +27,7 @@ from gpunode.verdict.causes.cause import LOST, Cause
 from gpunode.verdict.causes.communication import STALLED_COLLECTIVE
 from gpunode.verdict.causes.host import UNEXPLAINED, UNREAD_OF_JOB
 from gpunode.verdict.reasons import REASONS
+from gpunode.words import CAUSES as WORDS
 
 GPU = "cluster, instance, gpu, uuid"
 NOW = "2m"
@@ -241,7 +240,7 @@ class JobQuestions:
         asked = f"sum by (cluster, instance, gpu, uuid, cause) ({waiting}) == 1"
         late = [
             self._claim(
-                f"{_gpu(labels)} waits in a collective ({_of(labels, 'cause')})",
+                f"{_gpu(labels)} is {_does(labels)}",
                 asked,
                 labels,
                 value,
@@ -530,11 +529,6 @@ def began(
     return ProvenAnswer((), (f"which node began: {', '.join(nodes)} began within {APART} s",))
 
 
-def began_at(incident: str) -> int:
-    """When an incident began, in Unix seconds, as its ID says; raises ``ValueError`` for no ID."""
-    return calendar.timegm(time.strptime(incident.partition("-")[0], "%Y%m%dT%H%M%SZ"))
-
-
 def _first(one: tuple[float, Labels]) -> float:
     return one[0]
 
@@ -551,17 +545,23 @@ def _costs(labels: Labels) -> str:
     if cause is None:
         return _of(labels, "cause")
     if cause is NONE:
-        return f"no cause of a loss is found ({cause.name})"
+        return "no cause of a loss is found"
+    said = WORDS[cause.name]
     if not cause.costs:
-        return f"{cause.meaning} ({cause.name}); no time is known to be lost to it"
-    return f"what costs them most is: {cause.meaning} ({cause.name})"
+        return f"{said.headline} ({said.sentence}); no time is known to be lost to it"
+    return f"what costs them most is {said.headline} ({said.sentence})"
+
+
+def _does(labels: Labels) -> str:
+    cause = _of(labels, "cause")
+    return WORDS[cause].sentence if cause in WORDS else cause
 
 
 def _state(labels: Labels) -> str:
     state = _of(labels, "state")
     if state == "unknown":
-        return f"not known, {STATES[state]} ({state})"
-    return f"{STATES.get(state, '')} ({state})"
+        return f"not known, {STATES[state]}"
+    return STATES.get(state, state)
 
 
 def _gpu(labels: Labels) -> str:
@@ -570,7 +570,7 @@ def _gpu(labels: Labels) -> str:
 
 def _reason(labels: Labels) -> str:
     known = REASONS.get(labels.get("reason", ""))
-    return f"{known.meaning} ({known.name})" if known else _of(labels, "reason")
+    return known.meaning if known else _of(labels, "reason")
 
 
 def _of(labels: Labels, name: str) -> str:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
+from gpunode.incidents.incident import began_at
 from gpunode.report.prometheus import Labels, Moments, Prometheus
 
 K = TypeVar("K")
@@ -61,7 +63,6 @@ JOB_HOURS = Query(f"max by ({OF_JOB}) (count_over_time(job:{LEDGER}[WINDOW]))")
 NODES = Query(f"sum by (cluster, instance, state) (sum_over_time(node:{LEDGER}[WINDOW]))")
 NODE_HOURS = Query(f"max by (cluster, instance) (count_over_time(node:{LEDGER}[WINDOW]))")
 MODELS = Query(f"sum by (name, state) (sum_over_time(node:{LEDGER}[WINDOW]))")
-NAMESPACES = Query(f"sum by (owner_namespace, state) (sum_over_time(namespace:{LEDGER}[WINDOW]))")
 JOB_CAUSES = Query(
     f"sum by ({OF_JOB}, cause) (sum_over_time(job:gpunode_held_up:gpus_hourly[WINDOW]))"
 )
@@ -111,7 +112,6 @@ PROCESS_VERSIONS = _versions("gpunode_job_version_info", OF_PROCESSES, _GPU)
 _BLOCKED = "node:gpunode_gpu_blocked:by_job_hourly[WINDOW]"
 BLOCKED = Query(f"max by (cluster, instance, {OWNER}) (sum_over_time({_BLOCKED}))")
 BLOCKED_HOURS = Query(f"max by (cluster, instance, {OWNER}) (count_over_time({_BLOCKED}))")
-CAUSES = Query("sum by (cause) (sum_over_time(namespace:gpunode_held_up:gpus_hourly[WINDOW]))")
 GAINS = Query(
     "sum by (cause, bound) (sum_over_time(cluster:gpunode_gpu_verdict_gain:gpus[WINDOW])) "
     f"* {RULE_INTERVAL} / {HOUR}",
@@ -144,6 +144,19 @@ FAULTS = Query(
     late=0,
 )
 """Hours of faults that are worth waking somebody."""
+
+PARTS = ("waiting", "starting", "repeating")
+"""Of what an incident costs."""
+
+INCIDENTS = Query(
+    f"max by (cluster, instance, incident, kind, part, {OWNER}) "
+    f"(max_over_time(gpunode_incident_gpu_seconds[WINDOW])) / {HOUR}",
+    late=0,
+)
+"""GPU hours that each incident has cost its node by then."""
+
+REPEATED = Query(f"sum by ({OF_JOB}) (sum_over_time(job:gpunode_job_repeated:gpus_hourly[WINDOW]))")
+"""GPU hours in which a job did again what it had done."""
 
 _PENDING = (
     '{__name__=~"slurm_account_jobs_pending(_total)?"} '
@@ -258,6 +271,20 @@ class ServicePast:
 
 
 @dataclass(slots=True)
+class IncidentPast:
+    """An incident on a node, the job that it was of, and the GPU hours that it cost by part."""
+
+    id: str
+    node: NodeKey
+    job: JobKey
+    kind: str
+    began: int
+    """In Unix seconds."""
+
+    hours: Amounts = field(default_factory=dict)
+
+
+@dataclass(slots=True)
 class Past:
     """What a period was like."""
 
@@ -269,8 +296,6 @@ class Past:
     services: dict[JobKey, ServicePast] = field(default_factory=lambda: defaultdict(ServicePast))
     nodes: dict[NodeKey, NodePast] = field(default_factory=lambda: defaultdict(NodePast))
     models: dict[str, Amounts] = field(default_factory=dict)
-    namespaces: dict[str, Amounts] = field(default_factory=dict)
-    causes: Amounts = field(default_factory=lambda: defaultdict(float))
     gains: dict[str, Amounts] = field(default_factory=dict)
     """GPU hours that would come back by cause, and by bound."""
 
@@ -289,6 +314,12 @@ class Past:
 
     faults: dict[tuple[str, NodeKey, str], dict[int, float]] = field(default_factory=dict)
     """Hours of each fault of each node and GPU (empty for a node), by the end of the window."""
+
+    incidents: dict[tuple[NodeKey, str], IncidentPast] = field(default_factory=dict)
+    """By node and ID."""
+
+    repeated: dict[JobKey, float] = field(default_factory=lambda: defaultdict(float))
+    """GPU hours in which each job did again what it had done."""
 
     queued: Amounts = field(default_factory=lambda: defaultdict(float))
     """Hours that jobs waited in the queue, by account."""
@@ -336,9 +367,7 @@ class Asking:
 
     def _brief(self) -> list[tuple[Query, int, Put]]:
         return [
-            (CAUSES, DAY, self._cause),
             (ENERGY, DAY, self._energy),
-            (NAMESPACES, DAY, self._namespace),
             (PHASES, DAY, self._phase),
         ]
 
@@ -368,6 +397,8 @@ class Asking:
             (QUEUED, DAY, self._queue),
             (QUEUE_HOURS, DAY, self._queue_known),
             (FAULTS, FAULT_WINDOW, self._fault),
+            (INCIDENTS, DAY, self._incident),
+            (REPEATED, DAY, self._repeated),
         ]
 
     def _put(self, plan: list[tuple[Query, int, Put]]) -> None:
@@ -444,13 +475,6 @@ class Asking:
     def _model(self, labels: Labels, _: int, hours: float) -> None:
         _add(self.past.models, labels.get("name", ""), state_of(labels), hours)
 
-    def _namespace(self, labels: Labels, _: int, hours: float) -> None:
-        name = labels.get("owner_namespace", "")
-        _add(self.past.namespaces, name, state_of(labels), hours)
-
-    def _cause(self, labels: Labels, _: int, hours: float) -> None:
-        self.past.causes[labels.get("cause", "")] += hours
-
     def _gain(self, labels: Labels, _: int, hours: float) -> None:
         _add(self.past.gains, labels.get("cause", ""), labels.get("bound", ""), hours)
 
@@ -483,6 +507,18 @@ class Asking:
             of = (labels.get("uuid", ""), _node(labels), fault)
             faults = self.past.faults.setdefault(of, {})
             faults[at] = faults.get(at, 0.0) + hours
+
+    def _incident(self, labels: Labels, _: int, hours: float) -> None:
+        name, node = labels.get("incident", ""), _node(labels)
+        with suppress(ValueError):
+            of = IncidentPast(name, node, _job(labels), labels.get("kind", ""), began_at(name))
+            of = self.past.incidents.setdefault((node, name), of)
+            part = labels.get("part", "")
+            of.hours[part] = max(hours, of.hours.get(part, 0.0))  # it grows from day to day
+
+    def _repeated(self, labels: Labels, _: int, hours: float) -> None:
+        if hours > 0:
+            self.past.repeated[_job(labels)] += hours
 
 
 def state_of(labels: Labels) -> str:

@@ -69,6 +69,30 @@ CAUSES = RunQuery(f"sum by (cause) (sum_over_time(job:gpunode_rank:count{{JOB}}[
 PHASES = RunQuery(
     f"sum by (phase) (sum_over_time(job:gpunode_training_seconds:rate5m{{JOB}}[WINDOW])) {_HOURS}"
 )
+INCIDENTS = RunQuery(
+    "max by (instance, incident, kind, part) "
+    f"(max_over_time(gpunode_incident_gpu_seconds{{JOB}}[WINDOW])) / {HOUR}"
+)
+"""GPU hours that each incident has cost it."""
+
+REPEATED = RunQuery(
+    "max by (bound) (increase(gpunode_job_repeated_seconds_total{NODES}[WINDOW]) "
+    f"and on ({GPU}) {MEMBER})"
+)
+CHECKPOINTS = RunQuery(
+    f"max({_of_gpus('increase(gpunode_training_checkpoints_total{NODES}[WINDOW])')})"
+)
+CHECKPOINT_SECONDS = RunQuery(
+    'max(increase(gpunode_training_seconds_total{phase="checkpoint",NODES}[WINDOW]) '
+    f"and on ({GPU}) {MEMBER})"
+)
+FLEET = 30 * 24 * HOUR
+"""Seconds up to the end of a run in which it is counted how often jobs of its cluster fail."""
+
+NEW_STARTS = "sum(sum_over_time(job:gpunode_attempts_ended:increase1h{{cluster={}}}[{}s:1h]))"
+FLEET_HOURS = (
+    'sum(sum_over_time(job:gpunode_gpu_seconds:rate1h_hourly{{state!="free",cluster={}}}[{}s]))'
+)
 KIND_STEP = 300
 KINDS = RunQuery(
     f"sum by (kind) (count_over_time((max by ({GPU}, kind) (gpunode_gpu_workload{{NODES}} == 1) "
@@ -392,6 +416,20 @@ class RunPast:
     """The ends of the windows in which each alert fired."""
 
     versions: frozenset[tuple[str, str]] = frozenset()
+    incidents: dict[tuple[str, str], Amounts] = field(default_factory=dict)
+    """GPU hours by part that each incident cost, by node and ID."""
+
+    repeated: Amounts = field(default_factory=dict)
+    """Seconds in which it did again what it had done, by bound."""
+
+    checkpoints: float = 0.0
+    checkpoint_seconds: float = 0.0
+    new_starts: float = 0.0
+    """How often the jobs of its cluster began again within ``FLEET``."""
+
+    fleet_hours: float = 0.0
+    """GPU hours of these."""
+
     facts: dict[str, list[str]] = field(default_factory=dict)
     """What was measured while each cause was named."""
 
@@ -417,6 +455,7 @@ def ask(server: Prometheus, run: Run, earlier: list[Run]) -> RunPast:
     asking.now()
     asking.late()
     asking.alerts()
+    asking.broke()
     asking.facts()
     past.versions = _versions(server, run.job, run.end, asking.nodes)
     past.earlier = _earlier(server, past, earlier)
@@ -554,6 +593,21 @@ class _Asking:
                     labels.get("gpu", ""),
                 )
                 self.past.alerts.setdefault(fired, []).append(at)
+
+    def broke(self) -> None:
+        """What incidents cost it, and how often it saves beside how often jobs fail."""
+        past, server = self.past, self.server
+        for labels, hours in self._whole(INCIDENTS):
+            of = labels.get("instance", ""), labels.get("incident", "")
+            past.incidents.setdefault(of, {})[labels.get("part", "")] = hours
+        past.repeated = _by(self._whole(REPEATED), "bound")
+        past.checkpoints = _one(self._whole(CHECKPOINTS)) or 0.0
+        past.checkpoint_seconds = _one(self._whole(CHECKPOINT_SECONDS)) or 0.0
+        if past.checkpoints:
+            cluster = f'"{quoted(self.run.job.cluster)}"'
+            asked = (NEW_STARTS.format(cluster, FLEET), FLEET_HOURS.format(cluster, FLEET))
+            starts, hours = (_one(server.at(one, self.run.end)) or 0.0 for one in asked)
+            past.new_starts, past.fleet_hours = starts, hours
 
     def facts(self) -> None:
         """What was measured from when a cause was first named until it was named last."""

@@ -16,9 +16,6 @@ from gpunode.text import printable
 
 LONGEST_NAME = 80
 WEEK = 7 * DAY
-LEAST_HELD = 24.0
-"""GPU hours from which on a job is worth naming."""
-
 COMPARABLE = 0.5
 """Share of the hours of the period before of which there must be data to compare with it."""
 
@@ -188,10 +185,6 @@ class PeriodView:
         if not self.billing.teams:
             return owner(job)
         return self.billing.team(job, self.accounts.get((job.cluster, job.workload), ""))
-
-    def whole_price(self) -> float | None:
-        """The price of all GPU hours, held or not; None without prices."""
-        return self.worth(self.total) if self.price is not None else None
 
     def hours_before(self) -> int:
         """The hours of the period before of which any cluster has data."""

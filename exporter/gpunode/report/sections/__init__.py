@@ -17,6 +17,7 @@ from gpunode.report.sections import (
     serving,
     summary,
 )
+from gpunode.report.sections.broke import broke
 from gpunode.report.view import PeriodView
 from gpunode.report.words import clock, date
 
@@ -27,6 +28,7 @@ SECTIONS = (
     jobs.losers,
     jobs.idle,
     hours.groups,
+    broke,
     nodes.failures,
     nodes.slow,
     jobs.training,

@@ -11,7 +11,6 @@ from gpunode.report.document import Figure, Report, ReportSection, Table, TableC
 from gpunode.report.history import Amounts, JobKey, JobPast
 from gpunode.report.sections.losses import losses_of
 from gpunode.report.view import (
-    LOST,
     TOP,
     PeriodView,
     added,
@@ -123,7 +122,7 @@ def bills(view: PeriodView) -> ReportSection:
         "bills",
         "What each team pays",
         says,
-        _whole(view),
+        (),
         (
             Table(
                 "bills",
@@ -146,33 +145,6 @@ def bills(view: PeriodView) -> ReportSection:
             ),
         ),
     )
-
-
-def _whole(view: PeriodView) -> tuple[Figure, ...]:
-    """What all GPUs cost, and its three parts."""
-    if view.price is None:
-        return ()
-    ledger = f"cluster:{history.LEDGER}"
-    found = []
-    for name, title, states, which in (
-        ("price", "Price of all", tuple(view.total), ""),
-        ("price_useful", "of useful", history.USEFUL, history.IS_USEFUL),
-        ("price_lost", "of lost", LOST, history.IS_LOST),
-        ("price_free", "of free", ("free",), '{state="free"}'),
-    ):
-        asked = f"sum (sum_over_time({ledger}{which}[{view.window}])) * {view.price:g}"
-        hours = sum(view.total.get(state, 0.0) for state in states)
-        found.append(
-            Figure(
-                name,
-                title,
-                view.worth(states),
-                "price",
-                "" if view.billing.prices else asked,
-                f"{view.billing.currency} for {counted(hours, 'GPU hour')}".strip(),
-            )
-        )
-    return tuple(found)
 
 
 def team_report(view: PeriodView, bill: Bill, source: str) -> Report:

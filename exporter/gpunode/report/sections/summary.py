@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gpunode.gpu.ledger import STATES
 from gpunode.report import history, words
 from gpunode.report.document import Figure, ReportSection, Table, TableColumn
 from gpunode.report.sections.lost_to import LostTo, lost_to, together, worth
@@ -75,7 +74,6 @@ def summary(view: PeriodView) -> ReportSection:
             _actions(view, found),
             _waterfall(view, found),
             _by_cause(view, found),
-            _by_state(view),
         ),
     )
 
@@ -211,32 +209,4 @@ def _by_cause(view: PeriodView, found: Sequence[LostTo]) -> Table:
         "where nothing tells how much could be avoided; bounds hold nine times in ten. Of idle "
         "GPUs, at least what jobs held that ran nothing for half of their time, and at most all.",
         nothing="Nothing was lost.",
-    )
-
-
-def _by_state(view: PeriodView) -> Table:
-    total = view.total
-    return Table(
-        "states",
-        "GPU hours by state",
-        (
-            TableColumn("state", "State"),
-            TableColumn("meaning", "What the GPU did"),
-            TableColumn("gpu_hours", "GPU hours", "GPU hours"),
-            TableColumn("share", "Share", "share"),
-            *view.cost_column(),
-        ),
-        tuple(
-            (
-                state,
-                words.headline(state),
-                total[state],
-                ratio(total[state], sum(total.values())),
-                *view.cost(total[state], view.price_in(state)),
-            )
-            for state in STATES
-            if state in total
-        ),
-        (f"sum by (state) (sum_over_time(cluster:{history.LEDGER}[{view.window}]))",),
-        hidden=True,
     )

@@ -12,6 +12,7 @@ from gpunode.report.job import LATELY, JobGpu
 from gpunode.report.runs import Run
 from gpunode.report.sections.losses import losses_of
 from gpunode.report.view import held, shown
+from gpunode.report.why.broke import broke
 from gpunode.report.why.view import (
     MOST_PLACES,
     OWN_STATES,
@@ -66,6 +67,7 @@ def finding(view: JobView) -> str:
         f"{number(view.lost)} were lost{price}.",
         *_verdict(view, now),
     ]
+    says += broke(view)
     if fired := sorted({shown(one.alert) for one in view.past.alerts if not one.instance}):
         says.append(f"Alerts about it meanwhile: {', '.join(fired)}.")
     says.append(missing(view))
