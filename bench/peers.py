@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from importlib.metadata import distribution
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 import psutil
@@ -98,7 +98,7 @@ def _measured(situation: Situation) -> Iterator[Result]:
             yield Result(
                 f"{situation.name}: {name}",
                 f"{share:.2%} of a core, {memory:.0f} MiB, {one.process.num_threads()} threads, "
-                f"{one.series()} series, {_installed(name):.0f} MiB on disk, first answer {first}",
+                f"{one.series()} series, {_on_disk(name)}first answer {first}",
                 f"≤ {situation.most_cpu:.1%}, ≤ {situation.most_memory:g} MiB" if ours else "",
                 met or not ours,
             )
@@ -145,6 +145,14 @@ def _commands(port: int, gpus: int | None) -> dict[str, Sequence[str]]:
 
 def _found(name: str, built: Path) -> str:
     return str(built) if built.exists() else shutil.which(name) or ""
+
+
+def _on_disk(name: str) -> str:
+    """The size of a program, if it is installed here as people install it."""
+    try:
+        return f"{_installed(name):.0f} MiB on disk, "
+    except (PackageNotFoundError, ValueError):
+        return ""
 
 
 def _installed(name: str) -> float:
