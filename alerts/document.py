@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from gpunode.explain.promql import alternatives, comparison, names, selectors
-from gpunode.explain.rule_files import THRESHOLD, Rule, behind, read, recorded
+from gpunode.explain.rule_files import THRESHOLD, Rule, by_record, read_rules, underlying_records
 
 ROOT = Path(__file__).parents[1]
 RULES = ROOT / "alerts" / "rules"
@@ -21,7 +21,7 @@ RUNBOOKS = ROOT / "alerts" / "runbooks"
 THRESHOLDS = ROOT / "docs" / "thresholds.md"
 
 A_THRESHOLD = re.compile(r'scalar\(max\(gpunode_threshold\{name="(\w+)"\}\)\)')
-LONGEST_CONDITION = 100
+MAX_CONDITION = 100
 
 HEAD = """\
 # Thresholds
@@ -46,10 +46,10 @@ class Written:
     comment: str
 
 
-def written(rules: Path = RULES) -> list[Written]:
+def rules_with_comments(rules: Path = RULES) -> list[Written]:
     """The rules of a folder with their comments; a record without has that right above it."""
     found: list[Written] = []
-    parsed = iter(read(rules))
+    parsed = iter(read_rules(rules))
     for path in sorted(rules.glob("*.yaml")):
         text = path.read_text()
         lines = text.splitlines()
@@ -102,7 +102,7 @@ def condition(rule: Rule) -> str:
             found.pop(THRESHOLD, None)
         read = [f"{name}{{{of}}}" if of else name for name, of in found.items()]
         short = f"`{', '.join(read[:2])}{', …' if len(read) > 2 else ''}"
-        if len(short) > LONGEST_CONDITION:
+        if len(short) > MAX_CONDITION:
             short = f"`{', '.join([*found][:2])}{', …' if len(read) > 2 else ''}"
         if sides:
             limit = A_THRESHOLD.sub(r"\1", sides.right)
@@ -173,10 +173,10 @@ class Size:
 
 def size(rules: Sequence[Rule]) -> Size:
     """The size of some rules."""
-    records = recorded(rules)
+    records = by_record(rules)
     of_alerts: dict[str, tuple[int, int, int]] = {}
     for rule in (one for one in rules if one.alerts):
-        under = behind(rule.expression, records)
+        under = underlying_records(rule.expression, records)
         characters = sum(len(one.expression) for name in under for one in records[name])
         name = f"{rule.name} ({rule.severity})"
         of_alerts[name] = (
@@ -187,7 +187,7 @@ def size(rules: Sequence[Rule]) -> Size:
     themselves = tuple(
         name
         for name, own in records.items()
-        if any(name in behind(one.expression, records) for one in own)
+        if any(name in underlying_records(one.expression, records) for one in own)
     )
     return Size(
         sum(map(len, records.values())),
@@ -200,12 +200,12 @@ def size(rules: Sequence[Rule]) -> Size:
 
 def shipped() -> Size:
     """The size of the rules of the project."""
-    return size(read(RULES))
+    return size(read_rules(RULES))
 
 
 def files() -> dict[Path, str]:
     """Everything that is written, by its path."""
-    return {THRESHOLDS: thresholds(written())}
+    return {THRESHOLDS: thresholds(rules_with_comments())}
 
 
 def main() -> None:

@@ -63,7 +63,7 @@ OWN = re.compile(r'((?:GPU-\d|node|train|team)-\d+)(?=[-"|])|(?<=")(r\d+)(?=")')
 COPY = "@COPY@"
 STREAK = "gpunode_gpu_blocked_streak_seconds"
 WORKLESS = "gpunode_job_workless_seconds"
-LARGEST = 256 << 20
+MAX_SCRAPE_BYTES = 256 << 20
 """Bytes of what a copy tells, beyond what VictoriaMetrics takes by default."""
 
 STARTS_WITHIN = 600.0
@@ -113,7 +113,7 @@ class HandedOn:
         return OWN.sub(rf"\1\2x{COPY}", "\n".join([*lines, ""]))
 
     def _standing(self, told: str) -> str:
-        """The same, once every GPU of a job does nothing but wait in a collective."""
+        """The page once every GPU of a job does nothing but wait in a collective."""
         if self.stands_since is None:
             return told
         stands = time.time() - self.stands_since
@@ -131,7 +131,7 @@ class HandedOn:
 
 
 @dataclass(slots=True)
-class Paged:
+class PageTime:
     """When the engine has told Alertmanager of the job that stands still."""
 
     at: list[float] = field(default_factory=list)
@@ -269,7 +269,7 @@ class Above:
                 f"-promscrape.config={self.folder}/scrape.yml",
                 f"-storageDataPath={self.folder}/vm",
                 f"-httpListenAddr=127.0.0.1:{self.store}",
-                f"-promscrape.maxScrapeSize={LARGEST}",
+                f"-promscrape.maxScrapeSize={MAX_SCRAPE_BYTES}",
                 *options("VMSingle", relabelConfig=f"{self.folder}/relabel.yaml"),
             ],
             [
@@ -286,7 +286,7 @@ class Above:
 
 
 @contextmanager
-def above(engine: Engine, copies: int, own: int, paged: Paged) -> Iterator[Above]:
+def above(engine: Engine, copies: int, own: int, paged: PageTime) -> Iterator[Above]:
     """An engine that is told so many copies, and evaluates the rules over all nodes."""
     with tempfile.TemporaryDirectory() as name, webhook(paged.note) as hook:
         store, alerts = free_ports(2)
@@ -338,7 +338,7 @@ def watched(engine: Above, lasts: float) -> tuple[Taken, dict[str, Group]]:
 def measured(engine: Engine, nodes: int, lasts: float) -> tuple[list[Result], list[str]]:
     """What an engine above so many nodes takes: at rest and in trouble for so long each."""
     copies = max(1, round(nodes / OF_SHARD))
-    paged = Paged()
+    paged = PageTime()
     with ExitStack() as stack:
         _, at_rest, _ = stack.enter_context(scraped(AT_REST, OF_SHARD, whole=True))
         _, in_trouble, _ = stack.enter_context(scraped(1, OF_SHARD, whole=True))

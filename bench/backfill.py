@@ -32,7 +32,7 @@ def lived_before(prometheus: str, folder: Path, seconds: float, selectors: Itera
     path = folder / "before"
     with path.open("w") as file:
         for selector in selectors:
-            found = list(_found(prometheus, selector))
+            found = list(_series(prometheus, selector))
             if found:
                 name = found[0][0]["__name__"]
                 file.write(f"# TYPE {name} gauge\n")
@@ -44,7 +44,7 @@ def lived_before(prometheus: str, folder: Path, seconds: float, selectors: Itera
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     path.unlink()
     give_up = time.monotonic() + TAKEN_UP_WITHIN
-    while not _asked(prometheus, "count(gpunode_gpu_info)", now - seconds / 2):
+    while not _query(prometheus, "count(gpunode_gpu_info)", now - seconds / 2):
         if time.monotonic() > give_up:
             raise TimeoutError("Prometheus did not take up the past")
         time.sleep(2.0)
@@ -59,12 +59,12 @@ def _samples(labels: Mapping[str, str], value: float, times: range) -> Iterator[
         yield f"{name}{{{of}}} {value * part if name.endswith(GROWS) else value} {at}\n"
 
 
-def _found(prometheus: str, selector: str) -> Iterator[tuple[dict[str, str], float]]:
-    for one in _asked(prometheus, selector, time.time()):
+def _series(prometheus: str, selector: str) -> Iterator[tuple[dict[str, str], float]]:
+    for one in _query(prometheus, selector, time.time()):
         yield one["metric"], float(one["value"][1])
 
 
-def _asked(prometheus: str, expression: str, at: float) -> list[dict[str, Any]]:
+def _query(prometheus: str, expression: str, at: float) -> list[dict[str, Any]]:
     query = urllib.parse.urlencode({"query": expression, "time": at}).encode()
     with urllib.request.urlopen(f"{prometheus}/api/v1/query", query, timeout=120) as answer:
         found: list[dict[str, Any]] = json.load(answer)["data"]["result"]

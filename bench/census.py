@@ -109,7 +109,7 @@ def _real_gpus() -> int:
 
 
 @contextmanager
-def held(folder: Path) -> Iterator[tuple[int, bool, dict[str, str]]]:
+def held_gpus(folder: Path) -> Iterator[tuple[int, bool, dict[str, str]]]:
     """GPUs that a process holds each: their number, whether they are fake, and how to see them."""
     real = _real_gpus()
     count = real or FAKE_GPUS
@@ -143,7 +143,7 @@ def held(folder: Path) -> Iterator[tuple[int, bool, dict[str, str]]]:
 
 def census(seconds: float = 60.0) -> Report:
     """CPU of each source that asks for processes, by minute."""
-    with tempfile.TemporaryDirectory() as folder, held(Path(folder)) as (count, fake, seen):
+    with tempfile.TemporaryDirectory() as folder, held_gpus(Path(folder)) as (count, fake, seen):
         seconds = seconds * FAKE_TIMES if fake else seconds
         how = ["stepped"] if fake else []
         command = [sys.executable, "-m", "bench.census", "--measure", str(seconds), *how]

@@ -9,7 +9,7 @@ from tests.nccl.hosts import Hosts, hosts
 
 FREE, FAST, SLOW = "100gbit", "8gbit", "2gbit"
 NETWORK = 250
-LONGEST = 150.0
+RUN_TIMEOUT = 150.0
 """Seconds of a run."""
 
 PORT = "29400"
@@ -33,7 +33,7 @@ def _measured(two: Hosts, largest: str) -> FabricRun:
         for rank, host in enumerate(two.addresses)
     ]
     try:
-        outputs = [rank.communicate(timeout=LONGEST) for rank in ranks]
+        outputs = [rank.communicate(timeout=RUN_TIMEOUT) for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()

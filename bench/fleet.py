@@ -34,7 +34,7 @@ from tests.dashboards.queries import (
     ASK_FOR_FAULTS,
     CHOSEN,
     EMPTY,
-    Asked,
+    QueryResult,
     answers,
     asked_for,
 )
@@ -167,7 +167,7 @@ ABOUT = {"$job": "train-50", "$hosts": "node-(200|201|202|203)"}
 ONE = {**ABOUT, "$node": "node-200"}
 """A job in trouble, and a node with a fault: what is well has less to tell."""
 
-FEWEST = 204
+MIN_NODES = 204
 """Nodes of the smallest fleet that has them."""
 
 LOADS_IN = 2.0
@@ -197,7 +197,7 @@ def default_range(uid: str) -> float:
     return float(found[1]) * {"h": 3600.0, "d": 86400.0}[found[2]]
 
 
-def judged(uid: str, found: Sequence[Asked], limit: float) -> Result:
+def judged(uid: str, found: Sequence[QueryResult], limit: float) -> Result:
     """Whether a dashboard loads in time, with few bytes, and enough of its queries find something.
 
     None may fail.
@@ -297,12 +297,12 @@ def main() -> None:
     parser.add_argument(
         "--nodes",
         type=int,
-        help=f"print what the dashboards take of a smaller fleet, of {FEWEST} nodes or more",
+        help=f"print what the dashboards take of a smaller fleet, of {MIN_NODES} nodes or more",
     )
     arguments = parser.parse_args()
     if arguments.nodes:
-        if arguments.nodes < FEWEST:
-            parser.error(f"--nodes: the dashboards ask about a job on nodes below {FEWEST}")
+        if arguments.nodes < MIN_NODES:
+            parser.error(f"--nodes: the dashboards ask about a job on nodes below {MIN_NODES}")
         dashboards(min(arguments.seconds, 300.0), arguments.nodes).print()
         return
     reports = []

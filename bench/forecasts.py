@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bench.report import Report, Result, machine
-from tests.report.demand import AHEAD, KINDS, WEEK, held
+from tests.report.demand import AHEAD, KINDS, WEEK, interval_coverage
 
 FLEETS = 200
 LEAST, MOST = 0.72, 0.88
@@ -13,7 +13,7 @@ def forecasts() -> Report:
     """How many of the intervals hold the truth."""
     results = []
     for weeks in (3, 4, 8, 12, 26):
-        for what, share in held(FLEETS, weeks * WEEK).items():
+        for what, share in interval_coverage(FLEETS, weeks * WEEK).items():
             results.append(
                 Result(
                     f"{what} within its 80 % interval, after {weeks} weeks",

@@ -30,7 +30,7 @@ from bench.truth.recorded_daemon import recorded_daemon
 from tests.daemon import SETTLE, Daemon, daemon
 from tests.hardware.jobs import STEPS, hanging, named, training
 from tests.prometheus.incidents import FirstFired, alerting
-from tests.windows.recorded import Recorded, save
+from tests.windows.recorded import WindowRecord, save
 
 STATE = {"matmul": "compute", "elementwise": "compute", "copy": "copy", "sleep": "starved"}
 
@@ -104,7 +104,7 @@ def named_phases(period: float, mix: Mapping[str, float]) -> str:
     return f"{period:.3g} s: " + ", ".join(f"{kind} {share:.0%}" for kind, share in mix.items())
 
 
-def drawn(count: int, seed: int) -> Iterator[tuple[float, dict[str, float]]]:
+def random_phases(count: int, seed: int) -> Iterator[tuple[float, dict[str, float]]]:
     """Random phases: of two to four kinds, of 30 ms to 4 s together."""
     chance = random.Random(seed)
     for _ in range(count):
@@ -121,8 +121,8 @@ def ledger(seconds: float, windows: Path, seed: int = 1) -> Report:
     """
     results: list[float] = []
     details = ["error  workload", "       ledger (truth) of every state above 0.01"]
-    cases = [*CASES, *drawn(len(CASES), seed)]
-    kept: list[Recorded] = []
+    cases = [*CASES, *random_phases(len(CASES), seed)]
+    kept: list[WindowRecord] = []
     with recorded_daemon("--log.level=warning") as (watched, closed), workload() as load:
         load.begin([("sleep", 0.1)])
         for period, mix in cases:

@@ -37,7 +37,7 @@ for ask in (
 WHAT = ("I/O", "environment", "/dev/shm")
 
 
-def asked(user: int, folder: str, pid: int) -> list[tuple[float, float]]:
+def read_costs(user: int, folder: str, pid: int) -> list[tuple[float, float]]:
     """CPU seconds of each kind of read, of who reads and of the helper."""
     command = [sys.executable, "-W", "ignore", "-c", BECOME + ASKS, str(user)]
     arguments = [folder, str(pid), str(TIMES)]
@@ -58,10 +58,10 @@ def helpers() -> Report:
                     one = psutil.Process(child.pid)
                     cpu.append(sum(one.cpu_times()[:2]))
                     if start == STARTS - 1:
-                        through = asked(NOBODY, name, job.pid)
+                        through = read_costs(NOBODY, name, job.pid)
                         memory = one.memory_full_info()
                         resident = [memory.rss / MIB, memory.uss / MIB]
-        alone = asked(0, "", job.pid)
+        alone = read_costs(0, "", job.pid)
     finally:
         job.kill()
         job.wait()

@@ -127,7 +127,7 @@ def stored(folder: Path, gpus: int) -> None:
     (folder / "past").unlink()
 
 
-def asked(prometheus: str, board: Path) -> tuple[float, int, int, float, str]:
+def query_board(prometheus: str, board: Path) -> tuple[float, int, int, float, str]:
     """Seconds, bytes and number of all queries, which share found something, and the slowest."""
     range_ = f"{HOURS * 3600}s"
     nodes = "node-.*"
@@ -167,8 +167,8 @@ def measured(gpus: int, boards: Mapping[str, Path]) -> Iterator[Result]:
             address = f"http://127.0.0.1:{port}"
             wait_for(f"{address}/-/ready", 120)
             for title, board in boards.items():
-                asked(address, board)  # the first reads the blocks
-                seconds, size, queries, answered, slowest = asked(address, board)
+                query_board(address, board)  # the first reads the blocks
+                seconds, size, queries, answered, slowest = query_board(address, board)
                 yield Result(
                     f"{gpus} GPUs{title}, {queries} queries one after the other",
                     f"{seconds:.2f} s, {size / 1e6:.2f} MB; {answered:.0%} find something; "

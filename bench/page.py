@@ -18,7 +18,7 @@ from bench.offline import ACCEPT, large_node, watching
 from bench.report import Report, Result, machine
 from gpunode.export.web.api import history
 from gpunode.export.web.node import node
-from gpunode.export.web.prepared import Prepared
+from gpunode.export.web.prepared import PreparedAnswer
 from gpunode.incidents.history import History, Ring
 from gpunode.loop import Loop
 from tests.daemon import SETTLE, Daemon
@@ -48,8 +48,8 @@ def page() -> Report:
         alone_rss, rss = _rss(alone), _rss(with_many)
         answer = len(alone.get("/api/v1/node"))
     loop = scenes.hang(before=3000.0, after=700.0).stage.loop
-    kept = _kept(loop)
-    now, hour = _taken(lambda: node(loop)), _taken(lambda: history(loop))
+    kept = _history_bytes(loop)
+    now, hour = _answer_time(lambda: node(loop)), _answer_time(lambda: history(loop))
     return Report(
         "The node page",
         machine(),
@@ -133,17 +133,17 @@ def _rss(watched: Daemon) -> float:
     return float(watched.process.memory_info().rss / MIB)
 
 
-def _kept(loop: Loop) -> int:
+def _history_bytes(loop: Loop) -> int:
     """Bytes of what is kept of an hour."""
     (kept,) = (told.detail for told in loop.details(History))
     return sum(map(_size, kept.rings.values())) + sys.getsizeof(kept.times)
 
 
-def _taken(make: Callable[[], BaseModel]) -> float:
+def _answer_time(make: Callable[[], BaseModel]) -> float:
     """Milliseconds of CPU time to make an answer and compress it: a scrape may wait for it."""
     begin = time.process_time()
     for _ in range(20):
-        Prepared(make().model_dump_json().encode(), "application/json")
+        PreparedAnswer(make().model_dump_json().encode(), "application/json")
     return (time.process_time() - begin) / 20 * 1e3
 
 

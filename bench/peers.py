@@ -20,7 +20,7 @@ from packaging.requirements import Requirement
 import gpunode
 from bench.offline import SCRAPE_EVERY, SCRAPES, busy
 from bench.report import Report, Result, machine
-from tests.daemon import PATIENCE, SETTLE, Daemon, free_port
+from tests.daemon import SETTLE, TIMEOUT, Daemon, free_port
 from tests.fakes.nvml import FakeDriver, build
 
 BUILT = Path(__file__).parents[1] / ".monitoring"
@@ -197,7 +197,7 @@ def _started(
     try:
         running = Daemon(psutil.Process(child.pid), port)
         while not _answers(running):
-            if child.poll() is not None or time.monotonic() - begin > PATIENCE:
+            if child.poll() is not None or time.monotonic() - begin > TIMEOUT:
                 raise RuntimeError(f"{name} does not answer")
             time.sleep(0.02)
         took = time.monotonic() - begin

@@ -47,7 +47,7 @@ BEFORE = {
     "`gpunode --help`": "0.74 s",
     "`pip install gpunode[exporter]`": "33 packages, 80 MB",
 }
-"""The same figures before the repository was made lighter, at 3ed49b82."""
+"""The figures before the repository was made lighter, at 3ed49b82."""
 
 
 def lines() -> Counter[str]:

@@ -29,7 +29,7 @@ DAYS = 90
 NODES_OF_JOB = 4
 SEED = 7
 SLOWEST = 60.0
-LARGEST = 1 << 30
+MAX_MEMORY_BYTES = 1 << 30
 
 
 class Pattern(NamedTuple):
@@ -237,8 +237,8 @@ def review() -> Report:
             Result(
                 "memory of the report, at most",
                 f"{resident / 2**20:.0f} MiB",
-                f"≤ {LARGEST / 2**20:.0f} MiB",
-                resident <= LARGEST,
+                f"≤ {MAX_MEMORY_BYTES / 2**20:.0f} MiB",
+                resident <= MAX_MEMORY_BYTES,
             ),
             Result("CPU time of Prometheus", f"{used:.1f} s"),
             Result(

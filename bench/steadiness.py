@@ -9,7 +9,7 @@ from gpunode.config.daemon import Settings
 from gpunode.node.tape import TapeNode
 from gpunode.recorded import INCIDENTS
 from gpunode.sources import watch
-from gpunode.verdict.source import Judged
+from gpunode.verdict.source import Judgements
 
 SECONDS = 1200.0
 """Of each incident, in a loop."""
@@ -26,7 +26,7 @@ def changes(name: str, seconds: float = SECONDS) -> tuple[float, Counter[tuple[s
     standing: dict[str, str] = {}
     found: Counter[tuple[str, str]] = Counter()
     for _ in loop.replay(node.clock, seconds):
-        for told in loop.details(Judged):
+        for told in loop.details(Judgements):
             for one in told.detail.verdicts:
                 before = standing.get(one.gpu, one.cause)
                 standing[one.gpu] = one.cause

@@ -29,7 +29,7 @@ OF_JOBS = f',workload!="",owner_namespace=~"{chosen("namespace")}"'
 BOTH = (OF_JOBS, OF_HARDWARE)
 """Alerts about hardware have no namespace, and are everybody's."""
 
-LATELY = "last_over_time({}[$__range])"
+RECENT = "last_over_time({}[$__range])"
 
 ANY = "page|ticket"
 ITS = {"its_namespace": "owner_namespace", "its_job": "workload"}
@@ -37,7 +37,7 @@ ITS = {"its_namespace": "owner_namespace", "its_job": "workload"}
 
 PLACE = ("instance", "gpu", "node", "part", "name")
 
-MOST_ROWS = 100
+MAX_ROWS = 100
 """More than there are kinds of tickets. Figures above the table say how many alerts there are."""
 
 OF_JOB = 30
@@ -106,7 +106,7 @@ def _rows() -> str:
     keyed = f'label_replace({keyed}, "row", "$1", "key", "{ROW}")'
     number = f"count by (severity, alertname) ({firing(ANY)})"
     return (
-        f"topk({MOST_ROWS}, topk by (row) (1, {keyed})) "
+        f"topk({MAX_ROWS}, topk by (row) (1, {keyed})) "
         "* on (severity, alertname) group_left (alerts) "
         f'count_values by (severity, alertname) ("alerts", {number})'
     )
@@ -139,8 +139,8 @@ def alerts_of_job(title: str, selection: Selection, among: Query) -> Panel:
     rows = (
         f'(label_replace({every("ALERTS", firing_now)}, "state", "fires", "", "") '
         f"or on ({BY_LABELS}) "
-        f'label_replace({every("ALERTS", firing_now, LATELY)}, "state", "has ended", "", "")) * 0 '
-        f"+ on ({BY_LABELS}) group_left () 1000 * {every('ALERTS_FOR_STATE', over=LATELY)}"
+        f'label_replace({every("ALERTS", firing_now, RECENT)}, "state", "has ended", "", "")) * 0 '
+        f"+ on ({BY_LABELS}) group_left () 1000 * {every('ALERTS_FOR_STATE', over=RECENT)}"
     )
     rows = joined(rows, "place", *PLACE)
     rows = _or_else(rows, "to_node", "gpunode-health", "instance", "gpunode-node")

@@ -25,7 +25,7 @@ NOT_EVERYWHERE = {
 knows. None shows anything here."""
 
 
-def written(board: Board) -> str:
+def as_json(board: Board) -> str:
     """A dashboard as Grafana loads it."""
     content = json.loads(json.dumps(dashboard(board), cls=JSONEncoder))
     links = (link for panel in content["panels"] for link in panel.get("links", ()))
@@ -42,7 +42,7 @@ def written(board: Board) -> str:
 
 def files() -> dict[Path, str]:
     """Everything that is generated, by its path."""
-    return {FOLDER / f"{board.uid}.json": written(board) for board in BOARDS}
+    return {FOLDER / f"{board.uid}.json": as_json(board) for board in BOARDS}
 
 
 def main() -> None:

@@ -184,7 +184,7 @@ def link_to(uid: str, **variables: str) -> str:
 
 
 def address(field: str, **variables: str) -> str:
-    """The same of the dashboard that a field of the row names."""
+    """The address of the dashboard that a field of the row names."""
     return _address(f'${{__data.fields["{field}"]}}', variables)
 
 

@@ -121,7 +121,7 @@ OF_FAULTS = {reason: said.headline for (_, reason), said in words.FAULTS.items()
 NARROW = {"Cluster": 75, "GPU": 50, "Level": 61, "Port": 52, "#": 50}
 """Pixels of columns whose words are short."""
 
-LONG = {
+WIDE_COLUMNS = {
     **dict.fromkeys(("Cause", "Verdict"), 154),
     "Alert": 120,
     "Job": 120,
@@ -261,7 +261,7 @@ def _graph(
         needs,
         limit,
         options,
-        _drawn(limit, stacked=stacked),
+        _line_style(limit, stacked=stacked),
         about=about,
     )
     defaults = _defaults(panel)
@@ -274,7 +274,7 @@ def _graph(
     return panel
 
 
-def _drawn(limit: Limit | None, *, stacked: bool) -> common.GraphFieldConfig:
+def _line_style(limit: Limit | None, *, stacked: bool) -> common.GraphFieldConfig:
     """How series are drawn: as lines, with a dashed one at the limit, or as areas."""
     return common.GraphFieldConfig(
         draw_style=common.GraphDrawStyle.LINE,
@@ -535,7 +535,7 @@ def heat(
         rows_frame=heatmap.RowsHeatmapOptions(layout=common.HeatmapCellLayout.AUTO),
     )
     panel = _panel("heatmap", title, description, queries, unit, needs, None, options, None)
-    for target in _asked(panel):
+    for target in _queries(panel):
         if buckets:
             target.format_val = prometheus.PromQueryFormat.HEATMAP
         else:  # a heat map without rows shows an error
@@ -608,7 +608,7 @@ def rows_of(
         instant=True,
         about=about,
     )
-    for target in _asked(panel):
+    for target in _queries(panel):
         target.format_val = prometheus.PromQueryFormat.TABLE
     asked = [f"Value #{letter}" for letter in string.ascii_uppercase[: len(queries)]]
     alone = len(queries) == 1
@@ -664,7 +664,7 @@ def _sized(
     for column, pixels in NARROW.items():
         if column in named:
             _override(panel, column, **{"custom.width": pixels})
-    for column, pixels in LONG.items():
+    for column, pixels in WIDE_COLUMNS.items():
         if column in shown:
             _override(panel, column, **{"custom.minWidth": pixels})
 
@@ -824,8 +824,8 @@ def _unless(among: Query, others: Sequence[Query]) -> Query:
 
 def _say_so(panel: Panel, among: Query | None, unless: Query | None) -> None:
     """A row of a timeline that says what the panel says where there would be none."""
-    whole = unless.expression if unless else " or ".join(f"({one.expr})" for one in _asked(panel))
-    (first, *_) = asked = _asked(panel)
+    whole = unless.expression if unless else " or ".join(f"({one.expr})" for one in _queries(panel))
+    (first, *_) = asked = _queries(panel)
     none = f"{NONE_OF}(({whole}){RANGE})"
     said = [(_defaults(panel).no_value, none)]
     if among:
@@ -839,7 +839,7 @@ def _say_so(panel: Panel, among: Query | None, unless: Query | None) -> None:
         panel.targets = [*(panel.targets or []), row]
 
 
-def _asked(panel: Panel) -> list[prometheus.Dataquery]:
+def _queries(panel: Panel) -> list[prometheus.Dataquery]:
     return [one for one in panel.targets or [] if isinstance(one, prometheus.Dataquery)]
 
 
@@ -849,7 +849,7 @@ def _defaults(panel: Panel) -> FieldConfig:
     return panel.field_config.defaults
 
 
-LEAST = 1e-9
+MIN_POSITIVE = 1e-9
 """What is more than zero, where zero is the limit."""
 
 
@@ -868,7 +868,7 @@ def _steps(limit: Limit | None) -> ThresholdsConfig:
         steps=[
             Threshold(value=None, color=below),
             # Grafana's step includes its value, and nothing is not more than nothing.
-            Threshold(value=limit.threshold or LEAST, color=above),
+            Threshold(value=limit.threshold or MIN_POSITIVE, color=above),
         ],
     )
 

@@ -24,7 +24,7 @@ MEMBER = "gpu:gpunode_owner:info"
 """Each GPU of a job, with the labels of the job."""
 
 RANK = "gpu:gpunode_rank:info"
-"""The same with the rank."""
+"""Each GPU of a job, with the labels of the job and its rank."""
 
 
 def rate(metric: str, by: str = GPU) -> str:

@@ -50,13 +50,13 @@ class Limit:
 
 @cache
 def _rules() -> tuple[Rule, ...]:
-    return tuple(rule_files.read(FOLDER))
+    return tuple(rule_files.read_rules(FOLDER))
 
 
 @cache
 def records() -> dict[str, str]:
     """The expressions of what is recorded, by its name."""
-    found = rule_files.recorded(_rules())
+    found = rule_files.by_record(_rules())
     return {name: " or ".join(one.expression for one in rules) for name, rules in found.items()}
 
 
@@ -129,28 +129,28 @@ def labels_of(metric: str) -> frozenset[str]:
     if metric.startswith("kube_"):
         return frozenset(("cluster", *OF_KUBERNETES))
     if metric in records():
-        return frozenset(_kept(promql_parser.parse(records()[metric])))
+        return frozenset(_kept_labels(promql_parser.parse(records()[metric])))
     declared = DECLARED.get(metric) or DECLARED[re.sub("_(bucket|count|sum)$", "", metric)]
     return frozenset((*OF_EVERY_TARGET, *declared.labels))
 
 
-def _kept(node: Any) -> set[str]:
+def _kept_labels(node: Any) -> set[str]:
     """The labels of what an expression finds."""
     if isinstance(node, promql_parser.AggregateExpr):
         if str(node.op) in KEEPS_LABELS:
-            return _kept(node.expr)
+            return _kept_labels(node.expr)
         return set(node.modifier.labels) if node.modifier else set()
     if isinstance(node, promql_parser.BinaryExpr):
         more = set(node.modifier.group_labels or ()) if node.modifier else set()
-        left = _kept(node.lhs) or _kept(node.rhs)
-        return left | more | (_kept(node.rhs) if str(node.op) == "or" else set())
+        left = _kept_labels(node.lhs) or _kept_labels(node.rhs)
+        return left | more | (_kept_labels(node.rhs) if str(node.op) == "or" else set())
     if isinstance(node, promql_parser.VectorSelector):
         return set(labels_of(node.name or ""))
     if isinstance(node, promql_parser.MatrixSelector):
-        return _kept(node.vector_selector)
+        return _kept_labels(node.vector_selector)
     if isinstance(node, promql_parser.Call):
-        found = set().union(*(_kept(argument) for argument in node.args))
+        found = set().union(*(_kept_labels(argument) for argument in node.args))
         if node.func.name in ("label_replace", "label_join"):
             found.add(node.args[1].val)
         return found
-    return _kept(node.expr) if hasattr(node, "expr") else set()
+    return _kept_labels(node.expr) if hasattr(node, "expr") else set()

@@ -13,7 +13,7 @@ from dashboards.rules import alerts, records
 RUNBOOKS = alerts()[0].annotations["runbook_url"].rpartition("/")[0]
 """Where the runbooks are."""
 
-MOST = 3
+LIMIT = 3
 """A series that more alerts look at is about none of them, such as that of the owners of GPUs; and
 a panel links no more runbooks than a reader looks through."""
 
@@ -38,18 +38,18 @@ of their own."""
 
 
 def alerts_of(*queries: str) -> list[str]:
-    """The alerts that look at what queries show, in their order; at most ``MOST``, or none."""
+    """The alerts that look at what queries show, in their order; at most ``LIMIT``, or none."""
     asked = looked_at()
-    names = [name for query in queries for name in _shown(query)]
+    names = [name for query in queries for name in _shown_series(query)]
     shown = [asked.get(name) or _looked_through(name) for name in names]
-    found = set().union(*(alerts for alerts in shown if len(alerts) <= MOST))
+    found = set().union(*(alerts for alerts in shown if len(alerts) <= LIMIT))
     ordered = [name for name in dict.fromkeys(one.name for one in alerts()) if name in found]
-    return ordered if len(ordered) <= MOST else []
+    return ordered if len(ordered) <= LIMIT else []
 
 
 def _looked_through(name: str) -> set[str]:
     """What is recorded for dashboards and no alert looks at stands for what it is made of."""
-    parts = _shown(records()[name]) if name in records() else []
+    parts = _shown_series(records()[name]) if name in records() else []
     return set().union(*(looked_at().get(part, set()) for part in parts))
 
 
@@ -63,19 +63,19 @@ def looked_at() -> dict[str, set[str]]:
     """The alerts that look at a series, by its name: directly or through what is recorded."""
     found: dict[str, set[str]] = {}
     for alert in alerts():
-        asked = _shown(alert.expression)
+        asked = _shown_series(alert.expression)
         seen: set[str] = set()
         while asked:
             name = asked.pop()
             if name not in seen:
                 seen.add(name)
-                asked += _shown(records()[name]) if name in records() else ()
+                asked += _shown_series(records()[name]) if name in records() else ()
         for name in seen:
             found.setdefault(name, set()).add(alert.name)
     return found
 
 
-def _shown(query: str) -> list[str]:
+def _shown_series(query: str) -> list[str]:
     """The series of which an expression shows the values or the presence, without conditions."""
     for name, value in FILLED.items():
         query = query.replace(name, value)

@@ -121,20 +121,24 @@ def user_of_job() -> VariableModel:
 
 def price() -> VariableModel:
     """What an hour of a GPU costs."""
-    return _written("price", "price of a GPU hour", "2.50", "What is lost is multiplied by it.")
+    return _text_variable(
+        "price", "price of a GPU hour", "2.50", "What is lost is multiplied by it."
+    )
 
 
 def currency() -> VariableModel:
     """In which currency that is: titles say it beside what was paid."""
-    return _written("currency", "currency", "USD")
+    return _text_variable("currency", "currency", "USD")
 
 
 def budget() -> VariableModel:
     """What a namespace may spend a day; a line marks it, unless it is 0."""
-    return _written("budget", "budget of a day", "0", "A line marks it; with 0 there is none.")
+    return _text_variable(
+        "budget", "budget of a day", "0", "A line marks it; with 0 there is none."
+    )
 
 
-def _written(name: str, label: str, value: str, description: str = "") -> VariableModel:
+def _text_variable(name: str, label: str, value: str, description: str = "") -> VariableModel:
     """A variable that the reader writes."""
     return VariableModel(
         type_val=VariableType.TEXTBOX,

@@ -18,7 +18,7 @@ import yaml
 from pydantic import BaseModel, create_model
 from pydantic.fields import FieldInfo
 
-from alerts.document import handed_on, written
+from alerts.document import handed_on, rules_with_comments
 from gpunode.cli.platforms import PLATFORMS
 from gpunode.cli.settings.run import RunSettings
 from gpunode.config.fields import leaves
@@ -203,7 +203,7 @@ def schema() -> dict[str, Any]:
 
 def _special() -> dict[str, dict[str, Any]]:
     """The schemas of values whose keys are listed elsewhere."""
-    rules = written()
+    rules = rules_with_comments()
     thresholds = {
         one.rule.labels["name"]: {"type": "number", "description": one.comment}
         for one in rules
@@ -323,15 +323,15 @@ def readme() -> str:
     )
 
 
-KEPT = re.compile(r"(?m)^( +regex: )up\|.*$")
+UP_REGEX = re.compile(r"(?m)^( +regex: )up\|.*$")
 SHARDS = EXAMPLES / "shards-prometheus.yaml"
 
 
 def shards() -> str:
     """The example of shards, with the names of what they hand on."""
-    read = handed_on([one.rule for one in written()])
+    read = handed_on([one.rule for one in rules_with_comments()])
     names = "|".join(sorted(read, key=lambda name: name != "up"))
-    return KEPT.sub(rf"\g<1>{names}", SHARDS.read_text())
+    return UP_REGEX.sub(rf"\g<1>{names}", SHARDS.read_text())
 
 
 def files() -> dict[Path, str]:

@@ -22,7 +22,7 @@ from gpunode.helper import capability
 from gpunode.loop.metrics import READ_SECONDS
 from gpunode.loop.watch import Watch
 from tests import needs, strict
-from tests.daemon import PATIENCE, Daemon, daemon
+from tests.daemon import TIMEOUT, Daemon, daemon
 from tests.fakes.nvml import FakeDriver, build
 
 if TYPE_CHECKING:
@@ -233,7 +233,7 @@ def read_again(served: Daemon, source: str, times: int) -> None:
     until(told)
 
 
-def until(predicate: Callable[[], T | None], timeout: float = PATIENCE) -> T:
+def until(predicate: Callable[[], T | None], timeout: float = TIMEOUT) -> T:
     """Ask until the answer is true, and return it."""
     deadline = time.monotonic() + timeout
     while not (answer := predicate()):

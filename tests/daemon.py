@@ -26,14 +26,14 @@ import psutil
 
 from gpunode.config.web import socket_here
 
-PATIENCE = 300.0
+TIMEOUT = 300.0
 """Seconds to wait for what takes one where nothing else runs: a busy machine is no failure."""
 
 SETTLE = 30.0
 """Seconds before a daemon's cost is measured: what is read once at the start is over by then."""
 
 
-MOST_MEMORY = math.inf
+MAX_MEMORY = math.inf
 """Bytes that a daemon may ever have had in the end; who attacks it sets this."""
 
 PORTS = range(10_000, 32_768)
@@ -103,7 +103,7 @@ class Daemon:
 
         Raises ``RuntimeError`` where the program ends or hangs.
         """
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while time.monotonic() < deadline:
             if child.poll() is not None:
                 raise RuntimeError(f"the program ended with {child.returncode}")
@@ -113,7 +113,7 @@ class Daemon:
                 time.sleep(0.1)
             else:
                 return
-        raise RuntimeError(f"the program is not ready after {PATIENCE:g} s")
+        raise RuntimeError(f"the program is not ready after {TIMEOUT:g} s")
 
     def gpus(self) -> list[dict[str, Any]]:
         """The last window of every GPU."""
@@ -201,4 +201,4 @@ def daemon(
     log = b"".join(said).decode(errors="replace")
     assert "Traceback" not in log, log
     assert child.returncode in (0, -signal.SIGKILL), child.returncode
-    assert peak < MOST_MEMORY, f"{peak >> 20} MiB"
+    assert peak < MAX_MEMORY, f"{peak >> 20} MiB"

@@ -28,7 +28,7 @@ from gpunode.node.node import (
     Filesystem,
     Image,
     KeptLines,
-    Scraped,
+    ScrapedPage,
     SteppedClock,
     Sums,
     environment_of,
@@ -42,7 +42,7 @@ from gpunode.source import Source
 from tests.strict import declared
 
 MACHINES = Path(__file__).with_name("machines")
-APART = 10.0
+INTERVAL = 10.0
 """Seconds between the two moments."""
 
 
@@ -59,7 +59,7 @@ class Machine:
 
     def step(self) -> None:
         """Go on to the second moment."""
-        self.clock.now += APART
+        self.clock.now += INTERVAL
         self.moment = "later"
         self.stages.insert(0, self.later)
 
@@ -157,7 +157,7 @@ class Machine:
     def listening_at(self, pid: int) -> list[str]:
         return [str(address) for address in self._answer("listening_at", str(pid))]
 
-    def scrape(self, pid: int, address: str, path: str, names: Collection[str]) -> Scraped:
+    def scrape(self, pid: int, address: str, path: str, names: Collection[str]) -> ScrapedPage:
         page = self.read_text(str(self._answer("scraped", f"{pid} {address} {path}")))
         return http.scraped_of(f"HTTP/1.0 200 OK\r\n\r\n{page}", names)
 
@@ -226,9 +226,9 @@ def read_twice(machine: Machine, source: Source) -> str:
     from gpunode.export.exposition import Exposition
 
     try:
-        told(source)
+        read_source(source)
         machine.step()
-        samples = told(source)
+        samples = read_source(source)
     except FileNotFoundError:
         return ""  # what reads it finds nothing on this machine
     except OSError as error:
@@ -236,7 +236,7 @@ def read_twice(machine: Machine, source: Source) -> str:
     return Exposition(lambda: samples).encode("")[0].decode()
 
 
-def told(source: Source) -> tuple[Sample, ...]:
+def read_source(source: Source) -> tuple[Sample, ...]:
     """What a source reads, all of which it declares."""
     reading = source.read()
     samples = reading.samples if reading else ()

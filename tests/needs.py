@@ -56,7 +56,7 @@ GET = {
 }
 """Programs and libraries, and the command that gets each."""
 
-LONGEST = 120
+MAX_REASON = 120
 """Characters of a reason that the last line has room for."""
 
 ALL = "TESTS_NEED_ALL"
@@ -112,7 +112,9 @@ def named(reasons: Iterable[str]) -> list[str]:
 
 def farewell(passed: int, failed: int, reasons: Iterable[str]) -> str:
     """The last line of a test run that could not run all: what ran, and why the rest did not."""
-    why = Counter(reason.removeprefix("Skipped: ").splitlines()[0][:LONGEST] for reason in reasons)
+    why = Counter(
+        reason.removeprefix("Skipped: ").splitlines()[0][:MAX_REASON] for reason in reasons
+    )
     if not why:
         return ""
     ran = f"{passed} passed, {failed} failed" if failed else f"{passed} passed"

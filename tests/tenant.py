@@ -14,7 +14,7 @@ from gpunode.config.daemon import Settings
 from gpunode.helper.inside import AT_SECURE, PAIR
 from gpunode.holders.census import Census
 from gpunode.nccl.log import NcclLogs
-from tests.machine import MachineGpu, OneGpu, exported, told
+from tests.machine import MachineGpu, OneGpu, exported, read_source
 
 USER, VICTIM = 1000, 1234
 SECRET = "correct-horse-battery-staple"
@@ -52,14 +52,14 @@ def tenant(root: Path | None, user: int = USER, **environment: str) -> Iterator[
 def logs_of(*pids: int) -> str:
     """What the source of NCCL's logs exports for these processes."""
     gpu = MachineGpu(0, "GPU-aa", "0", pids)
-    return exported(told(NcclLogs(Census(OneGpu(*pids)), gpu, Settings())))
+    return exported(read_source(NcclLogs(Census(OneGpu(*pids)), gpu, Settings())))
 
 
 def log_of(pid: int) -> str:
     return LOG.replace(":1:1 ", f":{pid}:{pid} ")
 
 
-def own(path: Path, pid: int) -> Path:
+def owned(path: Path, pid: int) -> Path:
     path.write_text(log_of(pid))
     os.chown(path, USER, USER)
     return path

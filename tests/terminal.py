@@ -13,7 +13,7 @@ import subprocess
 import termios
 import time
 
-from tests.daemon import PATIENCE
+from tests.daemon import TIMEOUT
 
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -36,7 +36,7 @@ class Terminal:
         self.raw = ""
         self._decoder = codecs.getincrementaldecoder("utf-8")()
 
-    def shows(self, text: str, seconds: float = PATIENCE) -> str:
+    def shows(self, text: str, seconds: float = TIMEOUT) -> str:
         """Wait until a text has been shown since the last wait; all that was."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
@@ -51,7 +51,7 @@ class Terminal:
                     break
         raise AssertionError(f"{text!r} was not shown, but: {ESCAPES.sub('', self.raw)!r}")
 
-    def raw_until(self, text: str, seconds: float = PATIENCE, then: float = 1.5) -> str:
+    def raw_until(self, text: str, seconds: float = TIMEOUT, then: float = 1.5) -> str:
         """All that was written, with its escapes, a moment after a text has been shown."""
         deadline, written = time.monotonic() + seconds, ""
         while time.monotonic() < deadline:
@@ -62,7 +62,7 @@ class Terminal:
                 text = ""
         return written
 
-    def raw_to_the_end(self, seconds: float = PATIENCE) -> str:
+    def raw_to_the_end(self, seconds: float = TIMEOUT) -> str:
         """All that was written, with its escapes, until the program ended."""
         self._to_the_end(seconds)
         return self.raw
@@ -70,7 +70,7 @@ class Terminal:
     def strike(self, key: str) -> None:
         os.write(self.side, key.encode())
 
-    def scrolled_off(self, seconds: float = PATIENCE) -> int:
+    def scrolled_off(self, seconds: float = TIMEOUT) -> int:
         """How many lines have left it at the top when the program ends."""
         self._to_the_end(seconds)
         bottom = self.lines - 1

@@ -22,7 +22,7 @@ DECLARED = Metric("gpunode_declared", "gauge", "Declared.", ())
 UNDECLARED = Metric("gpunode_undeclared", "gauge", "Not declared.", ())
 
 
-class Told:
+class ScriptedSource:
     """A source that tells one metric, or fails."""
 
     name = "told"
@@ -39,7 +39,7 @@ class Told:
 
 
 def watch(tells: Metric | Exception) -> Watch:
-    source = Told(tells)
+    source = ScriptedSource(tells)
     return Watch(source, WHOLE_NODE, source.read, SteppedClock(0.0), Counts(), Door(), Published())
 
 
@@ -68,7 +68,7 @@ class Finds:
     name = "finds"
 
     def find(self) -> Iterable[tuple[Place, Source]]:
-        return ((WHOLE_NODE, Told(DECLARED)),)
+        return ((WHOLE_NODE, ScriptedSource(DECLARED)),)
 
 
 def test_a_fault_of_ours_in_a_finder_fails_the_test() -> None:

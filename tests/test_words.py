@@ -14,11 +14,11 @@ import yaml
 from rich.console import Console
 
 from gpunode import words
-from gpunode.cli.top import Chosen, screen
+from gpunode.cli.top import ViewState, screen
 from gpunode.export.web.node import node
-from gpunode.faults.fault import OF_PARTS
+from gpunode.faults.fault import PART_MEANINGS
 from gpunode.verdict.causes import CAUSES
-from gpunode.verdict.held_up import OF_THE_MOMENT
+from gpunode.verdict.held_up import MOMENTARY_CAUSES
 from gpunode.verdict.reasons import REASONS
 from tests.export.page import scenes
 
@@ -44,9 +44,9 @@ def raw_names(text: str) -> list[str]:
 
 
 def test_each_name_has_words_and_each_words_a_name() -> None:
-    assert {*words.CAUSES} == {*CAUSES, *OF_THE_MOMENT, "unseen"}
+    assert {*words.CAUSES} == {*CAUSES, *MOMENTARY_CAUSES, "unseen"}
     assert {*words.REASONS} == {*REASONS}
-    assert {*words.FAULTS} == {*OF_PARTS}
+    assert {*words.FAULTS} == {*PART_MEANINGS}
 
 
 def test_a_headline_has_the_words_of_its_raw_name() -> None:
@@ -145,7 +145,7 @@ def test_no_board_says_a_raw_name(path: Path) -> None:
 def test_neither_the_page_nor_top_says_a_raw_name(opened: bool) -> None:
     now = node(scenes.hang(before=60, after=60).stage.loop)
     console = Console(width=200, file=io.StringIO(), color_system=None)
-    console.print(screen(now, Chosen(place=5, opened=opened), "", console, 60))
+    console.print(screen(now, ViewState(place=5, opened=opened), "", console, 60))
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     assert "its process is stopped" in shown
     page = [one.title + one.remedy + one.detail for one in now.findings]

@@ -66,9 +66,9 @@ int wait_in_the_kernel(void)
     return 0;
 }
 """
-KEPT = struct.Struct("=dd")
+BEAT_STRUCT = struct.Struct("=dd")
 
-PATIENCE = 2.0
+BEAT_TIMEOUT = 2.0
 """Seconds to wait for a beat."""
 
 
@@ -83,7 +83,7 @@ def build(folder: Path) -> Path:
 
 def begin(library: Path, shared: Path) -> None:
     """Have a thread of this process beat, for as long as it lives. Raises ``OSError``."""
-    shared.write_bytes(bytes(KEPT.size))
+    shared.write_bytes(bytes(BEAT_STRUCT.size))
     if ctypes.CDLL(str(library)).begin_to_beat(os.fsencode(shared)):
         raise OSError(f"{shared}: no thread beats")
 
@@ -93,7 +93,7 @@ class Beats:
 
     def __init__(self, shared: Path) -> None:
         with shared.open("r+b") as file:
-            self._room = mmap.mmap(file.fileno(), KEPT.size)
+            self._room = mmap.mmap(file.fileno(), BEAT_STRUCT.size)
 
     @contextmanager
     def longest(self) -> Iterator[list[float]]:
@@ -103,11 +103,11 @@ class Beats:
         before = self._count()
         yield found
         # A process that was let go on beats once before it is known how long it stood.
-        after, until = self._count(), time.monotonic() + PATIENCE
+        after, until = self._count(), time.monotonic() + BEAT_TIMEOUT
         while self._count() == after and time.monotonic() < until:
             time.sleep(0.001)
         if self._count() > before:
-            found.append(KEPT.unpack(self._room[:16])[1])
+            found.append(BEAT_STRUCT.unpack(self._room[:16])[1])
 
     def _count(self) -> float:
-        return float(KEPT.unpack(self._room[:16])[0])
+        return float(BEAT_STRUCT.unpack(self._room[:16])[0])

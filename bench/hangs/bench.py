@@ -28,7 +28,7 @@ from bench.hangs import beat
 from bench.hangs.ways import BY_NAME, HEALTHY, LIBRARY, NATIVE, WAYS, Way
 from bench.report import Report, Result, machine, span, version
 from bench.truth.bench import prepared
-from bench.truth.launch import Placed, Process, launched
+from bench.truth.launch import Placement, Process, launched
 from bench.truth.workloads import Workload
 from gpunode.incidents.incident import briefs, parse
 from gpunode.node.local import LocalNode
@@ -55,7 +55,7 @@ NODE = LocalNode(Path("/"))
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class HangReading:
     """What a daemon told of a hang; times are seconds since it began, None for never."""
 
     called: float | None = None
@@ -78,7 +78,7 @@ class Outcome:
     machine: str
     at: float
     failed: str = ""
-    told: dict[str, Told] = field(default_factory=dict)
+    told: dict[str, HangReading] = field(default_factory=dict)
     """By ``HOWS``."""
 
     looked: float = 0.0
@@ -88,10 +88,10 @@ class Outcome:
     """The longest time within it between two beats of the process; None if it does not run."""
 
     stopped_before: float | None = None
-    """The same, within as long a time without a look."""
+    """The longest time between two beats in an equal span without a look."""
 
     native: float | None = None
-    """The same, within a look that asks for native frames as well."""
+    """The longest time between two beats in a look that also asks for native frames."""
 
     version: str = field(default_factory=version)
 
@@ -113,7 +113,7 @@ def outcomes(path: Path) -> dict[str, Outcome]:
     for line in path.read_text().splitlines():
         kept = json.loads(line)
         if "alone" not in kept:
-            kept["told"] = {how: Told(**told) for how, told in kept["told"].items()}
+            kept["told"] = {how: HangReading(**told) for how, told in kept["told"].items()}
             found[kept["way"]] = Outcome(**kept)
     return found
 
@@ -196,7 +196,7 @@ def _build_native(program: Path) -> str:
 
 
 def _hold(
-    group: list[Placed], watched: Mapping[str, Daemon], keep: Callable[[str], object]
+    group: list[Placement], watched: Mapping[str, Daemon], keep: Callable[[str], object]
 ) -> None:
     """Have one group of jobs hang, side by side, and keep what was told of each."""
     running = prepared(group)
@@ -207,16 +207,16 @@ def _hold(
     threads = []
     for each in running:
         target = _train if each.workload.name == HEALTHY else _hang
-        thread = threading.Thread(target=_kept, args=(target, each, watched, keep))
+        thread = threading.Thread(target=_keep_result, args=(target, each, watched, keep))
         thread.start()
         threads.append(thread)
     for thread in threads:
         thread.join()
 
 
-def _kept(
-    target: Callable[[Placed, Mapping[str, Daemon]], Outcome | Disturbance],
-    each: Placed,
+def _keep_result(
+    target: Callable[[Placement, Mapping[str, Daemon]], Outcome | Disturbance],
+    each: Placement,
     watched: Mapping[str, Daemon],
     keep: Callable[[str], object],
 ) -> None:
@@ -234,7 +234,7 @@ def _kept(
 
 
 def _rounded(kept: Any) -> Any:
-    """The same to the microsecond."""
+    """The value with its numbers rounded to the microsecond."""
     if isinstance(kept, dict):
         return {name: _rounded(value) for name, value in kept.items()}
     if isinstance(kept, list):
@@ -242,7 +242,7 @@ def _rounded(kept: Any) -> Any:
     return round(kept, 6) if isinstance(kept, float) else kept
 
 
-def _train(each: Placed, _: Mapping[str, Daemon]) -> Disturbance:
+def _train(each: Placement, _: Mapping[str, Daemon]) -> Disturbance:
     """Look at both ranks of a healthy training, ten times a second."""
     time.sleep(3.0)
     begin = time.time()
@@ -262,7 +262,7 @@ def _train(each: Placed, _: Mapping[str, Daemon]) -> Disturbance:
     return Disturbance(machine(), alone, [took for at, took in steps if between <= at < end], looks)
 
 
-def _hang(each: Placed, watched: Mapping[str, Daemon]) -> Outcome:
+def _hang(each: Placement, watched: Mapping[str, Daemon]) -> Outcome:
     """Wait until its last rank hangs, and then for what is told of it."""
     way = BY_NAME[each.workload.name]
     last = each.processes[-1]
@@ -273,11 +273,11 @@ def _hang(each: Placed, watched: Mapping[str, Daemon]) -> Outcome:
         time.sleep(0.05)
     began = next(at for at, word in last.heard if word == "hangs")
     waiting, late = (str(one.gpu) for one in each.seen)
-    told = dict.fromkeys(watched, Told())
+    told = dict.fromkeys(watched, HangReading())
     latest = began + (LATEST_OF_SLOW if way.slow else LATEST)
     while time.time() < latest:
         for how, one in watched.items():
-            told[how] = _told(told[how], way, one, waiting, late, began)
+            told[how] = _read_daemon(told[how], way, one, waiting, late, began)
         if told["py-spy"].line is not None:
             latest = min(latest, began + told["py-spy"].line + BESIDE)
             if all(one.line is not None for one in told.values()):
@@ -287,7 +287,9 @@ def _hang(each: Placed, watched: Mapping[str, Daemon]) -> Outcome:
     return _looked(outcome, last, _real(last.child.pid)) if way.python else outcome
 
 
-def _told(so_far: Told, way: Way, one: Daemon, waiting: str, late: str, began: float) -> Told:
+def _read_daemon(
+    so_far: HangReading, way: Way, one: Daemon, waiting: str, late: str, began: float
+) -> HangReading:
     """What a daemon has told by now."""
     verdicts = {each["gpu"]: each for each in json.loads(one.get("/api/v1/verdict"))}
     verdict, now = verdicts.get(waiting), time.time() - began
@@ -335,7 +337,7 @@ def _real(pid: int) -> int:
 
 
 def _looked(outcome: Outcome, process: Process, pid: int) -> Outcome:
-    """The same, with what a look from outside takes and stops."""
+    """The outcome, with how long a look from outside takes and stops the process."""
     beats = beat.Beats(process.folder / f"beats.{process.rank}")
     with beats.longest() as before:
         time.sleep(0.1)

@@ -44,7 +44,7 @@ ASKED = 25.0
 TAKEN = 2.0
 """Seconds after that until it tells what it was answered."""
 
-PATIENCE = 240.0
+START_TIMEOUT = 240.0
 """Seconds that an engine may take to start."""
 
 COLD = 25.0
@@ -56,13 +56,13 @@ STALLED = 15.0
 PARTS = ("queue", "prefill")
 """Of the time to the first token; what is left is the server's, outside of its scheduler."""
 
-WITHIN = 0.05
+TOLERANCE = 0.05
 RIGHT = 0.95
 """Targets: how far the division of the first token may be off, and how often a cause is right."""
 
 
 @dataclass
-class Seen:
+class SituationReading:
     """What the daemon named, and the division of the first token by it and by the engine."""
 
     of: Situation
@@ -125,14 +125,16 @@ def serving(path: Path, names: Sequence[str], runs: int) -> Report:
     return report_of(outcomes(path))
 
 
-def outcomes(path: Path) -> list[Seen]:
+def outcomes(path: Path) -> list[SituationReading]:
     """The outcomes in a file, by situation. Raises ``OSError``."""
-    found: dict[str, list[Seen]] = {name: [] for name in SITUATIONS}
+    found: dict[str, list[SituationReading]] = {name: [] for name in SITUATIONS}
     for line in path.read_text().splitlines():
         outcome = json.loads(line)
         name, causes = outcome.pop("name"), Counter(outcome.pop("causes"))
         waits_for = Counter(outcome.pop("waits_for", {}))
-        found[name].append(Seen(SITUATIONS[name], causes, waits_for=waits_for, **outcome))
+        found[name].append(
+            SituationReading(SITUATIONS[name], causes, waits_for=waits_for, **outcome)
+        )
     return [one for several in found.values() for one in several]
 
 
@@ -152,7 +154,7 @@ def _play(kept: IO[str], names: Sequence[str], runs: int) -> None:
             other.start()
         with suppress(IndexError):
             while True:
-                _keep(kept, _seen(watched, gpus[0], *todo.popleft()))
+                _keep(kept, _run_situation(watched, gpus[0], *todo.popleft()))
         for other in others:
             other.join()
 
@@ -166,15 +168,15 @@ def _play(kept: IO[str], names: Sequence[str], runs: int) -> None:
             each.join()
 
 
-def _keep(kept: IO[str], one: Seen) -> None:
+def _keep(kept: IO[str], one: SituationReading) -> None:
     outcome = {"name": one.of.name, **{x.name: getattr(one, x.name) for x in fields(one)[1:]}}
     for out in (kept, sys.stdout):
         print(json.dumps(outcome), file=out, flush=True)
 
 
-def _seen(watched: Daemon, gpu: int, run: int, of: Situation) -> Seen:
+def _run_situation(watched: Daemon, gpu: int, run: int, of: Situation) -> SituationReading:
     """One situation on one GPU."""
-    seen = Seen(of)
+    seen = SituationReading(of)
     with _engine(of, gpu, run) as engine:
         begin = time.monotonic()
         if of.loads:
@@ -201,9 +203,9 @@ def _seen(watched: Daemon, gpu: int, run: int, of: Situation) -> Seen:
     return seen
 
 
-def _stopped(watched: Daemon, gpu: int, run: int, of: Situation) -> Seen:
+def _stopped(watched: Daemon, gpu: int, run: int, of: Situation) -> SituationReading:
     """A tensor-parallel group whose last rank is stopped."""
-    seen = Seen(of, last=str(gpu + of.ranks - 1))
+    seen = SituationReading(of, last=str(gpu + of.ranks - 1))
     with _engine(of, gpu, run) as engine:
         engine.wait()
         time.sleep(WARM)
@@ -252,7 +254,7 @@ def told_and_true(
             time.sleep(0.1)
             continue
         time.sleep(TAKEN)
-        told, before = _told(watched, gpu), engine.told()
+        told, before = _request_seconds(watched, gpu), engine.told()
         if before == page:
             return told, _true(page)
     raise RuntimeError("the daemon does not ask the engine, or does nothing else")
@@ -269,7 +271,7 @@ def _true(page: str) -> dict[str, float]:
     return {part: float(said.get(f"vllm:{name}_sum", 0)) for part, name in names.items()}
 
 
-def _told(watched: Daemon, gpu: int) -> dict[str, float]:
+def _request_seconds(watched: Daemon, gpu: int) -> dict[str, float]:
     """Seconds of requests on a GPU by part, and to their first tokens, as the daemon has them."""
     here, found = str(gpu), Counter[str]()
     for family in text_string_to_metric_families(watched.get("/metrics").decode()):
@@ -308,7 +310,7 @@ class Running:
         return False
 
     def wait(self) -> None:
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + START_TIMEOUT
         while not self.answers():
             if time.monotonic() > until:
                 raise RuntimeError("the engine does not start")
@@ -343,7 +345,7 @@ def _engine(of: Situation, gpu: int, run: int) -> Iterator[Running]:
                 rank.wait()
 
 
-def report_of(seen: Sequence[Seen]) -> Report:
+def report_of(seen: Sequence[SituationReading]) -> Report:
     """The report of some outcomes."""
     named = sum(each.causes.total() for each in seen)
     right = sum(each.right for each in seen)
@@ -378,14 +380,14 @@ def report_of(seen: Sequence[Seen]) -> Report:
             Result(
                 "division of the first token, largest difference",
                 f"{worst:.3f}",
-                f"≤ {WITHIN:.2f}",
-                worst <= WITHIN,
+                f"≤ {TOLERANCE:.2f}",
+                worst <= TOLERANCE,
             ),
             Result(
                 "seconds of the first token and its parts, largest difference",
                 f"{seconds:.3f} of the first token" if same else "not measured",
-                f"≤ {WITHIN:.2f}",
-                bool(same) and seconds <= WITHIN,
+                f"≤ {TOLERANCE:.2f}",
+                bool(same) and seconds <= TOLERANCE,
             ),
             Result(
                 "share of the first token in neither part, by situation",

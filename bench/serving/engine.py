@@ -18,9 +18,9 @@ import torch.distributed as dist
 from torch.nn import functional
 from torch.nn.attention.bias import causal_lower_right
 
-from bench.serving.served import Served
+from bench.serving.served import ServedEngine
 from bench.serving.situations import SITUATIONS, Situation
-from tests.serving.scheduler import Asked, Planned, Scheduler
+from tests.serving.scheduler import Request, Scheduler, StepPlan
 
 WIDTH = 128
 """Of a head."""
@@ -139,9 +139,9 @@ class Engine:
     def __init__(self, model: Model, scheduler: Scheduler) -> None:
         self.model, self.scheduler = model, scheduler
         self.free = list(range(model.slots))
-        self.slot: dict[Asked, int] = {}
+        self.slot: dict[Request, int] = {}
 
-    def take(self, step: Planned) -> None:
+    def take(self, step: StepPlan) -> None:
         """Compute a step, and wait for its tokens, as an engine does that looks at them."""
         for one in set(self.slot) - set(self.scheduler.running):
             self.free.append(self.slot.pop(one))
@@ -152,7 +152,7 @@ class Engine:
         orders = [(self.slot[one], one.length) for one in step.decodes]
         pieces = [(self.slot[one], one.computed, count) for one, count in step.pieces.items()]
         if self.model.ranks > 1:
-            _told([len(orders), max((slot for slot, _ in orders), default=0), len(pieces)])
+            _broadcast([len(orders), max((slot for slot, _ in orders), default=0), len(pieces)])
         compute(self.model, orders, pieces)
         torch.cuda.synchronize()
 
@@ -172,7 +172,7 @@ def compute(
         model.prefill(slot, begin, count)
 
 
-def _told(words: list[int]) -> list[int]:
+def _broadcast(words: list[int]) -> list[int]:
     """What rank 0 tells all ranks."""
     told = torch.tensor(words, device="cuda")
     dist.broadcast(told, 0)
@@ -182,7 +182,7 @@ def _told(words: list[int]) -> list[int]:
 def follow(model: Model) -> None:
     """Compute what rank 0 computes, of a group whose prompts are of one token."""
     while True:
-        decodes, last, pieces = _told([0, 0, 0])
+        decodes, last, pieces = _broadcast([0, 0, 0])
         compute(model, [(last, 0)] * bool(decodes), [(0, 0, 1)] * pieces)
 
 
@@ -200,7 +200,7 @@ def main() -> None:
         if rank:
             follow(model)
         scheduler = Scheduler(of.setting, Random(f"{name} {run}"))
-        served = Served(scheduler, Engine(model, scheduler).take)
+        served = ServedEngine(scheduler, Engine(model, scheduler).take)
         served.listen(port)
         served.run()
 

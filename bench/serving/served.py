@@ -9,15 +9,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NoReturn
 
-from tests.serving.scheduler import Planned, Scheduler
+from tests.serving.scheduler import Scheduler, StepPlan
 
 
 @dataclass
-class Served:
+class ServedEngine:
     """The people of a situation are in the process; their requests are real."""
 
     scheduler: Scheduler
-    take: Callable[[Planned], None]
+    take: Callable[[StepPlan], None]
     """Computes a step, and returns when that is done."""
 
     page: str = ""

@@ -15,7 +15,7 @@ from bench.truth.kernels import STATES
 from bench.truth.recorder import Windows
 from gpunode.gpu.window import Window
 from gpunode.verdict.causes import CAUSES
-from tests.windows.recorded import Recorded
+from tests.windows.recorded import WindowRecord
 
 SEEDS = range(20)
 
@@ -44,7 +44,7 @@ def test_the_largest_loss_is_named_and_a_small_one_need_not_be() -> None:
 
 
 def closed(gpu: int, time: float, seconds: float = 2.0) -> str:
-    recorded = Recorded("NVIDIA H200", "", "", Window(seconds), {})
+    recorded = WindowRecord("NVIDIA H200", "", "", Window(seconds), {})
     return json.dumps({"gpu": gpu, "time": time, "recorded": recorded.to_json()}) + "\n"
 
 

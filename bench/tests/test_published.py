@@ -82,7 +82,7 @@ def calls(node: ast.AST, name: str) -> Iterator[ast.Call]:
             yield found
 
 
-def asked() -> Iterator[tuple[str, str, str]]:
+def published_figures() -> Iterator[tuple[str, str, str]]:
     """Of each figure in the source of a bench: the title of its report, its name, its target."""
     for path in sorted(BENCH.rglob("*.py")):
         tree = ast.parse(path.read_text())
@@ -101,7 +101,7 @@ def asked() -> Iterator[tuple[str, str, str]]:
             yield titles.get(call, ".*"), what, target if len(call.args) > 2 else ""
 
 
-ASKED = list(asked())
+ASKED = list(published_figures())
 
 
 @pytest.mark.parametrize("name", sorted(PUBLISHED))

@@ -13,7 +13,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from bench.serving import bench
-from bench.serving.bench import Running, Seen, told_and_true, waited_for
+from bench.serving.bench import Running, SituationReading, told_and_true, waited_for
 from bench.serving.situations import SITUATIONS
 from gpunode.config.daemon import Settings
 from gpunode.export.web.app import create_app
@@ -75,7 +75,7 @@ def test_the_daemon_and_the_engine_tell_the_same_seconds_of_the_same_pages(
         finally:
             child.kill()
     told, true = map(bench._since, before, after)
-    seen = Seen(SITUATIONS["queue"], told=told, true=true, same_pages=True)
+    seen = SituationReading(SITUATIONS["queue"], told=told, true=true, same_pages=True)
     assert seen.seconds_off() < 1e-3
     assert seen.off() < 1e-3
-    assert seen.outside() > bench.WITHIN
+    assert seen.outside() > bench.TOLERANCE

@@ -17,8 +17,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from bench.truth import peer
 from bench.truth.kernels import shares, states
-from bench.truth.launch import Placed, groups, launched
-from bench.truth.watched import Watched
+from bench.truth.launch import Placement, groups, launched
+from bench.truth.watched import GpuObservation
 from bench.truth.workloads import Workload
 from gpunode.driver.driver import DIRECTIONS
 from tests.daemon import Daemon, daemon
@@ -45,7 +45,7 @@ UTILIZATION = "gpunode_gpu_utilization_ratio"
 
 def run(
     workloads: Sequence[Workload], gpus: int, tapes: Path | None = None
-) -> Iterator[list[Watched]]:
+) -> Iterator[list[GpuObservation]]:
     """Run what fits on that many GPUs, a group at a time; the folder gets a tape of each."""
     with ExitStack() as stack:
         watched = stack.enter_context(daemon("--log.level=error", "--compat=dcgm"))
@@ -76,7 +76,7 @@ def recording(tape: Path | None) -> Iterator[None]:
             recorder.terminate()
 
 
-def prepared(group: Sequence[Placed]) -> list[Placed]:
+def prepared(group: Sequence[Placement]) -> list[Placement]:
     """Start what has loaded; returns what is ready and has begun."""
     for word, order in (("loaded", "start"), ("ready", "go")):
         until = time.monotonic() + PREPARE
@@ -87,7 +87,7 @@ def prepared(group: Sequence[Placed]) -> list[Placed]:
     return [each for each in group if not each.failed]
 
 
-def _watch(running: Sequence[Placed], watched: Daemon) -> None:
+def _watch(running: Sequence[Placement], watched: Daemon) -> None:
     """Keep all that is said of the GPUs of workloads that have begun."""
     workloads = [each.workload for each in running]
     seen = [one for each in running for one in each.seen]
@@ -103,7 +103,7 @@ def _watch(running: Sequence[Placed], watched: Daemon) -> None:
         if each.workload.traced
     ]
     ask_peer = end - max(in_part, default=0.0) - ASK_PEER
-    due.append((ask_peer, lambda: asked.append(peer.asked(watched.port))))
+    due.append((ask_peer, lambda: asked.append(peer.start_peer(watched.port))))
     due.sort(key=itemgetter(0))
     while time.time() < end:
         _look(watched, seen)
@@ -115,7 +115,7 @@ def _watch(running: Sequence[Placed], watched: Daemon) -> None:
         one.peer = classes.get(one.gpu, "")
 
 
-def _look(watched: Daemon, seen: Sequence[Watched]) -> None:
+def _look(watched: Daemon, seen: Sequence[GpuObservation]) -> None:
     """Add what the daemon says of each GPU now."""
     gpus = {entry["gpu"]: entry for entry in watched.gpus()}
     verdicts = {entry["gpu"]: entry for entry in json.loads(watched.get("/api/v1/verdict"))}
@@ -142,7 +142,7 @@ def _exported(page: str) -> list[tuple[str, dict[str, str], float]]:
     return [(s.name, s.labels, s.value) for family in families for s in family.samples]
 
 
-def _finish(each: Placed) -> None:
+def _finish(each: Placement) -> None:
     """End a workload that has run for long enough, and add what its GPUs really did."""
     workload = each.workload
     for one in each.seen:
@@ -161,7 +161,7 @@ def _finish(each: Placed) -> None:
         _compare(each)
 
 
-def _believe(each: Placed) -> None:
+def _believe(each: Placement) -> None:
     """The truth by the words of each rank."""
     for one, process in zip(each.seen, each.processes, strict=True):
         if process.state is None:
@@ -172,7 +172,7 @@ def _believe(each: Placed) -> None:
         one.truths = [{state: 1.0} if _borders(w)[0] > at else None for w in one.windows]
 
 
-def _compare(each: Placed) -> None:
+def _compare(each: Placement) -> None:
     """The truth by the traces of all ranks."""
     traces = [(process.gpu, process.trace) for process in each.processes]
     begin = max(trace.begin for _, trace in traces) + 0.1

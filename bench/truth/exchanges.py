@@ -22,10 +22,10 @@ from bench.truth.gpu_work import (
 )
 from bench.truth.pieces import (
     BUILD,
-    MOST,
+    MAX_REPETITIONS,
     builds,
     dtype_of,
-    made,
+    make_module,
     paced,
     synchronize,
     took,
@@ -72,7 +72,7 @@ def exchange(rank: Rank, p: Parameters) -> Step:
 def same_on_all(rank: Rank, p: Parameters, seconds: float) -> Step:
     """Work that is repeated as often on every rank."""
     step = BUILD[p["kind"]](rank, p)
-    count = torch.tensor(float(min(MOST, seconds / took(step))), device=rank.device)
+    count = torch.tensor(float(min(MAX_REPETITIONS, seconds / took(step))), device=rank.device)
     dist.all_reduce(count, op=dist.ReduceOp.MAX)
     times = max(1, round(count.item()))
 
@@ -178,7 +178,7 @@ def trained(rank: Rank, p: Parameters, model: Callable[[Tensor], Tensor], weight
 def ddp(rank: Rank, p: Parameters) -> Step:
     rank.join()
     model = DistributedDataParallel(
-        made(rank, lambda: network(p)),
+        make_module(rank, lambda: network(p)),
         device_ids=[rank.device],
         bucket_cap_mb=p["bucket_mb"],
     )
@@ -192,7 +192,7 @@ def fsdp(rank: Rank, p: Parameters) -> Step:
 
     rank.join()
     mesh = init_device_mesh("cuda", (rank.ranks,))
-    model = made(rank, lambda: network(p))
+    model = make_module(rank, lambda: network(p))
     for block in getattr(model, "blocks", None) or getattr(model, "linears", None) or []:
         fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)

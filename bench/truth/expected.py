@@ -63,13 +63,13 @@ def expected(family: str, drawn: Parameters, truth: Mapping[str, float], short: 
     found: list[str] = []
     for state, share in losses.items():
         if share >= CLOSE * largest:
-            found += _of(state, family, drawn, short >= SHORT * truth.get("starved", 0.0))
+            found += _state_causes(state, family, drawn, short >= SHORT * truth.get("starved", 0.0))
     if all(share < DOUBTFUL * LOST[state] for state, share in losses.items()):
         found += [*HEALTHY.split(), "precision", "power", "thermal"]
     return sorted(set(found))
 
 
-def _of(state: str, family: str, drawn: Parameters, launches: bool) -> Iterator[str]:
+def _state_causes(state: str, family: str, drawn: Parameters, launches: bool) -> Iterator[str]:
     """The causes of the time in a state."""
     if state == "communication":
         yield COMMUNICATION

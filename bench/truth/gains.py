@@ -26,15 +26,15 @@ from gpunode.sources import watch
 from gpunode.verdict import source
 from gpunode.verdict.causes import cause
 from gpunode.verdict.gain import Gain
-from gpunode.verdict.source import Judged
+from gpunode.verdict.source import Judgements
 
-KEPT = DOCS / "performance" / "gain.jsonl"
+PAIRS_FILE = DOCS / "performance" / "gain.jsonl"
 
 COVERED = 6.5
 """Seconds of the ledger that a verdict covers here."""
 
 CLOSE = 0.05
-HELD = 0.9
+TARGET = 0.9
 """The median error that is asked for, and the share of pairs within the interval."""
 
 SET_ON = "NVIDIA H200"
@@ -46,7 +46,7 @@ kernels, enlarges them, or makes a part of what the host does between them unnec
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class GainReading:
     """A pair: what its verdict was, what it told, and what was measured."""
 
     pair: str
@@ -98,7 +98,7 @@ def assumed(residue: float) -> Iterator[None]:
         source.JUDGED, cause.RESIDUE = kept
 
 
-def told(tape: Path, run: dict[str, Any], residue: float) -> tuple[str, Gain | None]:
+def run_gain(tape: Path, run: dict[str, Any], residue: float) -> tuple[str, Gain | None]:
     """The verdict at the end of a run, and its gain: of several GPUs, that of the largest gain."""
     node = TapeNode(tape)
     found: list[tuple[str, Gain | None]] = [("", None)]
@@ -109,7 +109,7 @@ def told(tape: Path, run: dict[str, Any], residue: float) -> tuple[str, Gain | N
                 break
             found = [
                 (one.cause, one.gain)
-                for details in loop.details(Judged)
+                for details in loop.details(Judgements)
                 for one in details.detail.verdicts
                 if int(one.gpu) in run["gpus"]
             ] or found
@@ -121,21 +121,21 @@ def fitted(implied: dict[str, list[float]], without: str) -> float:
     return statistics.median(r for name, each in implied.items() if name != without for r in each)
 
 
-def held(folders: Sequence[Path]) -> list[Told]:
+def read_pairs(folders: Sequence[Path]) -> list[GainReading]:
     """Every pair, told with constants of the code, and with one that was fitted without it."""
     every = list(runs(folders))
     implied: dict[str, list[float]] = {}
     for tape, run, measured in every:
         program = run["pair"].rstrip("+")
-        (_, none), (_, much) = told(tape, run, 0.0), told(tape, run, 0.4)
+        (_, none), (_, much) = run_gain(tape, run, 0.0), run_gain(tape, run, 0.4)
         if none and much and none.estimate != much.estimate and program not in OTHERWISE:
             implied.setdefault(program, []).append(1.0 - measured / none.estimate)
     rows = []
     for tape, run, measured in every:
-        name, gain = told(tape, run, cause.RESIDUE)
-        _, unseen = told(tape, run, fitted(implied, run["pair"].rstrip("+")))
+        name, gain = run_gain(tape, run, cause.RESIDUE)
+        _, unseen = run_gain(tape, run, fitted(implied, run["pair"].rstrip("+")))
         rows.append(
-            Told(
+            GainReading(
                 pair=run["pair"],
                 machine=run["machine"],
                 cause=name,
@@ -150,7 +150,7 @@ def held(folders: Sequence[Path]) -> list[Told]:
     return rows
 
 
-def report(rows: Sequence[Told]) -> Report:
+def report(rows: Sequence[GainReading]) -> Report:
     """What was told of the pairs, against the targets."""
     known = [row for row in rows if row.estimate]
     advised = [row for row in known if row.pair.rstrip("+") not in OTHERWISE]
@@ -161,9 +161,9 @@ def report(rows: Sequence[Told]) -> Report:
         "The verdict on the first run predicts how many times as fast the second is. The model was "
         f"fitted on other programs; how sure each remedy is, with the pairs of an {SET_ON} known.",
         [
-            *_held("", advised),
-            *_held(", no constant set on the GPU", [r for r in advised if r.machine != SET_ON]),
-            *_held(", whatever the fix", known),
+            *_coverage("", advised),
+            *_coverage(", no constant set on the GPU", [r for r in advised if r.machine != SET_ON]),
+            *_coverage(", whatever the fix", known),
             Result("pairs of which nothing is told", f"{len(rows) - len(known)}"),
         ],
         list(_table(rows)),
@@ -171,7 +171,7 @@ def report(rows: Sequence[Told]) -> Report:
     )
 
 
-def _held(which: str, rows: Sequence[Told]) -> Iterator[Result]:
+def _coverage(which: str, rows: Sequence[GainReading]) -> Iterator[Result]:
     """How well some pairs were told."""
     error = statistics.median(row.error for row in rows)
     within = sum(row.within for row in rows)
@@ -179,12 +179,12 @@ def _held(which: str, rows: Sequence[Told]) -> Iterator[Result]:
     yield Result(
         f"pairs within the interval{which}",
         f"{within} of {len(rows)} ({within / len(rows):.0%})",
-        f"≥ {HELD:.0%}",
-        within >= HELD * len(rows),
+        f"≥ {TARGET:.0%}",
+        within >= TARGET * len(rows),
     )
 
 
-def _table(rows: Iterable[Told]) -> Iterator[str]:
+def _table(rows: Iterable[GainReading]) -> Iterator[str]:
     yield f"{'pair':15}{'verdict':22}{'told':>24}{'unseen':>8}{'measured':>10}{'error':>8}"
     for before, row in zip([None, *rows], rows, strict=False):
         if before is None or before.machine != row.machine:
@@ -198,12 +198,12 @@ def _table(rows: Iterable[Told]) -> Iterator[str]:
         ).rstrip()
 
 
-def load() -> list[Told]:
+def load() -> list[GainReading]:
     """What was kept."""
-    return [Told(**json.loads(line)) for line in KEPT.read_text().splitlines()]
+    return [GainReading(**json.loads(line)) for line in PAIRS_FILE.read_text().splitlines()]
 
 
 if __name__ == "__main__":
-    rows = held([Path(folder) for folder in sys.argv[1:]])
-    KEPT.write_text("".join(json.dumps(asdict(row)) + "\n" for row in rows))
+    rows = read_pairs([Path(folder) for folder in sys.argv[1:]])
+    PAIRS_FILE.write_text("".join(json.dumps(asdict(row)) + "\n" for row in rows))
     report(rows).print()

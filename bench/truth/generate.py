@@ -21,7 +21,7 @@ from pathlib import Path
 
 from bench.ledger import AFTERWARDS, CLOSE, table
 from bench.truth.drawn import FAMILIES
-from bench.truth.kept import Kept
+from bench.truth.kept import ResultStore
 from bench.truth.lane import WARM, Lane
 from bench.truth.outcome import models
 from bench.truth.recorded_daemon import recorded_daemon
@@ -73,14 +73,14 @@ def run(
     pairs: float = PAIRS,
     most: int = 10,
     watch: float = WARM,
-) -> Kept:
+) -> ResultStore:
     """Run random programs for about that long on all GPUs."""
     begin = time.monotonic()
     gpus = models()
     if not gpus:
         sys.exit("no GPU that NVIDIA's driver knows")
     count = len(gpus)
-    kept = Kept(out, gpus[0])
+    kept = ResultStore(out, gpus[0])
     of_pairs = [name for name in families if FAMILIES[name].gpus == 2 <= count]
     of_one = [name for name in families if FAMILIES[name].gpus == 1]
     end = begin + seconds - LAST

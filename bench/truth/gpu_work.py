@@ -15,7 +15,7 @@ from bench.truth.pieces import (
     DTYPES,
     builds,
     dtype_of,
-    made,
+    make_module,
     random_tensor,
     synchronize,
     took,
@@ -198,7 +198,7 @@ class Perceptron(nn.Module):
 @builds("compiled")
 def compiled(rank: Rank, p: Parameters) -> Step:
     dtype = dtype_of(p)
-    model = made(rank, lambda: Perceptron(p["width"], p["layers"])).to(dtype)
+    model = make_module(rank, lambda: Perceptron(p["width"], p["layers"])).to(dtype)
     faster = torch.compile(model, dynamic=False)
     batch = min(p["batch"], (1 << 26) // p["width"])
     x = random_tensor(rank, batch, p["width"], dtype=dtype)
@@ -208,7 +208,7 @@ def compiled(rank: Rank, p: Parameters) -> Step:
 @builds("cuda_graph")
 def cuda_graph(rank: Rank, p: Parameters) -> Step:
     dtype = dtype_of(p)
-    model = made(rank, lambda: Perceptron(p["width"], p["layers"])).to(dtype)
+    model = make_module(rank, lambda: Perceptron(p["width"], p["layers"])).to(dtype)
     batch = max(p["batch"], (1 << 18) // p["width"])  # millions of kernels take minutes to read
     x = random_tensor(rank, batch, p["width"], dtype=dtype)
     side = torch.cuda.Stream()
@@ -346,7 +346,7 @@ def training(p: Parameters, model: nn.Module) -> Callable[[Tensor], None]:
 
 @builds("transformer")
 def transformer(rank: Rank, p: Parameters) -> Step:
-    model = made(rank, lambda: Language(p["width"], p["layers"]))
+    model = make_module(rank, lambda: Language(p["width"], p["layers"]))
     tokens = torch.randint(0, WORDS, (p["batch"], p["length"]), device=rank.device)
     step = training(p, model)
     return lambda: step(tokens)
@@ -357,7 +357,7 @@ def decoding(rank: Rank, p: Parameters) -> Step:
     """A few tokens at a time against keys and values of earlier ones."""
     dtype = dtype_of(p)
     width, heads = p["width"], p["width"] // 64
-    blocks = [made(rank, lambda: Block(width)).to(dtype) for _ in range(p["layers"])]
+    blocks = [make_module(rank, lambda: Block(width)).to(dtype) for _ in range(p["layers"])]
     batch = p["batch"]
     while batch > 1 and 2 * p["layers"] * batch * p["length"] * width > 1 << 31:
         batch //= 2

@@ -11,17 +11,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench.truth.launch import Placed
-from tests.windows.recorded import Recorded, load, save
+from bench.truth.launch import Placement
+from tests.windows.recorded import WindowRecord, load, save
 
 
 @dataclass(slots=True)
-class Kept:
+class ResultStore:
     """What was found so far; several threads add to it."""
 
     folder: Path
     gpu: str
-    windows: list[Recorded] = field(default_factory=list)
+    windows: list[WindowRecord] = field(default_factory=list)
     verdicts: list[dict[str, Any]] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -42,7 +42,7 @@ class Kept:
     def verdicts_file(self) -> Path:
         return self.folder / f"verdicts-{self.gpu}.jsonl.gz"
 
-    def add(self, windows: Sequence[Recorded], verdicts: Sequence[dict[str, Any]]) -> None:
+    def add(self, windows: Sequence[WindowRecord], verdicts: Sequence[dict[str, Any]]) -> None:
         with self._lock:
             self.windows += windows
             self.verdicts += verdicts
@@ -50,7 +50,7 @@ class Kept:
             text = "".join(json.dumps(each, separators=(",", ":")) + "\n" for each in self.verdicts)
             self.verdicts_file.write_bytes(gzip.compress(text.encode(), mtime=0))
 
-    def fail(self, each: Placed, name: str, why: str) -> None:
+    def fail(self, each: Placement, name: str, why: str) -> None:
         """Print why there is nothing of a program, with the end of what it said."""
         with self._lock:
             said = []

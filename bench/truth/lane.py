@@ -19,18 +19,18 @@ from typing import Any
 from bench.report import version
 from bench.truth.drawn import parameters, series, split_name
 from bench.truth.expected import expected
-from bench.truth.kept import Kept
+from bench.truth.kept import ResultStore
 from bench.truth.kernels import Intervals, Trace, kind_of, shares, short_gaps, states
-from bench.truth.launch import Placed, launch
-from bench.truth.recorder import Closed, Windows
+from bench.truth.launch import Placement, launch
+from bench.truth.recorder import ClosedWindow, Windows
 from bench.truth.series_files import names_file, trace_file
-from bench.truth.watched import Watched
+from bench.truth.watched import GpuObservation
 from gpunode.driver.driver import DIRECTIONS
 from tests.daemon import Daemon
 from tests.windows.programs import programs
-from tests.windows.recorded import Recorded
+from tests.windows.recorded import WindowRecord
 
-PATIENCE = 60.0
+SERIES_TIMEOUT = 60.0
 """The longest time that a series may take to load, and to begin."""
 
 PREPARE = 45.0
@@ -45,7 +45,7 @@ LEAD = 0.6
 WINDOWS = 1
 """How many long windows are wanted of each program."""
 
-LONGEST = 8.0
+MAX_TRACE_SECONDS = 8.0
 """The longest time that a program is traced, in which those windows should come."""
 
 LOOK = 0.05
@@ -102,7 +102,7 @@ class NoProcessError(NoProgramError):
 class Running:
     """A program of a series, and its place there."""
 
-    each: Placed
+    each: Placement
     name: str
     number: int
 
@@ -157,7 +157,7 @@ class Lane:
         plan: Iterator[list[str]],
         watched: Daemon,
         windows: Windows,
-        kept: Kept,
+        kept: ResultStore,
         watch: float = WARM,
     ) -> None:
         self.gpu = gpu
@@ -166,7 +166,7 @@ class Lane:
         self.windows = windows
         self.kept = kept
         self.watch = watch
-        self.waiting: deque[Placed] = deque()
+        self.waiting: deque[Placement] = deque()
         self.keeper = ThreadPoolExecutor(1)
         """Reads the traces of a program while the next one gets ready."""
 
@@ -192,17 +192,17 @@ class Lane:
 
     def _load(self, programs: Sequence[str]) -> None:
         work = series(programs)
-        seen = [Watched(work, self.gpu + rank, rank) for rank in range(work.gpus)]
-        each = Placed(work, seen)
+        seen = [GpuObservation(work, self.gpu + rank, rank) for rank in range(work.gpus)]
+        each = Placement(work, seen)
         launch(each, Path(tempfile.mkdtemp(prefix="generated.")) / "0", SERIES)
         self.waiting.append(each)
 
-    def _series(self, each: Placed, until: float) -> None:
+    def _series(self, each: Placement, until: float) -> None:
         """Run the programs of a series that has begun to load."""
         began = time.monotonic()
-        each.wait_for("loaded", began + PATIENCE)
+        each.wait_for("loaded", began + SERIES_TIMEOUT)
         each.order("start")
-        each.wait_for("begun", time.monotonic() + PATIENCE)
+        each.wait_for("begun", time.monotonic() + SERIES_TIMEOUT)
         print(f"series of {len(names_of(each))}: {time.monotonic() - began:.1f} s", flush=True)
         for number, name in enumerate(names_of(each)):
             if time.monotonic() > until:
@@ -250,7 +250,7 @@ class Lane:
             traced = one.said("tracing") if ordered else None
             if traced and all(self._enough(gpu, traced) for gpu in gpus):
                 return
-            if ordered and now > ordered + LONGEST:
+            if ordered and now > ordered + MAX_TRACE_SECONDS:
                 return
             if now > looked + VERDICT:
                 looked = now
@@ -283,7 +283,7 @@ class Lane:
         try:
             traces = one.traces()
             since = max(trace.begin for _, trace in traces) + 0.1
-            found: list[Recorded] = []
+            found: list[WindowRecord] = []
             told: list[dict[str, Any]] = []
             for looks in every:
                 peers = [trace for gpu, trace in traces if gpu != looks.gpu]
@@ -308,7 +308,7 @@ class Lane:
         busy: Sequence[Mapping[str, Intervals]],
         since: float,
         stop: float,
-    ) -> Iterator[Recorded]:
+    ) -> Iterator[WindowRecord]:
         """The windows of a GPU that lie in the time that is traced."""
         family, _ = split_name(one.name)
         rank = f"@{gpu - self.gpu}" if len(one.each.seen) > 1 else ""
@@ -347,7 +347,7 @@ class Lane:
         }
 
 
-def _moved(windows: Sequence[Closed]) -> float:
+def _moved(windows: Sequence[ClosedWindow]) -> float:
     """Bytes per second that PCIe moved, in both directions; the mean over windows."""
     rates = [
         each.recorded.window.rate(f"pcie_{direction}")
@@ -357,7 +357,7 @@ def _moved(windows: Sequence[Closed]) -> float:
     return sum(rates) / max(1, len(windows))
 
 
-def names_of(each: Placed) -> list[str]:
+def names_of(each: Placement) -> list[str]:
     """The programs of a series."""
     return each.workload.name.split()
 

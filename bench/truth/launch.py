@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.truth.kernels import STATES, Trace
-from bench.truth.watched import Watched
+from bench.truth.watched import GpuObservation
 from bench.truth.workloads import Workload
 from tests.daemon import free_port
 
@@ -108,11 +108,11 @@ class Process:
 
 
 @dataclass(slots=True)
-class Placed:
+class Placement:
     """A workload on the GPUs from one on: its processes, and what is seen of each GPU."""
 
     workload: Workload
-    seen: list[Watched]
+    seen: list[GpuObservation]
     processes: list[Process] = field(default_factory=list)
 
     @property
@@ -157,13 +157,13 @@ def groups(workloads: Sequence[Workload], gpus: int) -> list[list[tuple[Workload
 
 def launched(
     plan: Sequence[list[tuple[Workload, int]]], module: Sequence[str] | None = None
-) -> Generator[list[Placed], None, None]:
+) -> Generator[list[Placement], None, None]:
     """The processes of each group, which load while the group before runs.
 
     They have not touched a GPU yet, and end when the next group is asked for.
     """
     with ExitStack() as following:
-        group: list[Placed] = []
+        group: list[Placement] = []
         for rows in [*plan, []]:
             with following.pop_all():
                 current, group = group, following.enter_context(_side_by_side(rows, module))
@@ -174,20 +174,20 @@ def launched(
 @contextmanager
 def _side_by_side(
     rows: Sequence[tuple[Workload, int]], module: Sequence[str] | None
-) -> Iterator[list[Placed]]:
+) -> Iterator[list[Placement]]:
     """The processes of one group."""
     with tempfile.TemporaryDirectory(prefix="truth.") as folder, ExitStack() as stack:
         group = []
         for number, (workload, first) in enumerate(rows):
-            seen = [Watched(workload, first + rank, rank) for rank in range(workload.gpus)]
-            each = Placed(workload, seen)
+            seen = [GpuObservation(workload, first + rank, rank) for rank in range(workload.gpus)]
+            each = Placement(workload, seen)
             stack.callback(each.end)
             launch(each, Path(folder) / str(number), module)
             group.append(each)
         yield group
 
 
-def launch(each: Placed, folder: Path, module: Sequence[str] | None = None) -> None:
+def launch(each: Placement, folder: Path, module: Sequence[str] | None = None) -> None:
     """Start the processes of a workload, by default as ``RANK``."""
     workload = each.workload
     port = free_port()

@@ -15,7 +15,7 @@ import pynvml
 
 from bench.report import machine, version
 from bench.truth.bench import SETTLE, run
-from bench.truth.watched import Watched
+from bench.truth.watched import GpuObservation
 from bench.truth.workloads import BY_NAME, NOTHING, STALLED, Workload
 
 IN_TIME = 12.0
@@ -57,7 +57,7 @@ class Outcome:
     version: str = field(default_factory=version)
 
     @staticmethod
-    def of(watched: Watched, machine: str) -> Outcome:
+    def of(watched: GpuObservation, machine: str) -> Outcome:
         """The outcome of what was watched."""
         begin, end = watched.begin, watched.end - watched.begin
         who = (watched.workload.name, watched.rank, watched.gpu, machine, begin, end)
@@ -157,17 +157,17 @@ class Outcome:
         reasons = [awaited[1]] if awaited and awaited[1] else [said.word for said in said]
         return self._after(said, reasons)
 
-    def _verdicts(self) -> list[Said]:
+    def _verdicts(self) -> list[WordSpan]:
         """The verdicts that can be about this workload, or its stall."""
         begin = SETTLE if self.stalled is None else self.stalled
         return _spells(self.verdicts, begin, self.end)
 
-    def _after(self, every: Iterable[Said], words: Sequence[str]) -> float | None:
+    def _after(self, every: Iterable[WordSpan], words: Sequence[str]) -> float | None:
         return next((said.since - self.since for said in every if said.word in words), None)
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class WordSpan:
     """What was said from when until when, in seconds since the workload began."""
 
     since: float
@@ -175,11 +175,11 @@ class Said:
     word: str
 
 
-def _spells(course: Course, begin: float, end: float) -> list[Said]:
+def _spells(course: Course, begin: float, end: float) -> list[WordSpan]:
     """What was said from ``begin`` to ``end``."""
     untils = [*(at for at, _ in course[1:]), end]
     return [
-        Said(max(at, begin), until, word)
+        WordSpan(max(at, begin), until, word)
         for (at, word), until in zip(course, untils, strict=False)
         if until > begin
     ]

@@ -22,7 +22,7 @@ import pynvml
 
 from bench.report import version
 from bench.truth.bench import prepared, recording
-from bench.truth.launch import Placed, launched
+from bench.truth.launch import Placement, launched
 from bench.truth.outcome import models
 from bench.truth.workloads import NO_P2P, Workload
 from tests.daemon import Daemon, daemon
@@ -102,7 +102,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class PairRun:
     """What one run did, and what the daemon said of its GPUs while it was measured."""
 
     pair: str
@@ -142,7 +142,7 @@ def groups(pairs: Sequence[Pair], gpus: int) -> Iterator[list[Run]]:
         yield row
 
 
-def measure(row: Sequence[Run], group: Sequence[Placed], watched: Daemon) -> None:
+def measure(row: Sequence[Run], group: Sequence[Placement], watched: Daemon) -> None:
     """Let the runs of a group get ready, then all go at once, and keep what is said of them."""
     prepared(group)
     until = time.monotonic() + USUAL + LATE
@@ -172,7 +172,7 @@ def measure(row: Sequence[Run], group: Sequence[Placed], watched: Daemon) -> Non
         time.sleep(LOOK)
 
 
-def outcome(run: Run, each: Placed, machine: str, tape: str) -> Measured:
+def outcome(run: Run, each: Placement, machine: str, tape: str) -> PairRun:
     """What is kept of a run."""
     failed = each.seen[0].failed
     files = [process.folder / f"measured.{process.rank}" for process in each.processes]
@@ -197,7 +197,7 @@ def outcome(run: Run, each: Placed, machine: str, tape: str) -> Measured:
             else {}
         )
     rate = min((one["rate"] for one in measured), default=0.0)
-    return Measured(
+    return PairRun(
         run.pair.name,
         run.fixed,
         run.gpus,
@@ -220,7 +220,7 @@ def main(folder: Path, seconds: float, names: Sequence[str]) -> None:
     kept = folder / f"pairs-{gpus[0]}.jsonl"
     wanted = [pair for pair in PAIRS if not names or pair.name in names or pair.program in names]
     plan = list(groups(wanted, len(gpus)))
-    found: list[Measured] = []
+    found: list[PairRun] = []
     with ExitStack() as stack:
         watched = stack.enter_context(daemon("--log.level=error"))
         placed = [[(run.workload, run.first) for run in row] for row in plan]
@@ -247,7 +247,7 @@ def main(folder: Path, seconds: float, names: Sequence[str]) -> None:
     table(found)
 
 
-def table(found: Sequence[Measured]) -> None:
+def table(found: Sequence[PairRun]) -> None:
     """Pair, verdict, predicted with its interval, measured, error."""
     print(f"\n{'pair':15}{'verdict':22}{'predicted':>26}{'measured':>10}{'error':>8}")
     runs = {(one.pair, one.fixed): one for one in found if not one.failed}

@@ -287,7 +287,7 @@ def checkpoint(rank: Rank) -> Step:
 
 
 def checkpoint_async(rank: Rank) -> Step:
-    """The same, but written by a thread from a copy in pinned memory."""
+    """Steps during which a thread writes the weights from a copy in pinned memory."""
     step = ddp(rank)
     state = torch.randn(256 << 20, device=rank.device, dtype=torch.bfloat16)
     copy = torch.empty_like(state, device="cpu", pin_memory=True)

@@ -13,11 +13,11 @@ import sys
 
 NAME = "kempnerpulse"
 OPTIONS = ("--backend", "prometheus", "--once", "--show-all", "--export", "all", "--source")
-PATIENCE = 20.0
+TIMEOUT = 20.0
 """Seconds for an answer; it takes about one."""
 
 
-def asked(port: int) -> subprocess.Popen[str] | None:
+def start_peer(port: int) -> subprocess.Popen[str] | None:
     """The peer while it looks at the GPUs of a daemon, or None where it is not installed."""
     if program := shutil.which(NAME):
         command = [program]
@@ -37,7 +37,7 @@ def answer(peer: subprocess.Popen[str] | None) -> dict[int, str]:
     if peer is None:
         return {}
     try:
-        said, _ = peer.communicate(timeout=PATIENCE)
+        said, _ = peer.communicate(timeout=TIMEOUT)
     except subprocess.TimeoutExpired:
         peer.kill()
         peer.communicate()

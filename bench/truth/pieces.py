@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from bench.truth.drawn import Parameters
 from bench.truth.rank import Rank, Step, burn
 
-MOST = 400
+MAX_REPETITIONS = 400
 """The most repetitions of a piece of work in a step."""
 
 DTYPES = {
@@ -76,7 +76,7 @@ def took(step: Step) -> float:
 
 def repeated(step: Step, seconds: float) -> Step:
     """As many of a step as take about that long."""
-    count = max(1, min(MOST, round(seconds / took(step))))
+    count = max(1, min(MAX_REPETITIONS, round(seconds / took(step))))
     if count == 1:
         return step
 
@@ -135,7 +135,7 @@ def paced(step: Step, p: Parameters) -> Step:
     return ahead
 
 
-def made(rank: Rank, make: Callable[[], nn.Module]) -> nn.Module:
+def make_module(rank: Rank, make: Callable[[], nn.Module]) -> nn.Module:
     """A module whose weights begin on the GPU, where they are drawn sooner."""
     with rank.device:
         return make()

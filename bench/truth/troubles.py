@@ -25,7 +25,7 @@ from bench.truth.gpu_work import (
 from bench.truth.pieces import (
     ENDS,
     builds,
-    made,
+    make_module,
     paced,
     synchronize,
     work,
@@ -36,7 +36,7 @@ from bench.truth.rank import Rank, Step, burn
 @builds("attention_lengths")
 def attention_lengths(rank: Rank, p: Parameters) -> Step:
     """Training on sequences of random lengths."""
-    model = made(rank, lambda: Language(p["width"], p["layers"]))
+    model = make_module(rank, lambda: Language(p["width"], p["layers"]))
     step = training(p, model)
     chance = random.Random(0)
 

@@ -9,7 +9,7 @@ from bench.truth.workloads import Workload
 
 
 @dataclass(slots=True)
-class Watched:
+class GpuObservation:
     """What the daemon said of one GPU while a workload ran, and what the GPU really did.
 
     Answers that may change are kept with the time of each look.

@@ -52,11 +52,11 @@ ASKED = "held or asked for"
 KEEPS = f"{RULES}; a Prometheus that keeps the range"
 
 
-def _asked(expression: str, legend: str = "") -> Query:
+def _query(expression: str, legend: str = "") -> Query:
     return Query(selected(expression, NAMESPACES), legend)
 
 
-SEEN = _asked("sum (cluster:gpunode_gpu_seconds:rate5m)")
+SEEN = _query("sum (cluster:gpunode_gpu_seconds:rate5m)")
 """What there must be for a panel to say that nothing is wrong."""
 
 
@@ -110,21 +110,21 @@ CAPACITY = Board(
                 figure(
                     f"GPU hours, {WHOLE_FLEET}",
                     "How many were there, whoever held them?",
-                    [_asked(_hours("cluster", ""))],
+                    [_query(_hours("cluster", ""))],
                     "short",
                     needs=KEEPS,
                 ),
                 figure(
                     "Held",
                     "Which share of the GPU hours of the whole fleet did jobs hold?",
-                    [_asked(f"{_hours('namespace', HELD)} / {_hours('cluster', '')}")],
+                    [_query(f"{_hours('namespace', HELD)} / {_hours('cluster', '')}")],
                     SHARE,
                     needs=KEEPS,
                 ),
                 figure(
                     "Used",
                     "In which share of the GPU hours that jobs held did they run?",
-                    [_asked(_of_held(USED))],
+                    [_query(_of_held(USED))],
                     SHARE,
                     needs=KEEPS,
                 ),
@@ -134,9 +134,9 @@ CAPACITY = Board(
                     "Beside it that of the last 30 days, and of those before, which needs 60 days "
                     "of recorded series.",
                     [
-                        _asked(_of_held(USEFUL), "shown"),
-                        _asked(_of_held(USEFUL, "30d"), "30 days"),
-                        _asked(_of_held(USEFUL, "30d", " offset 30d"), "before"),
+                        _query(_of_held(USEFUL), "shown"),
+                        _query(_of_held(USEFUL, "30d"), "30 days"),
+                        _query(_of_held(USEFUL, "30d", " offset 30d"), "before"),
                     ],
                     SHARE,
                     needs=KEEPS,
@@ -144,14 +144,14 @@ CAPACITY = Board(
                 figure(
                     "Lost",
                     "How many GPU hours did jobs hold without use?",
-                    [_asked(_hours("namespace", LOST))],
+                    [_query(_hours("namespace", LOST))],
                     "short",
                     needs=KEEPS,
                 ),
                 figure(
                     "Cost of lost hours ($currency)",
                     "What did the lost GPU hours cost, at the price above?",
-                    [_asked(f"{_hours('namespace', LOST)} * $price")],
+                    [_query(f"{_hours('namespace', LOST)} * $price")],
                     "short",
                     needs=KEEPS,
                 ),
@@ -165,8 +165,8 @@ CAPACITY = Board(
                         "GPU hours a day, by state",
                         "Where did the time go? Free GPUs have no namespace.",
                         [
-                            _asked(_hours("namespace", HELD, "state", "1d"), "{{state}}"),
-                            _asked(_hours("cluster", FREE, "state", "1d"), "{{state}}"),
+                            _query(_hours("namespace", HELD, "state", "1d"), "{{state}}"),
+                            _query(_hours("cluster", FREE, "state", "1d"), "{{state}}"),
                         ],
                         "short",
                         needs=KEEPS,
@@ -176,7 +176,7 @@ CAPACITY = Board(
                 bars(
                     "GPU hours lost, by state",
                     "What was lost to what?",
-                    [_asked(f"sort_desc({_hours('namespace', LOST, 'state')})", "{{state}}")],
+                    [_query(f"sort_desc({_hours('namespace', LOST, 'state')})", "{{state}}")],
                     WHOLE,
                     needs=KEEPS,
                     colours=palette.STATES,
@@ -186,7 +186,7 @@ CAPACITY = Board(
                     "Which resource took them, and what did they cost?",
                     {
                         name: (
-                            _asked(f"sum by (cause) (sum_over_time({VERDICTS}[$__range])){times}"),
+                            _query(f"sum by (cause) (sum_over_time({VERDICTS}[$__range])){times}"),
                             "short",
                         )
                         for name, times in (("GPU hours", ""), ("Cost", " * $price"))
@@ -208,7 +208,7 @@ CAPACITY = Board(
                     "Who held GPUs, and what did they make of them?",
                     {
                         name: (
-                            _asked(_hours("namespace", states, "cluster, owner_namespace") + times),
+                            _query(_hours("namespace", states, "cluster, owner_namespace") + times),
                             "short",
                         )
                         for name, states, times in (
@@ -228,7 +228,7 @@ CAPACITY = Board(
                     "Which jobs held GPUs and ran nothing? GPU hours, the 50 largest.",
                     {
                         "Idle": (
-                            _asked(f"topk(50, {_hours('job', IDLE, OWNED)} > 1)"),
+                            _query(f"topk(50, {_hours('job', IDLE, OWNED)} > 1)"),
                             "short",
                         )
                     },
@@ -245,9 +245,9 @@ CAPACITY = Board(
                     "Jobs",
                     "Which jobs lost most? GPU hours, the 50 largest.",
                     {
-                        "Lost": (_asked(f"topk(50, {_hours('job', LOST, OWNED)})"), "short"),
+                        "Lost": (_query(f"topk(50, {_hours('job', LOST, OWNED)})"), "short"),
                         "Held": (
-                            _asked(
+                            _query(
                                 f"{_hours('job', HELD, OWNED)} and on ({OWNED}) "
                                 f"topk(50, {_hours('job', LOST, OWNED)})"
                             ),
@@ -265,7 +265,7 @@ CAPACITY = Board(
                         "GPU hours a day, by namespace",
                         "Who held them?",
                         [
-                            _asked(
+                            _query(
                                 "label_replace(topk(15, "
                                 f"{_hours('namespace', HELD, 'owner_namespace', '1d')}), "
                                 '"owner_namespace", "no namespace", "owner_namespace", "")',
@@ -282,7 +282,7 @@ CAPACITY = Board(
                         "GPUs by kind of work",
                         "How many trained, served or waited for a person? Means of a day.",
                         [
-                            _asked(
+                            _query(
                                 "sum by (kind) "
                                 "(sum_over_time(job:gpunode_job_kind:gpus_hourly[1d])) / 24",
                                 "{{kind}}",
@@ -305,9 +305,9 @@ CAPACITY = Board(
                         "GPUs asked for, held and used",
                         "How much of the demand is held, used and useful? Means of a day.",
                         [
-                            _asked(f"{_held_a_day(HELD)} + ({PENDING} or on () vector(0))", ASKED),
+                            _query(f"{_held_a_day(HELD)} + ({PENDING} or on () vector(0))", ASKED),
                             *(
-                                _asked(_held_a_day(states), name)
+                                _query(_held_a_day(states), name)
                                 for name, states in (
                                     ("held", HELD),
                                     ("used", USED),
@@ -325,8 +325,8 @@ CAPACITY = Board(
                         f"Free GPUs, {WHOLE_FLEET}",
                         "Would a job that takes whole nodes find room? Means of a day.",
                         [
-                            _asked(WHOLE_FREE, "on whole nodes"),
-                            _asked(
+                            _query(WHOLE_FREE, "on whole nodes"),
+                            _query(
                                 f"{_hours('cluster', ALL_FREE, '', '1d')} / 24 - "
                                 f"({WHOLE_FREE} or on () vector(0))",
                                 "beside jobs",
@@ -340,7 +340,7 @@ CAPACITY = Board(
                     "Idle in holdings",
                     "How many GPUs would come free if jobs gave back what they hold and do not "
                     "run on? The mean over the range.",
-                    [_asked(f"{_hours('namespace', IDLE)} / {HOURS_SEEN}")],
+                    [_query(f"{_hours('namespace', IDLE)} / {HOURS_SEEN}")],
                     "none",
                     needs=KEEPS,
                     decimals=1,
@@ -355,13 +355,13 @@ CAPACITY = Board(
                         "Cost of a day, by namespace ($currency)",
                         "Who spends more than the budget above? The 15 that spend most.",
                         [
-                            _asked(
+                            _query(
                                 "label_replace(topk(15, "
                                 f"{_hours('namespace', HELD, 'owner_namespace', '1d')} * $price), "
                                 '"owner_namespace", "no namespace", "owner_namespace", "")',
                                 "{{owner_namespace}}",
                             ),
-                            _asked(
+                            _query(
                                 f"0 * {_hours('namespace', HELD, '', '1d')} + $budget > 0",
                                 "budget of a namespace",
                             ),
@@ -382,8 +382,8 @@ CAPACITY = Board(
                         "Share useful, by week",
                         "Does it get better?",
                         [
-                            _asked(_of_held(USEFUL, "1w"), "of what jobs held"),
-                            _asked(
+                            _query(_of_held(USEFUL, "1w"), "of what jobs held"),
+                            _query(
                                 f"{_hours('namespace', USEFUL, '', '1w')} / "
                                 f"{_hours('cluster', '', '', '1w')}",
                                 "of the whole fleet",
@@ -400,7 +400,7 @@ CAPACITY = Board(
                         f"Energy for a useful GPU hour, {WHOLE_FLEET}",
                         "How much energy does an hour of arithmetic and memory traffic take?",
                         [
-                            _asked(
+                            _query(
                                 f"sum (avg_over_time({DRAWN}[1d])) * 24 / "
                                 f"({_hours('cluster', USEFUL, '', '1d')} > 0)",
                                 "all clusters",
@@ -416,7 +416,7 @@ CAPACITY = Board(
                         f"Power by state, {WHOLE_FLEET}",
                         "What do GPUs burn while blocked or waiting? Means of a day.",
                         [
-                            _asked(
+                            _query(
                                 "sum by (state) "
                                 "(avg_over_time(cluster:gpunode_gpu_power:by_state[1d]))",
                                 "{{state}}",
@@ -431,7 +431,7 @@ CAPACITY = Board(
                     f"Nodes by useful share, {WHOLE_FLEET}",
                     "Do all nodes work a little, or few all the time? The useful share of 30 days.",
                     [
-                        _asked(
+                        _query(
                             'sort_desc(count_values("useful", round('
                             f"sum by ({NODE}) (sum_over_time({OF_NODES}{{{USEFUL}}}[30d])) / "
                             f"sum by ({NODE}) (sum_over_time({OF_NODES}[30d])), 0.1)))",

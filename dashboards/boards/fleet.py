@@ -41,28 +41,28 @@ HELD_UP = f'cause!~"{"|".join((NO_REQUESTS.name, *BOUNDING))}"'
 
 OWNED = "cluster, owner_namespace, workload, user"
 WHOSE = ("owner_namespace", "user", "cluster")
-EACH = f"gpu:gpunode_held_up:seconds{{{HELD_UP}}}"
+EACH_HELD_UP = f"gpu:gpunode_held_up:seconds{{{HELD_UP}}}"
 LOST_NOW = f"sum by ({OWNED}) (job:gpunode_gpu_states:gpus{{{LOST}}}) > 0.05"
 WORST = f"topk(20, {LOST_NOW})"
 """The jobs that lose most GPUs now."""
 
 
-def _asked(expression: str, legend: str = "") -> Query:
+def _query(expression: str, legend: str = "") -> Query:
     return Query(selected(expression, NAMESPACES), legend)
 
 
-SEEN = _asked("sum (cluster:gpunode_gpu_seconds:rate5m)", "No GPU is seen")
+SEEN = _query("sum (cluster:gpunode_gpu_seconds:rate5m)", "No GPU is seen")
 """What there must be for a panel to say that nothing is wrong."""
 
 
 def _or_zero(expression: str) -> Query:
     """A number of GPUs; none where some are seen and none is found."""
-    return _asked(f"{expression} or on () 0 * sum ({OF_CLUSTERS})")
+    return _query(f"{expression} or on () 0 * sum ({OF_CLUSTERS})")
 
 
 def _of_worst(expression: str) -> Query:
     """A figure of the jobs that have lost most, with the cluster and the owner in one label."""
-    return _asked(joined(f"{expression} and on ({OWNED}) {WORST}", "whose", *WHOSE))
+    return _query(joined(f"{expression} and on ({OWNED}) {WORST}", "whose", *WHOSE))
 
 
 def _useful_share(series: str, of: str = "{}") -> str:
@@ -84,7 +84,7 @@ def _at_places(nodes: str) -> str:
     return f"sum by ({BY_PLACE}) (node:gpunode_place:info * on ({NODE}) group_left () ({nodes}))"
 
 
-HELD_UP_THERE = _at_places(f"count by ({NODE}) ({EACH})")
+HELD_UP_THERE = _at_places(f"count by ({NODE}) ({EACH_HELD_UP})")
 PLACES = (
     f"topk(50, {HELD_UP_THERE} "
     f"or on ({BY_PLACE}) 0 * count by ({BY_PLACE}) (node:gpunode_place:info))"
@@ -109,7 +109,7 @@ FIRST_SCREEN = (
         figure(
             f"GPUs, {WHOLE_FLEET}",
             "How many GPUs are there, whoever holds them?",
-            [_asked(f"count (sum by ({GPU}) (gpu:gpunode_gpu_seconds:rate5m))")],
+            [_query(f"count (sum by ({GPU}) (gpu:gpunode_gpu_seconds:rate5m))")],
             "none",
             needs=RULES,
             decimals=0,
@@ -133,7 +133,7 @@ FIRST_SCREEN = (
         figure(
             "Main cause",
             "What holds most GPUs up now?",
-            [_asked(f"topk(1, {BY_CAUSE} > 0)", "{{cause}}")],
+            [_query(f"topk(1, {BY_CAUSE} > 0)", "{{cause}}")],
             "none",
             named=True,
             nothing=NOTHING_WRONG,
@@ -146,8 +146,8 @@ FIRST_SCREEN = (
             "Which share of the time of the GPUs that jobs hold goes to arithmetic and memory, and "
             "which is usual? The mean of the last seven days.",
             [
-                _asked(_useful_share(LEDGER), "now"),
-                _asked(_useful_share(HOURLY, "sum_over_time({}[7d])"), "7 days"),
+                _query(_useful_share(LEDGER), "now"),
+                _query(_useful_share(HOURLY, "sum_over_time({}[7d])"), "7 days"),
             ],
             SHARE,
             needs=RULES,
@@ -156,7 +156,7 @@ FIRST_SCREEN = (
             figure(
                 title,
                 description,
-                [_asked(f"count ({firing.firing(severity)})")],
+                [_query(f"count ({firing.firing(severity)})")],
                 "none",
                 nothing=NOTHING_WRONG,
                 among=SEEN,
@@ -175,7 +175,7 @@ FIRST_SCREEN = (
             "Which resource is the bottleneck, of how many GPUs, and since when? Causes that limit "
             "the work itself, such as memory bandwidth, are left out.",
             [
-                _asked(
+                _query(
                     f"{BY_CAUSE} > 0 or (0 * {HELD_BEFORE} and on () sum ({OF_CLUSTERS})) "
                     "or on () label_replace("
                     f'0 * sum ({OF_CLUSTERS}), "cause", "{NONE.name}", "", "")',
@@ -191,10 +191,10 @@ FIRST_SCREEN = (
             "How many GPUs does each cause hold up? For how many GPU hours has it, and since when "
             "the first, of those of jobs?",
             {
-                "GPUs": (_asked(f"{BY_CAUSE} > 0"), "none"),
-                "GPU hours": (_asked(f"sum by (cause) ({EACH}) / 3600"), "none"),
+                "GPUs": (_query(f"{BY_CAUSE} > 0"), "none"),
+                "GPU hours": (_query(f"sum by (cause) ({EACH_HELD_UP}) / 3600"), "none"),
                 "Since": (
-                    _asked(f"1000 * (time() - max by (cause) ({EACH}))"),
+                    _query(f"1000 * (time() - max by (cause) ({EACH_HELD_UP}))"),
                     "dateTimeFromNow",
                 ),
             },
@@ -210,7 +210,7 @@ FIRST_SCREEN = (
             "Which nodes have a broken part, and since when? The node leads to its dashboard.",
             {
                 "Since": (
-                    _asked(
+                    _query(
                         f"1000 * (time() - topk(50, max by ({NODE}, part, severity) "
                         '(gpu:gpunode_fault:seconds{severity=~"page|ticket"})))'
                     ),
@@ -234,9 +234,9 @@ FIRST_SCREEN = (
             "and since when the first? The cause is that of most. The job leads to its dashboard.",
             {
                 "Lost": (_of_worst(WORST), "none"),
-                "Hours": (_of_worst(f"sum by ({OWNED}) ({EACH}) / 3600"), "none"),
+                "Hours": (_of_worst(f"sum by ({OWNED}) ({EACH_HELD_UP}) / 3600"), "none"),
                 "Since": (
-                    _of_worst(f"1000 * (time() - max by ({OWNED}) ({EACH}))"),
+                    _of_worst(f"1000 * (time() - max by ({OWNED}) ({EACH_HELD_UP}))"),
                     "dateTimeFromNow",
                 ),
                 "": (
@@ -277,7 +277,7 @@ FLEET = Board(
                     "GPUs by state",
                     "What do the GPUs do? Free ones have no namespace.",
                     [
-                        _asked(
+                        _query(
                             f"sum by (state) ({LEDGER}{{{HELD}}} or "
                             f'{OF_CLUSTERS}{{state="free",{NO_NAMESPACE}}})',
                             "{{state}}",
@@ -291,8 +291,8 @@ FLEET = Board(
                     "Useful share, week on week",
                     "Is it better or worse than a week ago?",
                     [
-                        _asked(_useful_share(LEDGER), "now"),
-                        _asked(_useful_share(LEDGER, "{} offset 1w"), "a week ago"),
+                        _query(_useful_share(LEDGER), "now"),
+                        _query(_useful_share(LEDGER, "{} offset 1w"), "a week ago"),
                     ],
                     SHARE,
                     needs=RULES,
@@ -305,7 +305,7 @@ FLEET = Board(
                     "GPUs lost by namespace",
                     "Which teams lose the most, over the last day?",
                     [
-                        _asked(
+                        _query(
                             "sort_desc(label_replace(topk(15, sum by (owner_namespace) "
                             f"(avg_over_time({LEDGER}{{{LOST}}}[1d]))), "
                             '"owner_namespace", "no namespace", "owner_namespace", ""))',
@@ -318,7 +318,7 @@ FLEET = Board(
                 lines(
                     "GPUs by kind of work",
                     "How many GPUs train, serve or wait for a person?",
-                    [_asked("sum by (kind) (namespace:gpunode_job_kind:gpus)", "{{kind}}")],
+                    [_query("sum by (kind) (namespace:gpunode_job_kind:gpus)", "{{kind}}")],
                     "none",
                     needs=RULES,
                 ),
@@ -326,7 +326,7 @@ FLEET = Board(
                     f"Power, {WHOLE_FLEET}",
                     "How much do all GPUs draw?",
                     [
-                        _asked(
+                        _query(
                             "sum by (cluster) (cluster:gpunode_gpu_power:by_state)", "{{cluster}}"
                         )
                     ],
@@ -340,9 +340,9 @@ FLEET = Board(
                     f"Nodes, {WHOLE_FLEET}",
                     "How many nodes are scraped, how many answer, and how many are out of service?",
                     [
-                        _asked("count (node:gpunode_up:max)", "scraped"),
-                        _asked("count (node:gpunode_up:max == 1)", "answer"),
-                        _asked("count (node:gpunode_drained:max)", "out of service"),
+                        _query("count (node:gpunode_up:max)", "scraped"),
+                        _query("count (node:gpunode_up:max == 1)", "answer"),
+                        _query("count (node:gpunode_drained:max)", "out of service"),
                     ],
                     "none",
                     needs=RULES,
@@ -351,7 +351,7 @@ FLEET = Board(
                     "Jobs that stand still",
                     "Since when has no GPU of a job worked, while some wait in a collective?",
                     [
-                        _asked(
+                        _query(
                             f"topk(10, max by ({JOB}) (job:gpunode_stalled:seconds))",
                             "{{owner_namespace}} {{workload}} {{replica}} {{user}}",
                         )
@@ -371,11 +371,11 @@ FLEET = Board(
                     "or a domain of NVLink?",
                     {
                         "Nodes": (
-                            _asked(f"count by ({BY_PLACE}) (node:gpunode_place:info)"),
+                            _query(f"count by ({BY_PLACE}) (node:gpunode_place:info)"),
                             "none",
                         ),
                         "In trouble": (
-                            _asked(
+                            _query(
                                 _at_places(
                                     f"count by ({NODE}) "
                                     '(gpu:gpunode_fault:seconds{severity=~"page|ticket"}) > bool 0'
@@ -383,7 +383,7 @@ FLEET = Board(
                             ),
                             "none",
                         ),
-                        "Held up": (_asked(PLACES), "none"),
+                        "Held up": (_query(PLACES), "none"),
                     },
                     names={"cluster": "Cluster", "kind": "Kind", "place": "Place"},
                     sort_by="Held up",
@@ -394,10 +394,10 @@ FLEET = Board(
                     "Of the jobs with most GPUs: which share of the peak do tensor cores, FP32 "
                     "pipes and HBM reach, in the mean over their GPUs? Near 1 is the roof.",
                     {
-                        "GPUs": (_asked(BUSIEST), "none"),
+                        "GPUs": (_query(BUSIEST), "none"),
                         **{
                             title: (
-                                _asked(
+                                _query(
                                     f"avg by ({OWNED}) ({active(unit)} * on ({GPU}) "
                                     f"group_left (owner_namespace, workload, user) {MEMBER}) "
                                     f"and on ({OWNED}) {BUSIEST}"
@@ -426,7 +426,7 @@ FLEET = Board(
                 rows_of(
                     f"Versions side by side, {WHOLE_FLEET}",
                     "Of what does a cluster run several versions, and on how many nodes each?",
-                    {"Nodes": (_asked(f"topk(50, {DIFFERENT})"), "none")},
+                    {"Nodes": (_query(f"topk(50, {DIFFERENT})"), "none")},
                     names={"cluster": "Cluster", "what": "Of", "version": "Version"},
                     sort_by="Nodes",
                     nothing=NOTHING_WRONG,

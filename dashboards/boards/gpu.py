@@ -44,7 +44,7 @@ USEFUL = of_time('{state="compute"}')
 PEAK = of_gpus('gpunode_gpu_peak_flops_per_second{precision="half"}')
 
 
-def _asked(expression: str, legend: str = ONE) -> Query:
+def _query(expression: str, legend: str = ONE) -> Query:
     return Query(selected(expression, SELECTED), legend)
 
 
@@ -54,17 +54,17 @@ HOLDS = (
 )
 """What holds each GPU up, as a number; 0 is nothing."""
 
-SEEN = _asked("count (gpunode_gpu_info)", "No such GPU")
+SEEN = _query("count (gpunode_gpu_info)", "No such GPU")
 """What there must be for a panel to say that nothing is wrong."""
 
 
 def _active(*units: tuple[str, str]) -> list[Query]:
-    return [_asked(active(unit), f"{ONE} {name}") for unit, name in units]
+    return [_query(active(unit), f"{ONE} {name}") for unit, name in units]
 
 
 def _kinds(metric: str, label: str) -> Query:
     """What a counter of errors gained in an hour, by kind."""
-    return _asked(in_hour(metric, f"{GPU}, {label}"), f"{ONE} {{{{{label}}}}}")
+    return _query(in_hour(metric, f"{GPU}, {label}"), f"{ONE} {{{{{label}}}}}")
 
 
 NOW = (
@@ -73,39 +73,39 @@ NOW = (
         figure(
             "Useful",
             "Which share of its time does the GPU spend on arithmetic and memory?",
-            [_asked(f"sum by ({GPU}) ({USEFUL})")],
+            [_query(f"sum by ({GPU}) ({USEFUL})")],
             SHARE,
         ),
         figure(
             "Utilisation",
             "What does nvidia-smi say? A kernel that waits counts as busy.",
-            [_asked(of_gpus("gpunode_gpu_utilization_ratio"))],
+            [_query(of_gpus("gpunode_gpu_utilization_ratio"))],
             SHARE,
         ),
         figure(
             "Power now",
             "How much does it draw?",
-            [_asked(of_gpus("gpunode_gpu_power_watts"))],
+            [_query(of_gpus("gpunode_gpu_power_watts"))],
             "watt",
         ),
         figure(
             "Temperature",
             "How hot is it?",
-            [_asked(of_gpus("gpunode_gpu_temperature_celsius"))],
+            [_query(of_gpus("gpunode_gpu_temperature_celsius"))],
             "celsius",
             limit=limit("GpuHot"),
         ),
         figure(
             "Memory in use",
             "How much of its memory is in use?",
-            [_asked(LINES["gpu_memory_used"].signal)],
+            [_query(LINES["gpu_memory_used"].signal)],
             SHARE,
             limit=LINES["gpu_memory_used"].limit,
         ),
         figure(
             "FLOP/s",
             "How much arithmetic do the tensor cores do, if it is in half precision?",
-            [_asked(f"{TENSOR} * on ({GPU}) {PEAK}")],
+            [_query(f"{TENSOR} * on ({GPU}) {PEAK}")],
             "flops",
             needs=f"{GPM}; a known model",
         ),
@@ -115,13 +115,13 @@ NOW = (
         timeline(
             "What holds the GPU up",
             "Which resource is the bottleneck, and since when?",
-            [_asked(HOLDS)],
+            [_query(HOLDS)],
             names=HELD_UP,
         ),
         rows_of(
             "Identity",
             "Which GPU is this?",
-            {"": (_asked("gpunode_gpu_info", ""), "none")},
+            {"": (_query("gpunode_gpu_info", ""), "none")},
             names={
                 "instance": "Node",
                 "gpu": "GPU",
@@ -141,7 +141,7 @@ NOW = (
         areas(
             "Ledger",
             "Where does each second go? The states add up to one for each GPU.",
-            [_asked(of_time(), "{{state}}")],
+            [_query(of_time(), "{{state}}")],
             SHARE,
             colours=palette.STATES,
         ),
@@ -172,9 +172,9 @@ GPU_BOARD = Board(
                     "SMs",
                     "Do kernels run, and do they fill the SMs?",
                     [
-                        _asked(of_gpus("gpunode_gpu_utilization_ratio"), f"{ONE} utilisation"),
+                        _query(of_gpus("gpunode_gpu_utilization_ratio"), f"{ONE} utilisation"),
                         *_active(("graphics", "a kernel runs"), ("sm", "SMs")),
-                        _asked(
+                        _query(
                             bounded(rate("gpunode_gpu_sm_occupancy_seconds_total")),
                             f"{ONE} occupancy",
                         ),
@@ -186,7 +186,7 @@ GPU_BOARD = Board(
                 lines(
                     "SM efficiency",
                     "Which share of the SMs is active while kernels run?",
-                    [_asked(LINES["sm_efficiency"].signal)],
+                    [_query(LINES["sm_efficiency"].signal)],
                     SHARE,
                     needs=GPM,
                     limit=LINES["sm_efficiency"].limit,
@@ -212,7 +212,7 @@ GPU_BOARD = Board(
                 lines(
                     "Model FLOPs utilisation",
                     "Which share of the peak does the model use?",
-                    [_asked(LINES["mfu"].signal)],
+                    [_query(LINES["mfu"].signal)],
                     SHARE,
                     needs=f"{CLIENT}, with FLOPs per token",
                     limit=LINES["mfu"].limit,
@@ -221,8 +221,8 @@ GPU_BOARD = Board(
                     "Time of a step",
                     "How long is a step, by the client and by the rhythm of the power?",
                     [
-                        _asked(of_gpus("gpunode_training_step_median_seconds"), f"{ONE} client"),
-                        _asked(of_gpus("gpunode_gpu_step_period_seconds"), f"{ONE} power"),
+                        _query(of_gpus("gpunode_training_step_median_seconds"), f"{ONE} client"),
+                        _query(of_gpus("gpunode_gpu_step_period_seconds"), f"{ONE} power"),
                     ],
                     "s",
                     needs=f"{CLIENT}, or work with a regular rhythm",
@@ -231,7 +231,7 @@ GPU_BOARD = Board(
                     "Had work",
                     "In which share of the last hour had it work, without gaps?",
                     [
-                        _asked(
+                        _query(
                             f"1 - sum by ({GPU}) (avg_over_time("
                             'gpu:gpunode_gpu_seconds:rate5m{state=~"starved|idle"}[1h]))'
                         )
@@ -244,7 +244,7 @@ GPU_BOARD = Board(
                 lines(
                     "Waits in one collective",
                     "For how long has it spun, with nothing moved or launched?",
-                    [_asked(of_gpus("gpunode_gpu_blocked_streak_seconds"))],
+                    [_query(of_gpus("gpunode_gpu_blocked_streak_seconds"))],
                     "s",
                 ),
             ),
@@ -257,8 +257,8 @@ GPU_BOARD = Board(
                     "Power",
                     "How much does it draw, and what is its limit?",
                     [
-                        _asked(of_gpus("gpunode_gpu_power_watts"), f"{ONE} draw"),
-                        _asked(of_gpus("gpunode_gpu_power_limit_watts"), f"{ONE} limit"),
+                        _query(of_gpus("gpunode_gpu_power_watts"), f"{ONE} draw"),
+                        _query(of_gpus("gpunode_gpu_power_limit_watts"), f"{ONE} limit"),
                     ],
                     "watt",
                 ),
@@ -267,7 +267,7 @@ GPU_BOARD = Board(
                     "How is the draw distributed, as a share of its limit? Two bands are work and "
                     "rest in turn.",
                     [
-                        _asked(
+                        _query(
                             "sum by (le) (rate(gpunode_gpu_power_draw_ratio_bucket"
                             "[$__rate_interval]))",
                             "{{le}}",
@@ -279,14 +279,14 @@ GPU_BOARD = Board(
                 lines(
                     "Power limit",
                     "Has somebody lowered it? A share of the board's default limit.",
-                    [_asked(LINES["power_limit"].signal)],
+                    [_query(LINES["power_limit"].signal)],
                     SHARE,
                     limit=LINES["power_limit"].limit,
                 ),
                 lines(
                     "Power swings",
                     "How often does it swing between load and rest, in a minute?",
-                    [_asked(LINES["power_swings"].signal)],
+                    [_query(LINES["power_swings"].signal)],
                     "none",
                     limit=LINES["power_swings"].limit,
                 ),
@@ -297,9 +297,9 @@ GPU_BOARD = Board(
                     "Clocks",
                     "How fast do the SMs and the memory run?",
                     [
-                        _asked(of_gpus("gpunode_gpu_sm_clock_hertz"), f"{ONE} SM"),
-                        _asked(of_gpus("gpunode_gpu_sm_clock_max_hertz"), f"{ONE} SM at most"),
-                        _asked(of_gpus("gpunode_gpu_memory_clock_hertz"), f"{ONE} memory"),
+                        _query(of_gpus("gpunode_gpu_sm_clock_hertz"), f"{ONE} SM"),
+                        _query(of_gpus("gpunode_gpu_sm_clock_max_hertz"), f"{ONE} SM at most"),
+                        _query(of_gpus("gpunode_gpu_memory_clock_hertz"), f"{ONE} memory"),
                     ],
                     "hertz",
                 ),
@@ -308,7 +308,7 @@ GPU_BOARD = Board(
                     "Which share of the time are the clocks lowered? sw_power_cap is usual at "
                     "full load.",
                     [
-                        _asked(
+                        _query(
                             bounded(rate("gpunode_gpu_throttled_seconds_total", f"{GPU}, reason")),
                             f"{ONE} {{{{reason}}}}",
                         )
@@ -320,9 +320,9 @@ GPU_BOARD = Board(
                     "Temperature of GPU and memory",
                     "How hot are they, and how far from slowing down?",
                     [
-                        _asked(of_gpus("gpunode_gpu_temperature_celsius"), f"{ONE} GPU"),
-                        _asked(of_gpus("gpunode_gpu_memory_temperature_celsius"), f"{ONE} memory"),
-                        _asked(of_gpus("gpunode_gpu_temperature_margin_celsius"), f"{ONE} margin"),
+                        _query(of_gpus("gpunode_gpu_temperature_celsius"), f"{ONE} GPU"),
+                        _query(of_gpus("gpunode_gpu_memory_temperature_celsius"), f"{ONE} memory"),
+                        _query(of_gpus("gpunode_gpu_temperature_margin_celsius"), f"{ONE} margin"),
                     ],
                     "celsius",
                     limit=limit("GpuHot"),
@@ -337,9 +337,9 @@ GPU_BOARD = Board(
                     "Memory",
                     "How much is in use, and by which process?",
                     [
-                        _asked(of_gpus("gpunode_gpu_memory_used_bytes"), f"{ONE} used"),
-                        _asked(of_gpus("gpunode_gpu_memory_size_bytes"), f"{ONE} size"),
-                        _asked(
+                        _query(of_gpus("gpunode_gpu_memory_used_bytes"), f"{ONE} used"),
+                        _query(of_gpus("gpunode_gpu_memory_size_bytes"), f"{ONE} size"),
+                        _query(
                             f"max by ({GPU}, pid) (gpunode_gpu_process_memory_bytes)",
                             f"{ONE} process {{{{pid}}}}",
                         ),
@@ -349,7 +349,7 @@ GPU_BOARD = Board(
                 lines(
                     "Shared through MPS",
                     "How many processes share the GPU? A fault of one ends them all.",
-                    [_asked(of_gpus("gpunode_gpu_mps_clients"))],
+                    [_query(of_gpus("gpunode_gpu_mps_clients"))],
                     "none",
                     needs="MPS",
                 ),
@@ -360,7 +360,7 @@ GPU_BOARD = Board(
                     "NVLink",
                     "How much moves over NVLink?",
                     [
-                        _asked(
+                        _query(
                             rate("gpunode_gpu_nvlink_bytes_total", f"{GPU}, direction"),
                             f"{ONE} {{{{direction}}}}",
                         )
@@ -373,7 +373,7 @@ GPU_BOARD = Board(
                     "Which bus bandwidth has each collective between the GPUs of a node, or "
                     "between nodes? A rank that comes early waits, and is slower.",
                     [
-                        _asked(
+                        _query(
                             f"{rate('gpunode_nccl_measured_bus_bytes_total', OF_COLLECTIVE)} "
                             f"/ on ({OF_COLLECTIVE}) "
                             f"({rate('gpunode_nccl_measured_seconds_total', OF_COLLECTIVE)} > 0)",
@@ -387,7 +387,7 @@ GPU_BOARD = Board(
                     "PCI Express",
                     "How much moves to and from the host, and over NVLink-C2C within a module?",
                     [
-                        _asked(
+                        _query(
                             rate("gpunode_gpu_pcie_bytes_total", f"{GPU}, direction")
                             + " or label_replace("
                             + rate("gpunode_gpu_c2c_bytes_total", f"{GPU}, direction")
@@ -407,7 +407,7 @@ GPU_BOARD = Board(
                     "Owners",
                     "Who held the GPU, and when?",
                     [
-                        _asked(
+                        _query(
                             "max by (cluster, instance, gpu, owner_namespace, workload, user) "
                             f"({MEMBER})",
                             f"{ONE} · {{{{owner_namespace}}}} {{{{workload}}}} {{{{user}}}}",
@@ -422,7 +422,7 @@ GPU_BOARD = Board(
                     "What is wrong with it, and since when?",
                     {
                         "Since": (
-                            _asked('1000 * (time() - gpu:gpunode_fault:seconds{gpu!=""})', ""),
+                            _query('1000 * (time() - gpu:gpunode_fault:seconds{gpu!=""})', ""),
                             "dateTimeFromNow",
                         )
                     },
@@ -443,7 +443,7 @@ GPU_BOARD = Board(
                     "modes is it?",
                     {
                         "": (
-                            _asked(
+                            _query(
                                 "gpunode_gpu_memory_fault_info or gpunode_gpu_fabric_fault_info "
                                 "or gpunode_gpu_mode_active",
                                 "",
@@ -467,7 +467,7 @@ GPU_BOARD = Board(
                     "Which errors has the driver reported, and when last?",
                     {
                         "Last": (
-                            _asked(
+                            _query(
                                 f"1000 * max by ({GPU}, xid) "
                                 "(gpunode_gpu_xid_last_timestamp_seconds)",
                                 "",
@@ -505,7 +505,7 @@ GPU_BOARD = Board(
                     "NVLinks with errors",
                     "Which of its links have had errors since the driver was loaded?",
                     [
-                        _asked(
+                        _query(
                             f"max by ({GPU}, link, kind) (gpunode_gpu_nvlink_link_errors_total)",
                             f"{ONE} link {{{{link}}}} {{{{kind}}}}",
                         )
@@ -518,7 +518,7 @@ GPU_BOARD = Board(
                     "Does its slot fail?",
                     [
                         _kinds("gpunode_gpu_pcie_errors_total", "kind"),
-                        _asked(in_hour("gpunode_gpu_pcie_replays_total"), f"{ONE} replays"),
+                        _query(in_hour("gpunode_gpu_pcie_replays_total"), f"{ONE} replays"),
                     ],
                     "none",
                 ),

@@ -34,19 +34,19 @@ TO_GPU = link_to("gpunode-gpu", cluster="cluster", node="instance", gpu="gpu")
 ON_GPU = {"cluster": "Cluster", "instance": "Node", "gpu": "GPU"}
 ON_NODE = {"cluster": "Cluster", "instance": "Node"}
 LINKS = {"Node": TO_NODE, "GPU": TO_GPU}
-MOST_ROWS = 50
+MAX_ROWS = 50
 """Rows of a table at most: where there are more, it is one fault of the fleet."""
 
 
-def _asked(expression: str, legend: str = "") -> Query:
+def _query(expression: str, legend: str = "") -> Query:
     return Query(selected(expression, SELECTED), legend)
 
 
-SEEN = _asked("sum (node:gpunode_gpu_seconds:rate5m)", "No GPU is seen")
+SEEN = _query("sum (node:gpunode_gpu_seconds:rate5m)", "No GPU is seen")
 """What there must be for a panel to say that nothing is wrong."""
 
-WATCHED = _asked("count (node:gpunode_up:max == 1)")
-"""The same: nodes that answer."""
+WATCHED = _query("count (node:gpunode_up:max == 1)")
+"""Nodes that answer: a panel that says that nothing is wrong needs one."""
 
 
 OWN = 'job=~".*gpunode.*",cluster=~"$cluster"'
@@ -64,12 +64,12 @@ def _highest(metric: str, by: str) -> str:
 
 
 def _most(expression: str) -> Query:
-    return _asked(f"topk({MOST_ROWS}, {expression})")
+    return _query(f"topk({MAX_ROWS}, {expression})")
 
 
 def _oldest(seconds: str) -> Query:
     """Since when something has lasted, of what has lasted longest, in Unix milliseconds."""
-    return _asked(f"1000 * (time() - topk({MOST_ROWS}, {seconds}))")
+    return _query(f"1000 * (time() - topk({MAX_ROWS}, {seconds}))")
 
 
 def _in_hour(metric: str) -> str:
@@ -77,7 +77,7 @@ def _in_hour(metric: str) -> str:
 
 
 def _count(expression: str) -> list[Query]:
-    return [_asked(f"count ({expression})")]
+    return [_query(f"count ({expression})")]
 
 
 HEALTH = Board(
@@ -116,7 +116,7 @@ HEALTH = Board(
                 figure(
                     "Lost GPUs",
                     "How many GPUs does the driver not answer for?",
-                    [_asked('sum (gpunode_gpu_held_up_seconds{cause="gpu_lost"} > bool -1)')],
+                    [_query('sum (gpunode_gpu_held_up_seconds{cause="gpu_lost"} > bool -1)')],
                     "none",
                     limit=ANY,
                     nothing=NOTHING_WRONG,
@@ -185,7 +185,7 @@ HEALTH = Board(
                     "Nodes by fault",
                     "Did it happen to many at once?",
                     [
-                        _asked(
+                        _query(
                             f"count by (part) (count by ({NODE}, part) ({FAULTS}))",
                             "{{part}}",
                         )
@@ -295,7 +295,7 @@ HEALTH = Board(
                     "Slowdown",
                     "On which nodes is a GPU slowed down most, by heat or a power brake?",
                     [
-                        _asked(
+                        _query(
                             _highest("node:gpunode_gpu_throttled:max", f"{NODE}, reason"),
                             "{{instance}} {{reason}}",
                         )
@@ -308,7 +308,7 @@ HEALTH = Board(
                     "Hottest nodes",
                     "Which nodes have the hottest GPUs now?",
                     [
-                        _asked(
+                        _query(
                             f"topk(10, max by ({NODE}) (gpunode_gpu_temperature_celsius))",
                             "{{instance}}",
                         )
@@ -403,7 +403,7 @@ HEALTH = Board(
                     "Which share of the expected do nodes reach, by gpunode nccl-bench?",
                     {
                         "Share": (
-                            _asked(
+                            _query(
                                 f"max by ({BENCHED}) (gpunode_nccl_bus_bandwidth_bytes_per_second) "
                                 "/ "
                                 f"max by ({BENCHED}) "
@@ -426,7 +426,7 @@ HEALTH = Board(
                     "Packets dropped",
                     "Which interfaces drop or damage most packets?",
                     [
-                        _asked(
+                        _query(
                             _highest("node:gpunode_network_drops:rate5m", f"{NODE}, interface"),
                             "{{instance}} {{interface}}",
                         )
@@ -438,7 +438,7 @@ HEALTH = Board(
                 lines(
                     f"Filesystems: read, {WHOLE_FLEET}",
                     "How much do all nodes read from each Lustre filesystem?",
-                    [_asked("filesystem:gpunode_lustre_read:rate5m", "{{filesystem}}")],
+                    [_query("filesystem:gpunode_lustre_read:rate5m", "{{filesystem}}")],
                     "Bps",
                     needs=LUSTRE,
                     limit=Limit(1e9, "<"),
@@ -446,7 +446,7 @@ HEALTH = Board(
                 lines(
                     f"File servers, {WHOLE_FLEET}",
                     "How long does a request to each filesystem take?",
-                    [_asked("cluster:gpunode_filesystem_latency:seconds", "{{name}}")],
+                    [_query("cluster:gpunode_filesystem_latency:seconds", "{{name}}")],
                     "s",
                     needs="Lustre or NFS, and jobs that use it",
                     limit=limit("StorageSlow"),
@@ -476,7 +476,7 @@ HEALTH = Board(
                     "Which checks of the tuning audit fail, on how many nodes?",
                     {
                         "Nodes": (
-                            _asked(
+                            _query(
                                 f"count by (check) (max by ({NODE}, check) (gpunode_audit_ok) == 0)"
                             ),
                             "none",
@@ -492,7 +492,7 @@ HEALTH = Board(
                     "Do all nodes run the same version of gpunode?",
                     {
                         "Nodes": (
-                            _asked("count by (version, python) (gpunode_build_info)"),
+                            _query("count by (version, python) (gpunode_build_info)"),
                             "none",
                         )
                     },
@@ -537,8 +537,8 @@ HEALTH = Board(
                     f"Exporter CPU, {WHOLE_FLEET}",
                     "How much of one core does an exporter use?",
                     [
-                        _asked(f"quantile by (cluster) (0.5, {CPU})", "{{cluster}} median"),
-                        _asked(f"max ({CPU})", "highest"),
+                        _query(f"quantile by (cluster) (0.5, {CPU})", "{{cluster}} median"),
+                        _query(f"max ({CPU})", "highest"),
                     ],
                     SHARE,
                 ),
@@ -572,7 +572,7 @@ HEALTH = Board(
                     "docs/unread.md says who is left out first.",
                     {
                         title: (
-                            _asked(
+                            _query(
                                 "count by (source, what) ("
                                 + in_hour(metric, f"{NODE}, source, what")
                                 + " > 0.5)"
@@ -594,9 +594,9 @@ HEALTH = Board(
                     "Scrapes",
                     "How many exporters answer?",
                     [
-                        _asked("count (node:gpunode_up:max == 1)", "up"),
-                        _asked("count (node:gpunode_up:max == 0)", "down"),
-                        _asked(
+                        _query("count (node:gpunode_up:max == 1)", "up"),
+                        _query("count (node:gpunode_up:max == 0)", "down"),
+                        _query(
                             "count (gpunode_web_config_last_reload_success == 0)",
                             "web.config.file refused",
                         ),
@@ -608,8 +608,8 @@ HEALTH = Board(
                     f"Exporter memory, {WHOLE_FLEET}",
                     "How much memory does an exporter use?",
                     [
-                        _asked(f"quantile by (cluster) (0.5, {MEMORY})", "{{cluster}} median"),
-                        _asked(f"max ({MEMORY})", "highest"),
+                        _query(f"quantile by (cluster) (0.5, {MEMORY})", "{{cluster}} median"),
+                        _query(f"max ({MEMORY})", "highest"),
                     ],
                     "bytes",
                 ),
@@ -617,7 +617,7 @@ HEALTH = Board(
                     "Messages of clients",
                     "Are training clients heard? Messages a second, by what became of them.",
                     [
-                        _asked(
+                        _query(
                             f"sum by (result) ({MESSAGES})",
                             "{{result}}",
                         )

@@ -26,19 +26,19 @@ JOB_OF = "{{instance}} GPU {{gpu}}"
 DISK = f"{NODE}, disk"
 
 
-def _asked(expression: str, legend: str = "{{instance}}") -> Query:
+def _query(expression: str, legend: str = "{{instance}}") -> Query:
     return Query(selected(expression, NODES), legend)
 
 
 def _node(metric: str, name: str) -> Query:
     """A gauge of each node."""
-    return _asked(f"max by ({NODE}) ({metric})", f"{{{{instance}}}} {name}")
+    return _query(f"max by ({NODE}) ({metric})", f"{{{{instance}}}} {name}")
 
 
 def _each(metric: str, *labels: str) -> Query:
     """What a counter gains a second, by its labels."""
     legend = " ".join(f"{{{{{label}}}}}" for label in ("instance", *labels))
-    return _asked(rate(metric, ", ".join((NODE, *labels))), legend)
+    return _query(rate(metric, ", ".join((NODE, *labels))), legend)
 
 
 CPUS = (
@@ -48,7 +48,7 @@ CPUS = (
             "CPU time by mode",
             "What do the cores do? Cores that are busy, by mode.",
             [
-                _asked(
+                _query(
                     f"sum by (mode) ({rate('gpunode_cpu_seconds_total', f'{NODE}, mode')})",
                     "{{mode}}",
                 )
@@ -58,7 +58,7 @@ CPUS = (
         lines(
             "Busiest core",
             "Is one core always busy while the others rest?",
-            [_asked(f"max by ({NODE}) (gpunode_cpu_busiest_core_ratio)")],
+            [_query(f"max by ({NODE}) (gpunode_cpu_busiest_core_ratio)")],
             SHARE,
             highest=1,
         ),
@@ -83,7 +83,7 @@ CPUS = (
         lines(
             "CPU quota of jobs",
             "Does a CPU limit hold a job up? Share of the periods in which it used up its quota.",
-            [_asked(LINES["cpu_quota"].signal, JOB_OF)],
+            [_query(LINES["cpu_quota"].signal, JOB_OF)],
             SHARE,
             needs="a CPU limit",
             limit=LINES["cpu_quota"].limit,
@@ -92,8 +92,8 @@ CPUS = (
             "CPUs that jobs use",
             "How many CPUs do the processes of each GPU's job keep busy, and its compilers?",
             [
-                _asked(rate("gpunode_job_cpu_seconds_total"), f"{JOB_OF} all"),
-                _asked(of_gpus("gpunode_job_compiler_cpus_ratio"), f"{JOB_OF} compilers"),
+                _query(rate("gpunode_job_cpu_seconds_total"), f"{JOB_OF} all"),
+                _query(of_gpus("gpunode_job_compiler_cpus_ratio"), f"{JOB_OF} compilers"),
             ],
             "none",
             needs="a job on a GPU",
@@ -102,8 +102,8 @@ CPUS = (
             "Threads of jobs",
             "Is the thread busy that feeds the GPU, or a process that prepares data?",
             [
-                _asked(of_gpus("gpunode_job_host_thread_ratio"), f"{JOB_OF} feeds the GPU"),
-                _asked(of_gpus("gpunode_job_loader_cpus_ratio"), f"{JOB_OF} prepares data"),
+                _query(of_gpus("gpunode_job_host_thread_ratio"), f"{JOB_OF} feeds the GPU"),
+                _query(of_gpus("gpunode_job_loader_cpus_ratio"), f"{JOB_OF} prepares data"),
             ],
             SHARE,
             needs="a job on a GPU",
@@ -112,7 +112,7 @@ CPUS = (
             "Pressure in the cgroups of jobs",
             "Do tasks of a job wait for CPUs, memory or I/O?",
             [
-                _asked(
+                _query(
                     rate("gpunode_job_pressure_waiting_seconds_total", f"{GPU}, resource"),
                     f"{JOB_OF} {{{{resource}}}}",
                 )
@@ -143,7 +143,7 @@ MEMORY = (
             "Swap in use",
             "Has memory been moved to disk?",
             [
-                _asked(
+                _query(
                     f"max by ({NODE}) (gpunode_memory_swap_size_bytes) "
                     f"- on ({NODE}) max by ({NODE}) (gpunode_memory_swap_free_bytes)"
                 )
@@ -154,8 +154,8 @@ MEMORY = (
             "Pages read again, or far away",
             "Are pages read from disk, or allocated on another NUMA node?",
             [
-                _asked(rate("gpunode_memory_major_faults_total", NODE), "{{instance}} from disk"),
-                _asked(rate("gpunode_memory_numa_misses_total", NODE), "{{instance}} far away"),
+                _query(rate("gpunode_memory_major_faults_total", NODE), "{{instance}} from disk"),
+                _query(rate("gpunode_memory_numa_misses_total", NODE), "{{instance}} far away"),
             ],
             "cps",
         ),
@@ -165,7 +165,7 @@ MEMORY = (
         lines(
             "Growth of the memory of jobs",
             "Does a job need ever more memory of the host? Bytes an hour.",
-            [_asked(LINES["job_memory_growth"].signal, JOB_OF)],
+            [_query(LINES["job_memory_growth"].signal, JOB_OF)],
             "bytes",
             limit=LINES["job_memory_growth"].limit,
             needs="a job on a GPU",
@@ -174,8 +174,8 @@ MEMORY = (
             "Memory of the cgroups of jobs",
             "How much is charged to a job, with its page cache and /dev/shm?",
             [
-                _asked(of_gpus("gpunode_job_memory_used_bytes"), f"{JOB_OF} all"),
-                _asked(of_gpus("gpunode_job_memory_anonymous_bytes"), f"{JOB_OF} anonymous"),
+                _query(of_gpus("gpunode_job_memory_used_bytes"), f"{JOB_OF} all"),
+                _query(of_gpus("gpunode_job_memory_anonymous_bytes"), f"{JOB_OF} anonymous"),
             ],
             "bytes",
             needs="cgroups",
@@ -184,7 +184,7 @@ MEMORY = (
             "Memory limits reached",
             "How often in an hour did a job reach its limit, or lose a process?",
             [
-                _asked(
+                _query(
                     in_hour("gpunode_job_memory_events_total", f"{GPU}, event"),
                     f"{JOB_OF} {{{{event}}}}",
                 )
@@ -198,20 +198,20 @@ MEMORY = (
         lines(
             "Memory left",
             "Is there memory for programs, if the kernel drops its caches?",
-            [_asked(share("gpunode_memory_available_bytes", "gpunode_memory_size_bytes", NODE))],
+            [_query(share("gpunode_memory_available_bytes", "gpunode_memory_size_bytes", NODE))],
             SHARE,
             highest=1,
         ),
         lines(
             "Read back from swap",
             "Do programs wait for memory that was moved to disk?",
-            [_asked(rate('gpunode_memory_swapped_bytes_total{direction="in"}', NODE))],
+            [_query(rate('gpunode_memory_swapped_bytes_total{direction="in"}', NODE))],
             "Bps",
         ),
         lines(
             "Programs killed for memory",
             "How many did the kernel end in an hour to free memory?",
-            [_asked(in_hour("gpunode_memory_oom_kills_total", NODE))],
+            [_query(in_hour("gpunode_memory_oom_kills_total", NODE))],
             "none",
         ),
     ),
@@ -230,7 +230,7 @@ DISKS = (
             "Disks: latency",
             "How long does a request take, in the queue and in service?",
             [
-                _asked(
+                _query(
                     ratio(
                         rate("gpunode_disk_wait_seconds_total", f"{DISK}, direction"),
                         rate("gpunode_disk_operations_total", f"{DISK}, direction"),
@@ -245,14 +245,14 @@ DISKS = (
         lines(
             "Disks: requests in flight",
             "Do requests queue up?",
-            [_asked(f"max by ({DISK}) (gpunode_disk_requests_in_flight)", "{{instance}} {{disk}}")],
+            [_query(f"max by ({DISK}) (gpunode_disk_requests_in_flight)", "{{instance}} {{disk}}")],
             "none",
         ),
         lines(
             "Disks: temperature",
             "How hot are the NVMe controllers?",
             [
-                _asked(
+                _query(
                     f"max by ({NODE}, controller) (gpunode_disk_temperature_celsius)",
                     "{{instance}} {{controller}}",
                 )
@@ -266,7 +266,7 @@ DISKS = (
         lines(
             "Lustre: metadata",
             "Are there many small files? Operations a second.",
-            [_asked(LINES["lustre_metadata"].signal, "{{instance}} {{filesystem}}")],
+            [_query(LINES["lustre_metadata"].signal, "{{instance}} {{filesystem}}")],
             "cps",
             needs=LUSTRE,
             limit=LINES["lustre_metadata"].limit,
@@ -275,7 +275,7 @@ DISKS = (
             "Lustre: time of metadata",
             "How long does opening, looking up or closing a file take?",
             [
-                _asked(
+                _query(
                     ratio(
                         rate(
                             "gpunode_lustre_operation_seconds_total",
@@ -301,7 +301,7 @@ DISKS = (
             "GPUDirect Storage: errors an hour",
             "Do requests that go past the CPU fail?",
             [
-                _asked(
+                _query(
                     in_hour("gpunode_gpudirect_storage_errors_total", f"{NODE}, direction"),
                     "{{instance}} {{direction}}",
                 )
@@ -316,7 +316,7 @@ DISKS = (
             "Filesystems: room left",
             "Which filesystem fills up? The share that programs may still take.",
             [
-                _asked(
+                _query(
                     share(
                         "gpunode_filesystem_available_bytes",
                         "gpunode_filesystem_size_bytes",
@@ -332,7 +332,7 @@ DISKS = (
         lines(
             "Open files",
             "Which share of the kernel's limit is in use?",
-            [_asked(share("gpunode_filefd_allocated", "gpunode_filefd_maximum", NODE))],
+            [_query(share("gpunode_filefd_allocated", "gpunode_filefd_maximum", NODE))],
             SHARE,
             limit=OPEN_FILES,
             highest=1,
@@ -346,7 +346,7 @@ NETWORK = (
         lines(
             "TCP: round trip",
             "How far away are the machines to which there are connections? The median.",
-            [_asked(LINES["tcp_round_trip"].signal)],
+            [_query(LINES["tcp_round_trip"].signal)],
             "s",
             needs="a TCP connection to another machine",
             limit=LINES["tcp_round_trip"].limit,
@@ -355,8 +355,8 @@ NETWORK = (
             "TCP: timeouts and full queues",
             "Does a peer not answer, or a program not accept connections?",
             [
-                _asked(rate("gpunode_tcp_timeouts_total", NODE), "{{instance}} timeouts"),
-                _asked(rate("gpunode_tcp_listen_drops_total", NODE), "{{instance}} not accepted"),
+                _query(rate("gpunode_tcp_timeouts_total", NODE), "{{instance}} timeouts"),
+                _query(rate("gpunode_tcp_listen_drops_total", NODE), "{{instance}} not accepted"),
             ],
             "cps",
         ),
@@ -364,7 +364,7 @@ NETWORK = (
             "Links that changed in an hour",
             "Does an interface lose its link?",
             [
-                _asked(
+                _query(
                     in_hour("gpunode_network_carrier_changes_total", f"{NODE}, interface"),
                     "{{instance}} {{interface}}",
                 )
@@ -375,7 +375,7 @@ NETWORK = (
             "Bonds",
             "How many interfaces of a bond are down?",
             [
-                _asked(
+                _query(
                     f'max by ({NODE}, interface) (gpunode_network_bond_slaves{{state="down"}})',
                     "{{instance}} {{interface}}",
                 )
@@ -404,7 +404,7 @@ NETWORK = (
             "InfiniBand: failed requests",
             "Which requests and connections ended with an error, in 15 minutes?",
             [
-                _asked(
+                _query(
                     gained(
                         "gpunode_infiniband_failures_total", f"{NODE}, device, port, kind", "15m"
                     ),
@@ -423,14 +423,14 @@ CHASSIS = (
         lines(
             "Fans",
             "Has a fan stopped, or do all run at full speed?",
-            [_asked(f"max by ({NODE}, chip, sensor) (gpunode_hwmon_fan_rpm)", SENSOR)],
+            [_query(f"max by ({NODE}, chip, sensor) (gpunode_hwmon_fan_rpm)", SENSOR)],
             "rotrpm",
             needs=HWMON,
         ),
         lines(
             "Temperature of the air",
             "Is the air that enters the node too warm?",
-            [_asked(LINES["inlet_temperature"].signal, SENSOR)],
+            [_query(LINES["inlet_temperature"].signal, SENSOR)],
             "celsius",
             limit=LINES["inlet_temperature"].limit,
             needs=HWMON,
@@ -439,7 +439,7 @@ CHASSIS = (
             "Power of processors and memory",
             "How much do the processors draw beside the GPUs?",
             [
-                _asked(
+                _query(
                     rate("gpunode_cpu_energy_joules_total", f"{NODE}, package, domain"),
                     "{{instance}} {{domain}} {{package}}",
                 )

@@ -55,7 +55,7 @@ LISTED = 20
 """Rows that a table shows at most."""
 
 
-def _asked(expression: str, legend: str = "") -> Query:
+def _query(expression: str, legend: str = "") -> Query:
     return Query(selected(expression, SELECTED), legend)
 
 
@@ -69,20 +69,20 @@ def _looked_back(metric: str) -> str:
     return f"count_over_time({metric}[$__range] @ end())"
 
 
-EXIST = _asked(f"sum ({GPUS})", "Not running")
+EXIST = _query(f"sum ({GPUS})", "Not running")
 """What there must be for a panel to say that nothing is wrong. A job that has ended is not running
 at the end of the time that is shown; a link of ``RUNS`` shows the time of its life."""
 
 STANDS_FROM = 60
 """Seconds without work from which on a job's steps are not looked at."""
 
-STEPS = _asked(f"sum ({PHASES})", f"Needs {CLIENT.partition(':')[0]}")
+STEPS = _query(f"sum ({PHASES})", f"Needs {CLIENT.partition(':')[0]}")
 NO_STEP = "no step completed in this range"
 """What figures of steps say while the job stands still: its last ones tell nothing of now."""
 
 
 def _while_it_steps(expression: str) -> Query:
-    return _asked(f"{expression} unless on () max (job:gpunode_stalled:seconds) > {STANDS_FROM}")
+    return _query(f"{expression} unless on () max (job:gpunode_stalled:seconds) > {STANDS_FROM}")
 
 
 LATE = f"{HELD_UP} and on ({GPU}) {AWAITED}"
@@ -135,7 +135,7 @@ def _named(expression: str) -> str:
     return f'label_replace({expression}, "who", "rank $1 · ", "rank", "(.+)")'
 
 
-def _told(expression: str, label: str, absent: str) -> str:
+def _fill_label(expression: str, label: str, absent: str) -> str:
     """Rows in which a label that is absent says so."""
     return f'label_replace({expression}, "{label}", "{absent}", "{label}", "")'
 
@@ -144,7 +144,9 @@ def _ranks(expression: str, legend: str = LABEL) -> Query:
     """A figure of every GPU, for the ranks that are shown."""
     shown = f"group by ({GPU}, rank) ({RANK}) and on ({GPU}) {CHOSEN_RANKS}"
     found = f"({shown}) * on ({GPU}) group_left () ({expression})"
-    return _asked(_in_order(_named(found)) if legend else _told(found, "rank", NO_RANK), legend)
+    return _query(
+        _in_order(_named(found)) if legend else _fill_label(found, "rank", NO_RANK), legend
+    )
 
 
 def _phase(phase: str = "") -> str:
@@ -170,12 +172,12 @@ OTHERS = (
 """How many ranks do what most do: ``; 31 wait``. One on its own has no others."""
 
 _WHO = f"1000 * (time() - ({_first(1)}))"
-WHO_DIFFERS = _asked(
+WHO_DIFFERS = _query(
     spoken(_named(f"({_WHO} * on () group_left (rest) {OTHERS}) or on () {_WHO}"), "cause"),
     f"{LABEL}: {{{{cause}}}}{{{{rest}}}} · since",
 )
 ALL_ALIKE = "GPUs, all alike"
-NOBODY = _asked(
+NOBODY = _query(
     f"label_replace({EXIST.expression} unless on () (count ({ODD}) > 0), "
     f'"said", "{ALL_ALIKE}", "", "")',
     "{{said}}",
@@ -187,7 +189,7 @@ REASONED = (
 )
 
 _ODD_ONE = f"0 * ({_first(1)})"
-WHAT_TO_DO = _asked(
+WHAT_TO_DO = _query(
     f"label_replace({_ODD_ONE} + on ({GPU}) group_left (reason) (0 * {AWAITED}), "
     f'"what", "{OF_REASON}$1", "reason", "(.+)") '
     f'or on ({GPU}) label_replace({_ODD_ONE}, "what", "$1", "cause", "(.+)")',
@@ -212,13 +214,13 @@ NAMED = "cluster, owner_namespace, workload, user"
 HOURLY = "job:gpunode_gpu_seconds:rate1h_hourly"
 
 
-def _others(series: str, over: str = "sum_over_time") -> str:
+def _other_jobs(series: str, over: str = "sum_over_time") -> str:
     """A figure of the jobs of the same owner."""
     return selected(f"sum by ({NAMED}) ({over}({series}[{PAST}]))", OF_OWNER)
 
 
-HELD = _others(f'{HOURLY}{{state!="free"}}')
-LATEST = f"topk ({LISTED}, {HELD})"
+HELD_HOURS = _other_jobs(f'{HOURLY}{{state!="free"}}')
+LATEST = f"topk ({LISTED}, {HELD_HOURS})"
 _TIMES = selected(f"sum by ({NAMED}) (last_over_time({HOURLY}[1h]))", OF_OWNER)
 
 
@@ -245,15 +247,15 @@ RUNS = rows_of(
     {
         "GPU hours": (Query(SINCE), "none"),
         "Useful": (
-            _latest(f"{_others(f'{HOURLY}{{{USEFUL}}}')} / on ({NAMED}) ({HELD} > 0)"),
+            _latest(f"{_other_jobs(f'{HOURLY}{{{USEFUL}}}')} / on ({NAMED}) ({HELD_HOURS} > 0)"),
             SHARE,
         ),
         "Step": (
-            _latest(_others("job:gpunode_training_step:median_hourly", "avg_over_time")),
+            _latest(_other_jobs("job:gpunode_training_step:median_hourly", "avg_over_time")),
             "s",
         ),
         "MFU": (
-            _latest(_others("job:gpunode_training_mfu:ratio_hourly", "avg_over_time")),
+            _latest(_other_jobs("job:gpunode_training_mfu:ratio_hourly", "avg_over_time")),
             SHARE,
         ),
     },
@@ -324,7 +326,7 @@ OVERVIEW = (
         figure(
             "MFU",
             "Which share of the peak FLOP/s does the model use, in the median over its GPUs?",
-            [_asked(MIDDLE_MFU)],
+            [_query(MIDDLE_MFU)],
             SHARE,
             needs=f"{CLIENT}, with FLOPs per token",
             limit=LINES["mfu"].limit,
@@ -341,7 +343,7 @@ OVERVIEW = (
         figure(
             "Stands still",
             "For how long has no GPU of the job worked, while some wait in a collective?",
-            [_asked("max (job:gpunode_stalled:seconds)")],
+            [_query("max (job:gpunode_stalled:seconds)")],
             "s",
             limit=limit("JobStalled"),
             nothing="it runs",
@@ -355,7 +357,7 @@ OVERVIEW = (
             "Time left",
             "For how long may the job still run, by the limit with which Slurm began it?",
             [
-                _asked(
+                _query(
                     "min (label_replace(gpunode_slurm_job_end_timestamp_seconds, "
                     '"workload", "slurm-$1", "slurm_job", "(.+)") '
                     f"and on (cluster, workload) {MEMBER}) - time()"
@@ -369,14 +371,14 @@ OVERVIEW = (
         figure(
             "GPUs",
             "How many GPUs does the job have to itself?",
-            [_asked(f"sum ({GPUS})")],
+            [_query(f"sum ({GPUS})")],
             "none",
             needs=RULES,
         ),
         figure(
             "Starved",
             "For which share of their time have its GPUs nothing to run, in the mean?",
-            [_asked('max (job:gpunode_gpu_seconds:rate5m{state="starved"})')],
+            [_query('max (job:gpunode_gpu_seconds:rate5m{state="starved"})')],
             SHARE,
             limit=Limit(threshold("starved_ratio"), ">"),
             nothing="not starved",
@@ -386,7 +388,7 @@ OVERVIEW = (
             "Main cause",
             "Which cause do most of its GPUs' verdicts name?",
             [
-                _asked(
+                _query(
                     f'topk(1, sum by (cause) ({COUNT}{{cause!="none"}}))',
                     "{{cause}}",
                 )
@@ -407,7 +409,7 @@ OVERVIEW = (
             "to their dashboards. A process that tells no rank has an unknown one.",
             {
                 "For": (
-                    _asked(_told(_told(REASONED, "rank", NO_RANK), "reason", ABSENT)),
+                    _query(_fill_label(_fill_label(REASONED, "rank", NO_RANK), "reason", ABSENT)),
                     "s",
                 )
             },
@@ -432,7 +434,7 @@ OVERVIEW = (
         areas(
             "Ranks by verdict",
             "What holds how many ranks up?",
-            [_asked(BY_VERDICT, "{{cause}}")],
+            [_query(BY_VERDICT, "{{cause}}")],
             "none",
             needs=RULES,
             colours=OF_RANKS,
@@ -458,7 +460,7 @@ OVERVIEW = (
             "Waited for",
             "For which GPU do the others wait, and what does its process do instead?",
             [
-                _asked(
+                _query(
                     _in_order(
                         _named(
                             f"({numbered(AWAITED, 'reason', palette.REASONS, f'{GPU}, rank')}) "
@@ -471,7 +473,7 @@ OVERVIEW = (
             ],
             names=palette.REASONS,
             nothing="Nobody is waited for",
-            unless=_asked(AWAITED),
+            unless=_query(AWAITED),
             among=EXIST,
         ),
         heat(
@@ -507,8 +509,8 @@ JOB = Board(
                     "Time of a step",
                     "Has the run become slower? Its baseline is its own best pace.",
                     [
-                        _asked(_of_job(of_gpus("gpunode_training_step_median_seconds")), "median"),
-                        _asked(
+                        _query(_of_job(of_gpus("gpunode_training_step_median_seconds")), "median"),
+                        _query(
                             _of_job(of_gpus("gpunode_training_step_baseline_seconds")), "baseline"
                         ),
                     ],
@@ -519,8 +521,8 @@ JOB = Board(
                     "Model FLOPs utilisation",
                     "Which share of the peak does the model use?",
                     [
-                        _asked(MIDDLE_MFU, "median"),
-                        _asked(_of_job(of_gpus("gpunode_training_mfu_ratio"), "min"), "lowest"),
+                        _query(MIDDLE_MFU, "median"),
+                        _query(_of_job(of_gpus("gpunode_training_mfu_ratio"), "min"), "lowest"),
                     ],
                     SHARE,
                     needs=f"{CLIENT}, with FLOPs per token",
@@ -529,7 +531,7 @@ JOB = Board(
                 lines(
                     "Tokens a second",
                     "How many tokens does the job train on in a second, all ranks together?",
-                    [_asked(_of_job(rate("gpunode_training_tokens_total"), "sum"), "all ranks")],
+                    [_query(_of_job(rate("gpunode_training_tokens_total"), "sum"), "all ranks")],
                     "short",
                     needs=f"{CLIENT}, with tokens",
                 ),
@@ -537,7 +539,7 @@ JOB = Board(
                     "Training time by phase",
                     "What do the training processes spend their time on?",
                     [
-                        _asked(
+                        _query(
                             f"sum by (phase) ({PHASES}) / scalar({_phase()})",
                             "{{phase}}",
                         )
@@ -555,8 +557,8 @@ JOB = Board(
                     "Does training wait for its data loader, and which share of the last hour went "
                     "to checkpoints?",
                     [
-                        _asked(f"{_phase('data')} / ({_phase()} > 0)", "data"),
-                        _asked(CHECKPOINTS, "checkpoints"),
+                        _query(f"{_phase('data')} / ({_phase()} > 0)", "data"),
+                        _query(CHECKPOINTS, "checkpoints"),
                     ],
                     SHARE,
                     needs=CLIENT,
@@ -565,7 +567,7 @@ JOB = Board(
                 lines(
                     "Slowdown of its steps",
                     "How many times as long as at the best pace of this run does a step take?",
-                    [_asked("max (job:gpunode_step:slowdown)", "slowest rank")],
+                    [_query("max (job:gpunode_step:slowdown)", "slowest rank")],
                     "none",
                     needs=CLIENT,
                     limit=limit("JobSlowed"),
@@ -574,11 +576,11 @@ JOB = Board(
                     "Loss",
                     "Does the model learn? A gap is a loss that is not finite.",
                     [
-                        _asked(_of_job(of_gpus("gpunode_training_loss"), "avg"), "mean of ranks"),
-                        _asked(
+                        _query(_of_job(of_gpus("gpunode_training_loss"), "avg"), "mean of ranks"),
+                        _query(
                             _of_job(of_gpus("gpunode_training_loss_best", "min"), "min"), "best"
                         ),
-                        _asked(
+                        _query(
                             _of_job(of_gpus("gpunode_training_loss_finite") + " == 0", "count"),
                             "ranks without a finite loss",
                         ),
@@ -595,7 +597,7 @@ JOB = Board(
                 areas(
                     "GPUs by state",
                     "What do the job's GPUs do?",
-                    [_asked(f"sum by (state) ({STATES})", "{{state}}")],
+                    [_query(f"sum by (state) ({STATES})", "{{state}}")],
                     "none",
                     needs=RULES,
                     colours=palette.STATES,
@@ -604,8 +606,8 @@ JOB = Board(
                     "GPU memory",
                     "Is the memory full, and how much of it does PyTorch only reserve?",
                     [
-                        _asked("max (job:gpunode_gpu_memory:max)", "used"),
-                        _asked(
+                        _query("max (job:gpunode_gpu_memory:max)", "used"),
+                        _query(
                             _of_job(
                                 share(
                                     "gpunode_torch_memory_reserved_bytes",
@@ -625,12 +627,12 @@ JOB = Board(
                     "Does PyTorch run out of memory, or flush its cache and try again? Does "
                     "torch.compile compile again after the start? Both of the rank with most.",
                     [
-                        _asked(_of_job(gained("gpunode_torch_ooms_total")), "out of memory"),
-                        _asked(
+                        _query(_of_job(gained("gpunode_torch_ooms_total")), "out of memory"),
+                        _query(
                             _of_job(gained("gpunode_torch_alloc_retries_total")),
                             "allocations tried again",
                         ),
-                        _asked(_of_job(LINES["torch_recompiled"].signal), "graphs compiled"),
+                        _query(_of_job(LINES["torch_recompiled"].signal), "graphs compiled"),
                     ],
                     "none",
                     needs=CLIENT,
@@ -640,7 +642,7 @@ JOB = Board(
                     "Loader workers",
                     "How many workers prepare the data of a rank?",
                     [
-                        _asked(
+                        _query(
                             _of_job(of_gpus("gpunode_job_loader_workers"), "min"),
                             "rank with fewest",
                         )
@@ -660,7 +662,7 @@ JOB = Board(
                     "What is broken on the nodes of the job, and since when?",
                     {
                         "Since": (
-                            _asked(f"1000 * (time() - topk({LISTED}, gpu:gpunode_fault:seconds))"),
+                            _query(f"1000 * (time() - topk({LISTED}, gpu:gpunode_fault:seconds))"),
                             "dateTimeFromNow",
                         )
                     },
@@ -689,11 +691,11 @@ JOB = Board(
                     "Time in communication",
                     "For which share of the time does the job only move data, or wait for peers?",
                     [
-                        _asked(
+                        _query(
                             'avg (job:gpunode_gpu_seconds:rate5m{state="communication"})',
                             "moves data",
                         ),
-                        _asked(
+                        _query(
                             'avg (job:gpunode_gpu_seconds:rate5m{state="blocked"})',
                             "waits for peers",
                         ),
@@ -706,7 +708,7 @@ JOB = Board(
                     "Which way do the ranks talk? SHM or sockets within a node are slow.",
                     {
                         "Connections": (
-                            _asked(
+                            _query(
                                 "sum by (transport) ("
                                 + f"max by ({GPU}, communicator, transport) "
                                 + f"(gpunode_nccl_channels) and on ({GPU}) {MEMBER})"
@@ -723,7 +725,7 @@ JOB = Board(
                     "What do the environments of its ranks set, such as NCCL_P2P_DISABLE?",
                     {
                         "GPUs": (
-                            _asked(
+                            _query(
                                 "count by (name, value) (max by (cluster, instance, gpu, uuid, "
                                 f"name, value) (gpunode_nccl_setting_info) and on ({GPU}) {MEMBER})"
                             ),
@@ -749,7 +751,7 @@ JOB = Board(
                     "Which rank does NCCL name, and where does it run?",
                     {
                         "": (
-                            _asked(
+                            _query(
                                 f"max by ({NODE}, rank, host, pid, reason) "
                                 f"(gpunode_nccl_awaited_rank_info) and on ({NODE}) {MEMBER}"
                             ),
@@ -774,14 +776,14 @@ JOB = Board(
                 lines(
                     "Busiest thread",
                     "Does one thread hold the job up?",
-                    [_asked(_of_job(LINES["busiest_thread"].signal), "busiest of all ranks")],
+                    [_query(_of_job(LINES["busiest_thread"].signal), "busiest of all ranks")],
                     SHARE,
                     limit=LINES["busiest_thread"].limit,
                 ),
                 lines(
                     "Memory of the host",
                     "Is the job near its memory limit, without caches?",
-                    [_asked("max (job:gpunode_memory_limit:ratio)", "fullest")],
+                    [_query("max (job:gpunode_memory_limit:ratio)", "fullest")],
                     SHARE,
                     needs="a memory limit",
                     limit=limit("JobMemoryNearLimit"),
@@ -790,8 +792,8 @@ JOB = Board(
                     "Requests",
                     "How long do the slowest 1% of the requests take, and one in the mean?",
                     [
-                        _asked(P99, "slowest 1%"),
-                        _asked(MEAN, "mean"),
+                        _query(P99, "slowest 1%"),
+                        _query(MEAN, "mean"),
                     ],
                     "s",
                     needs=SERVING,
@@ -831,7 +833,7 @@ JOB = Board(
                     "Longest kernels",
                     "What did the last profiled step spend its time on?",
                     [
-                        _asked(
+                        _query(
                             "topk(10, max by (kernel) (max by (cluster, instance, gpu, uuid, "
                             f"kernel) (gpunode_training_kernel_seconds) and on ({GPU}) {MEMBER}))",
                             "{{kernel}}",

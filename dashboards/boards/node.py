@@ -55,7 +55,7 @@ ADAPTER = "{{instance}} {{device}}/{{port}}"
 TMPFS = f"{NODE}, tmpfs"
 
 
-def _asked(expression: str, legend: str = "") -> Query:
+def _query(expression: str, legend: str = "") -> Query:
     return Query(selected(expression, SELECTED), legend)
 
 
@@ -65,18 +65,18 @@ HOLDS = (
 )
 """What holds each GPU up, as a number; 0 is nothing."""
 
-SEEN = _asked("count (gpunode_gpu_info)", "No such GPU")
+SEEN = _query("count (gpunode_gpu_info)", "No such GPU")
 """What there must be for a panel to say that nothing is wrong."""
 
 
 def _each(expression: str, legend: str = ONE) -> Query:
     """A figure of each GPU."""
-    return _asked(expression, legend)
+    return _query(expression, legend)
 
 
 def _mean(expression: str, legend: str) -> Query:
     """A figure of the GPUs together."""
-    return _asked(f"avg ({expression})", legend)
+    return _query(f"avg ({expression})", legend)
 
 
 def _cores(metric: str) -> str:
@@ -87,7 +87,7 @@ def _cores(metric: str) -> str:
 def _moved(metric: str, by: str) -> list[Query]:
     """Bytes a second in each direction."""
     every = rate(metric, f"{by}, direction")
-    return [_asked(f"sum by ({by}, direction) ({every})", _named(by))]
+    return [_query(f"sum by ({by}, direction) ({every})", _named(by))]
 
 
 def _named(by: str) -> str:
@@ -114,7 +114,7 @@ COLUMNS = (
         areas(
             "Compute: GPUs by state",
             "What do the GPUs do?",
-            [_asked(f"sum by (state) ({of_time()})", "{{state}}")],
+            [_query(f"sum by (state) ({of_time()})", "{{state}}")],
             "none",
             colours=palette.STATES,
         ),
@@ -122,7 +122,7 @@ COLUMNS = (
             "I/O: pressure",
             "Do tasks wait for storage, for a CPU or for memory (pressure stall information)?",
             [
-                _asked(
+                _query(
                     rate("gpunode_pressure_waiting_seconds_total", f"{NODE}, resource"),
                     "{{instance}} {{resource}}",
                 )
@@ -161,7 +161,7 @@ COLUMNS = (
         lines(
             "I/O: disks",
             "Is a disk always busy?",
-            [_asked(bounded(LINES["disk_busy"].signal), "{{instance}} {{disk}}")],
+            [_query(bounded(LINES["disk_busy"].signal), "{{instance}} {{disk}}")],
             SHARE,
             limit=LINES["disk_busy"].limit,
         ),
@@ -197,7 +197,7 @@ COLUMNS = (
             "Communication: PCI Express",
             "How much moves between GPUs and the host?",
             [
-                _asked(
+                _query(
                     rate("gpunode_gpu_pcie_bytes_total", f"{GPU}, direction"),
                     f"{ONE} {{{{direction}}}}",
                 )
@@ -218,7 +218,7 @@ COLUMNS = (
             "I/O: file servers, latency",
             "How long does a request take?",
             [
-                _asked(
+                _query(
                     ratio(
                         rate("gpunode_lustre_rpc_seconds_total", f"{NODE}, filesystem"),
                         rate("gpunode_lustre_rpcs_total", f"{NODE}, filesystem"),
@@ -226,7 +226,7 @@ COLUMNS = (
                     ),
                     "{{instance}} {{filesystem}}",
                 ),
-                _asked(
+                _query(
                     ratio(
                         rate("gpunode_nfs_rtt_seconds_total", f"{NODE}, mountpoint"),
                         rate("gpunode_nfs_requests_total", f"{NODE}, mountpoint"),
@@ -243,7 +243,7 @@ COLUMNS = (
             "Communication: InfiniBand and RoCE",
             "Which share of the link's rate is in use?",
             [
-                _asked(
+                _query(
                     ratio(
                         rate("gpunode_infiniband_bytes_total", f"{PORT}, direction"),
                         f"max by ({PORT}) (gpunode_infiniband_rate_bytes_per_second)",
@@ -270,7 +270,7 @@ COLUMNS = (
             "I/O: filesystems that fail",
             "For how long has a file server not answered, or a filesystem taken nothing more?",
             [
-                _asked(
+                _query(
                     f"max by ({NODE}, name, reason) "
                     '(gpu:gpunode_fault:seconds{part="filesystem"})',
                     "{{instance}} {{name}} {{reason}}",
@@ -283,7 +283,7 @@ COLUMNS = (
         lines(
             "Communication: congestion",
             "Does the network slow the adapters down?",
-            [_asked(LINES["rdma_congestion"].signal, "{{instance}} {{device}}/{{port}}")],
+            [_query(LINES["rdma_congestion"].signal, "{{instance}} {{device}}/{{port}}")],
             "cps",
             needs=INFINIBAND,
             limit=LINES["rdma_congestion"].limit,
@@ -295,7 +295,7 @@ COLUMNS = (
             "Compute: slowdown",
             "Does heat or a power brake slow a GPU down?",
             [
-                _asked(
+                _query(
                     bounded(
                         rate(
                             "gpunode_gpu_throttled_seconds_total"
@@ -320,7 +320,7 @@ COLUMNS = (
             "Communication: errors of adapters",
             "Are packets lost or sent again, in 15 minutes?",
             [
-                _asked(gained(metric, PORT), f"{ADAPTER} {name}")
+                _query(gained(metric, PORT), f"{ADAPTER} {name}")
                 for metric, name in (
                     ("gpunode_infiniband_errors_total", "errors"),
                     ("gpunode_infiniband_transport_errors_total", "lost"),
@@ -345,11 +345,11 @@ COLUMNS = (
             "I/O: /dev/shm of the node and of each pod",
             "Is shared memory nearly full?",
             [
-                _asked(
+                _query(
                     share("gpunode_job_shm_used_bytes", "gpunode_job_shm_size_bytes", TMPFS),
                     "{{instance}} {{tmpfs}}",
                 ),
-                _asked(
+                _query(
                     share("gpunode_shm_used_bytes", "gpunode_shm_size_bytes", NODE),
                     "{{instance}} node",
                 ),
@@ -379,7 +379,7 @@ COLUMNS = (
             "I/O: memory and page cache",
             "Is there memory left, and does the data set fit into the page cache?",
             [
-                _asked(f"max by ({NODE}) ({metric})", f"{{{{instance}}}} {name}")
+                _query(f"max by ({NODE}) ({metric})", f"{{{{instance}}}} {name}")
                 for metric, name in (
                     ("gpunode_memory_anonymous_bytes", "programs"),
                     ("gpunode_memory_cached_bytes", "page cache"),
@@ -391,9 +391,9 @@ COLUMNS = (
         lines(
             "Communication: packets dropped",
             "Does an interface drop or damage packets?",
-            [_asked("node:gpunode_network_drops:rate5m", "{{instance}} {{interface}}")],
+            [_query("node:gpunode_network_drops:rate5m", "{{instance}} {{interface}}")],
             "pps",
-            among=_asked(f"count ({rate('gpunode_network_drops_total', NODE)})"),
+            among=_query(f"count ({rate('gpunode_network_drops_total', NODE)})"),
             limit=limit("NetworkDrops"),
         ),
     ),
@@ -409,14 +409,14 @@ COLUMNS = (
         lines(
             "I/O: iowait",
             "Do CPUs without work wait for I/O? A hint; pressure counts the tasks that wait.",
-            [_asked(LINES["iowait"].signal, "{{instance}}")],
+            [_query(LINES["iowait"].signal, "{{instance}}")],
             SHARE,
             limit=LINES["iowait"].limit,
         ),
         lines(
             "Communication: TCP sent again",
             "Which share of the segments is sent again?",
-            [_asked(LINES["tcp_retransmitted"].signal, "{{instance}}")],
+            [_query(LINES["tcp_retransmitted"].signal, "{{instance}}")],
             SHARE,
             limit=LINES["tcp_retransmitted"].limit,
         ),
@@ -427,8 +427,8 @@ COLUMNS = (
             "Compute: CPU cores",
             "Are all cores of the host busy, or is one? Cores busy for at least 95 % of the time.",
             [
-                _asked(_cores("gpunode_cpu_busy_cores"), "{{instance}} busy"),
-                _asked(_cores("gpunode_cpu_cores"), "{{instance}} all"),
+                _query(_cores("gpunode_cpu_busy_cores"), "{{instance}} busy"),
+                _query(_cores("gpunode_cpu_cores"), "{{instance}} all"),
             ],
             "none",
         ),
@@ -443,7 +443,7 @@ COLUMNS = (
             "What do environments of processes set, such as NCCL_P2P_DISABLE? On how many GPUs?",
             {
                 "GPUs": (
-                    _asked(
+                    _query(
                         f"count by ({NODE}, name, value) "
                         f"(max by ({GPU}, name, value) (gpunode_nccl_setting_info))"
                     ),
@@ -464,7 +464,7 @@ TABLES = (
             "Jobs on the node",
             "Whose GPUs are these? The job and the GPU lead to their dashboards.",
             {
-                "": (_asked(MEMBER), "none"),
+                "": (_query(MEMBER), "none"),
             },
             names={
                 "gpu": "GPU",
@@ -485,7 +485,7 @@ TABLES = (
             "Which way do the ranks on this node talk?",
             {
                 "Connections": (
-                    _asked(
+                    _query(
                         f"sum by ({GPU}, transport) (max by ({GPU}, communicator, transport) "
                         "(gpunode_nccl_channels))"
                     ),
@@ -499,7 +499,7 @@ TABLES = (
         rows_of(
             "Faults",
             "What is wrong with the node or its GPUs, and since when?",
-            {"Since": (_asked("1000 * (time() - gpu:gpunode_fault:seconds)"), "dateTimeFromNow")},
+            {"Since": (_query("1000 * (time() - gpu:gpunode_fault:seconds)"), "dateTimeFromNow")},
             names={"severity": "Level", "gpu": "GPU", "part": "Part", "reason": "Reason"},
             sort_by="Since",
             nothing=NOTHING_WRONG,
@@ -523,12 +523,12 @@ TABLES = (
             "Stalled communicators",
             "Does NCCL itself say that a collective does not go on?",
             [
-                _asked(
+                _query(
                     f"max by ({NODE}) (gpunode_nccl_stalled_communicators)",
                     "{{instance}} stalled",
                 ),
-                _asked(f"max by ({NODE}) (gpunode_nccl_communicators)", "{{instance}} all"),
-                _asked(
+                _query(f"max by ({NODE}) (gpunode_nccl_communicators)", "{{instance}} all"),
+                _query(
                     f"max by ({NODE}) (gpunode_nccl_rank_errors)", "{{instance}} ranks that failed"
                 ),
             ],
@@ -560,7 +560,7 @@ MACHINE = (
             "Lustre: busiest target",
             "Is one OST hot while the others rest?",
             [
-                _asked(
+                _query(
                     LINES["lustre_busiest_target"].signal, "{{instance}} {{filesystem}}-{{target}}"
                 )
             ],

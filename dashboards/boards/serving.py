@@ -46,11 +46,11 @@ IN_TIME = rate('gpunode_serving_objective_met_total{objective="output_token"}', 
 LEDGER = "job:gpunode_gpu_states:gpus"
 
 
-def _asked(expression: str, legend: str = "") -> Query:
+def _query(expression: str, legend: str = "") -> Query:
     return Query(selected(expression, SELECTED), legend)
 
 
-def _own(expression: str, over: str) -> str:
+def _own_engines(expression: str, over: str) -> str:
     """A figure of the engines of the chosen services."""
     return f"{over} ({expression} and on ({GPU}) {MEMBER})"
 
@@ -58,34 +58,34 @@ def _own(expression: str, over: str) -> str:
 def _late(tokens: str) -> Query:
     """The share of tokens that came later than the objective, of the service with most."""
     missed = f'service:gpunode_serving_objective_missed:ratio_rate5m{{objective="{tokens}"}}'
-    return _asked(f"clamp_min(max ({missed}), 0)")
+    return _query(f"clamp_min(max ({missed}), 0)")
 
 
 def _mean(seconds: str, of: str, label: str) -> str:
     by = f"sum by ({label})"
     if label == "workload":
         return f"{_of_services(seconds)} / ({_of_services(of)} > 0)"
-    return f"{_own(seconds, by)} / ({_own(of, by)} > 0)"
+    return f"{_own_engines(seconds, by)} / ({_own_engines(of, by)} > 0)"
 
 
 def _part(name: str, label: str = "model") -> Query:
     """The mean of a part of a request, by model."""
     parts = f'gpunode_serving_request_part_seconds_total{{part="{name}"}}'
     legend = f"{{{{model}}}}: {name}" if label == "model" else "{{workload}}"
-    return _asked(_mean(rate(parts, MODEL), FINISHED, label), legend)
+    return _query(_mean(rate(parts, MODEL), FINISHED, label), legend)
 
 
 def _whole(quantile: float, legend: str) -> Query:
     """How long whole requests take, by model."""
     each = rate("gpunode_serving_response_seconds_bucket", f"{GPU}, model, le")
     told = f"sum by (model, le) ({MEMBER} * on ({GPU}) group_right () ({each}))"
-    return _asked(f"histogram_quantile({quantile:g}, {told})", f"{{{{model}}}}: {legend}")
+    return _query(f"histogram_quantile({quantile:g}, {told})", f"{{{{model}}}}: {legend}")
 
 
 def _of_replicas(expression: str) -> Query:
     """A figure of each replica and model: of those with the longest queues."""
-    told = f"{_each_replica(expression)} and on ({GPU}, model) {LONGEST}"
-    return _asked(told)
+    told = f"{_each_replica(expression)} and on ({GPU}, model) {LONGEST_QUEUES}"
+    return _query(told)
 
 
 def _each_replica(expression: str) -> str:
@@ -111,7 +111,7 @@ def _of_instances(phase: str) -> str:
 
 
 WAITING = _each_replica('gpunode_serving_requests_in_flight{phase="waiting"}')
-LONGEST = f"topk({LISTED}, {WAITING})"
+LONGEST_QUEUES = f"topk({LISTED}, {WAITING})"
 """The replicas and models for which most requests wait."""
 
 SERVING_BOARD = Board(
@@ -142,33 +142,33 @@ SERVING_BOARD = Board(
                 figure(
                     "Waiting",
                     "How many requests wait for their turn?",
-                    [_asked(_own(WAITING_NOW, "sum"))],
+                    [_query(_own_engines(WAITING_NOW, "sum"))],
                     "none",
                     needs=ENGINE,
                 ),
                 figure(
                     "KV cache",
                     "How full is the fullest KV cache?",
-                    [_asked("max (job:gpunode_serving_kv_cache:max)")],
+                    [_query("max (job:gpunode_serving_kv_cache:max)")],
                     SHARE,
                     needs=ENGINE,
                 ),
                 figure(
                     "Stands still",
                     "For how long has a replica given no token, though it has requests?",
-                    [_asked("max (job:gpunode_stalled:seconds)")],
+                    [_query("max (job:gpunode_stalled:seconds)")],
                     "s",
                     limit=limit("JobStalled"),
                     nothing="No",
-                    among=_asked(_own(QUEUE, "sum"), "No such engine"),
+                    among=_query(_own_engines(QUEUE, "sum"), "No such engine"),
                 ),
                 figure(
                     "Joule/token",
                     "How much energy do the GPUs take for each token that they generate?",
                     [
-                        _asked(
-                            f"{_own(rate('gpunode_gpu_energy_joules_total'), 'sum')} / "
-                            f"({_own(GENERATED, 'sum')} > 0)"
+                        _query(
+                            f"{_own_engines(rate('gpunode_gpu_energy_joules_total'), 'sum')} / "
+                            f"({_own_engines(GENERATED, 'sum')} > 0)"
                         )
                     ],
                     "joule",
@@ -182,7 +182,7 @@ SERVING_BOARD = Board(
                 lines(
                     "Requests",
                     "Do requests wait, and does the queue grow?",
-                    [_asked(_own(QUEUE, "sum by (model, phase)"), "{{model}}: {{phase}}")],
+                    [_query(_own_engines(QUEUE, "sum by (model, phase)"), "{{model}}: {{phase}}")],
                     "none",
                     needs=ENGINE,
                 ),
@@ -191,7 +191,7 @@ SERVING_BOARD = Board(
                     "Where does the time to the first token go: into the queue, into prefill, or "
                     "elsewhere? Means.",
                     [
-                        _asked(
+                        _query(
                             _mean(
                                 rate(f"{FIRST}_sum", MODEL), rate(f"{FIRST}_count", MODEL), "model"
                             ),
@@ -206,7 +206,7 @@ SERVING_BOARD = Board(
                 areas(
                     "GPUs by state",
                     "What do the GPUs of the service do meanwhile?",
-                    [_asked(f"sum by (state) ({LEDGER})", "{{state}}")],
+                    [_query(f"sum by (state) ({LEDGER})", "{{state}}")],
                     "none",
                     needs=RULES,
                     colours=palette.STATES,
@@ -219,8 +219,8 @@ SERVING_BOARD = Board(
                     "How many tokens come in and out, how many come in time, and how many did the "
                     "prefix cache have? Tokens a second.",
                     [
-                        _asked(_own(TOKENS, "sum by (model, kind)"), "{{model}}: {{kind}}"),
-                        _asked(_own(IN_TIME, "sum"), "in time"),
+                        _query(_own_engines(TOKENS, "sum by (model, kind)"), "{{model}}: {{kind}}"),
+                        _query(_own_engines(IN_TIME, "sum"), "in time"),
                     ],
                     "none",
                     needs=ENGINE,
@@ -229,11 +229,11 @@ SERVING_BOARD = Board(
                     "KV cache and preemptions",
                     "Is the cache full, and do requests lose their place in it?",
                     [
-                        _asked(
+                        _query(
                             "max by (workload) (job:gpunode_serving_kv_cache:max)",
                             "{{workload}}: cache in use",
                         ),
-                        _asked(
+                        _query(
                             _of_services(rate("gpunode_serving_preemptions_total")),
                             "{{workload}}: preemptions a second",
                         ),
@@ -245,7 +245,7 @@ SERVING_BOARD = Board(
                     "Batch",
                     "How many tokens are in a forward pass?",
                     [
-                        _asked(
+                        _query(
                             _of_services(rate("gpunode_serving_step_items_total"))
                             + " / "
                             + _of_services(rate("gpunode_serving_steps_total")),
@@ -263,7 +263,7 @@ SERVING_BOARD = Board(
                     f"Which replica waits, by model, and what has it to do? The {LISTED} with the "
                     "longest queues.",
                     {
-                        "Waiting": (_asked(LONGEST), "none"),
+                        "Waiting": (_query(LONGEST_QUEUES), "none"),
                         "Running": (
                             _of_replicas('gpunode_serving_requests_in_flight{phase="running"}'),
                             "none",
@@ -311,9 +311,9 @@ SERVING_BOARD = Board(
                     "waits, the others wait for that instance; what is on its way everywhere "
                     "waits for the network.",
                     {
-                        "Waiting": (_asked(_of_instances("waiting")), "none"),
-                        "Running": (_asked(_of_instances("running")), "none"),
-                        "On the way": (_asked(_of_instances("transferring")), "none"),
+                        "Waiting": (_query(_of_instances("waiting")), "none"),
+                        "Running": (_query(_of_instances("running")), "none"),
+                        "On the way": (_query(_of_instances("transferring")), "none"),
                     },
                     names={
                         "cluster": "Cluster",

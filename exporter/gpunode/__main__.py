@@ -7,7 +7,7 @@ import resource
 import sys
 from typing import NoReturn
 
-FEWEST_FILES = 16
+MIN_OPEN_FILES = 16
 """Open files with which the daemon starts and answers a scrape; each source takes more."""
 
 
@@ -20,8 +20,8 @@ def main() -> NoReturn:
     driver's code under it.
     """
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if 0 <= files < FEWEST_FILES:
-        few = f"{files} files may be open, and it takes {FEWEST_FILES} at least"
+    if 0 <= files < MIN_OPEN_FILES:
+        few = f"{files} files may be open, and it takes {MIN_OPEN_FILES} at least"
         print(f"gpunode: {few}: raise its LimitNOFILE (ulimit -n)", file=sys.stderr)
         sys.exit(2)
     if sys.argv[1:2] == ["helper"]:  # before anything that parses is loaded

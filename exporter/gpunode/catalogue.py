@@ -34,7 +34,7 @@ from gpunode.loop.door import MORE_SERIES
 from gpunode.metric import Metric
 from gpunode.node.node import SteppedClock
 from gpunode.recorded import STORIES
-from gpunode.source import Meets, limit
+from gpunode.source import HasUnknowns, limit
 from gpunode.sources import KINDS, METRICS
 from gpunode.unread import Unknown
 from gpunode.verdict.asking import LooksOnDemand
@@ -113,7 +113,7 @@ Not counted:
 
 
 def unread() -> str:
-    """The reference of what sources may meet and not understand, or leave out."""
+    """The reference of readings that sources may not understand or may leave out."""
     kinds = dict.fromkeys((*(kind for _, kind in _unknowns()), MORE_SERIES))
     amounts = [kind for kind in kinds if kind.meaning == limit(kind.what).meaning]
     counted = ", ".join(f"`{kind.what}`" for kind in amounts)
@@ -135,7 +135,7 @@ def _unknowns() -> list[tuple[str, Unknown]]:
         {
             (source.name, kind)
             for source in chain(*KINDS.values())
-            if isinstance(source, Meets)
+            if isinstance(source, HasUnknowns)
             for kind in source.unknowns
         }
         | {
@@ -241,10 +241,10 @@ def _setting(path: tuple[str, ...], field: FieldInfo) -> Setting:
     if not is_shared(field):
         return Setting(written, "", "", "", description)
     in_file = key if key != "config.file" else ""  # a file does not name another
-    return Setting(written, variable(path), in_file, _written(field.default), description)
+    return Setting(written, variable(path), in_file, _default_text(field.default), description)
 
 
-def _written(default: object) -> str:
+def _default_text(default: object) -> str:
     """A default as the user would write it."""
     if isinstance(default, bool):
         return str(default).lower()
@@ -353,7 +353,7 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
 """What is generated within documents that are written by hand."""
 
 
-def renewed(name: str, written: str) -> str:
+def renew_blocks(name: str, written: str) -> str:
     """A document with its generated blocks written anew. Raises ``KeyError`` for another block."""
     return BLOCK.sub(
         lambda block: "\n".join(
@@ -368,4 +368,4 @@ if __name__ == "__main__":
     for name, document in DOCUMENTS.items():
         (folder / name).write_text(document())
     for name in BLOCKS:
-        (folder / name).write_text(renewed(name, (folder / name).read_text()))
+        (folder / name).write_text(renew_blocks(name, (folder / name).read_text()))

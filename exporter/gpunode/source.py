@@ -23,7 +23,7 @@ from gpunode.unread import Unknown, Unread
 D = TypeVar("D")
 T = TypeVar("T")
 
-MANY = 64
+MAX_ITEMS = 64
 """The most items (disks, ports, mounts, XIDs) that a source distinguishes, so that no node, however
 unusual, creates an unbounded number of series."""
 
@@ -58,7 +58,7 @@ class Reading:
 def bounded(
     found: Iterable[T],
     limited: Unknown,
-    most: int = MANY,
+    most: int = MAX_ITEMS,
     of: str = "",
     whose: Callable[[T], tuple[str, ...]] | None = None,
 ) -> tuple[list[T], tuple[Unread, ...]]:
@@ -124,8 +124,8 @@ class Source(Protocol):
 
 
 @runtime_checkable
-class Meets(Protocol):
-    """A source that may meet what it does not understand."""
+class HasUnknowns(Protocol):
+    """A source that may read what it does not understand."""
 
     @property
     def unknowns(self) -> tuple[Unknown, ...]:
@@ -191,7 +191,7 @@ class GpuSource(Protocol):
 
 
 class Absent(Exception):
-    """What a finder looks for is not on this node; ``str()`` says so to the user."""
+    """The hardware or service is not on this node; ``str()`` says so to the user."""
 
 
 class Finder(Protocol):
@@ -212,8 +212,8 @@ Key = tuple[Metric, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Reported(Generic[D]):
-    """A detail that a source reported, with its place and time (seconds since the epoch)."""
+class DetailReading(Generic[D]):
+    """A detail from a source, with its place and time (seconds since the epoch)."""
 
     place: Place
     time: float
@@ -241,7 +241,7 @@ class Met:
 
 
 @dataclass(frozen=True, slots=True)
-class Silent:
+class SilentPlace:
     """A source that does not answer, or a finder that finds nothing: where, since when, and why.
 
     ``since`` is when it last answered, in seconds since the epoch, if it ever did.
@@ -263,7 +263,7 @@ class Readings(Protocol):
         """Current values of these metrics, with the times (monotonic) of their reads."""
         ...
 
-    def details(self, kind: type[D]) -> list[Reported[D]]:
+    def details(self, kind: type[D]) -> list[DetailReading[D]]:
         """The reported details of this type, ordered by place."""
         ...
 
@@ -271,7 +271,7 @@ class Readings(Protocol):
         """The values of these metrics when they were last read, also of what is not read now."""
         ...
 
-    def silent(self) -> list[Silent]:
+    def silent(self) -> list[SilentPlace]:
         """The sources that do not answer now; one that has only begun is not among them."""
         ...
 

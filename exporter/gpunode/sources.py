@@ -28,7 +28,7 @@ from gpunode.holders.pods import Pods
 from gpunode.holders.slurm import SlurmJobs
 from gpunode.holders.source import HoldersSource
 from gpunode.host import node_name
-from gpunode.host.filesystem import Filesystems, FilesystemSpace, Unwatched
+from gpunode.host.filesystem import Filesystems, FilesystemSpace, UnwatchedFilesystems
 from gpunode.host.own_process import OwnProcess
 from gpunode.incidents.black_box import BlackBox
 from gpunode.incidents.history import History
@@ -52,7 +52,7 @@ from gpunode.source import (
     Source,
     View,
 )
-from gpunode.verdict.held_up import HeldUp
+from gpunode.verdict.held_up import HoldTracker
 from gpunode.verdict.looking import Looking
 from gpunode.verdict.restarts import Restarts
 from gpunode.verdict.shortages import Shortages
@@ -61,14 +61,14 @@ from gpunode.verdict.source import Verdicts
 log = logging.getLogger(__name__)
 
 
-class Declares(Protocol):
+class DeclaresMetrics(Protocol):
     """Anything that lists the metrics it may emit."""
 
     @property
     def metrics(self) -> tuple[Metric, ...]: ...
 
 
-class Kind(Protocol):
+class SourceClass(Protocol):
     """A class of finders or sources that tells users what it takes."""
 
     @property
@@ -88,7 +88,7 @@ def _declared(name: str, *packages: ModuleType) -> Iterator[Any]:
                 yield getattr(module, name)
 
 
-def _metrics(*kinds: Declares) -> tuple[Metric, ...]:
+def _metrics(*kinds: DeclaresMetrics) -> tuple[Metric, ...]:
     """Every metric of these kinds of sources, once."""
     return tuple(dict.fromkeys(metric for kind in kinds for metric in kind.metrics))
 
@@ -103,7 +103,7 @@ METRICS: dict[str, tuple[Metric, ...]] = {
     "Training": (*TrainingSteps.metrics, *Restarts.metrics),
     "Serving": (*ServingEngines.metrics, *ServingPauses.metrics),
     "Node": _metrics(*NODE_SOURCES, NcclRas, Filesystems),
-    "Verdicts": (*Verdicts.metrics, *HeldUp.metrics, *Looking.metrics),
+    "Verdicts": (*Verdicts.metrics, *HoldTracker.metrics, *Looking.metrics),
     "Faults": Faults.metrics,
     "Incidents": BlackBox.metrics,
     "dcgm-exporter's, with `--compat=dcgm`": DcgmNames.metrics,
@@ -212,12 +212,12 @@ class NodeSources:
         yield from self._filesystems.find()
 
 
-KINDS: dict[Kind, tuple[Kind, ...]] = {
+KINDS: dict[SourceClass, tuple[SourceClass, ...]] = {
     GpuSources: (*GPU_SOURCES, *HOLDERS_SOURCES, GpuOwners),
     Pods: (Pods,),
     SlurmJobs: (SlurmJobs,),
     TrainingSteps: (TrainingSteps,),
-    NodeSources: (*NODE_SOURCES, NcclRas, ServingEngines, FilesystemSpace, Unwatched),
+    NodeSources: (*NODE_SOURCES, NcclRas, ServingEngines, FilesystemSpace, UnwatchedFilesystems),
 }
 """By what finds them, the kinds of sources; those without metrics only serve others."""
 
@@ -241,7 +241,13 @@ def views(node: Node, settings: Settings) -> list[View]:
     """The views of everything that was read."""
     names: list[View] = [DcgmNames(node, settings)] if settings.compat == "dcgm" else []
     return [
-        *(*names, Verdicts(), HeldUp(), Looking(node, settings), Faults(settings.node.faults_file)),
+        *(
+            *names,
+            Verdicts(),
+            HoldTracker(),
+            Looking(node, settings),
+            Faults(settings.node.faults_file),
+        ),
         *(Restarts(node), Shortages(node, settings), History(), ServingPauses()),
     ]
 

@@ -26,7 +26,7 @@ def printable(text: str, longest: int) -> str:
 
 
 def json_for_terminal(text: str) -> str:
-    """The same JSON, with an escape for each character that cannot be printed."""
+    """JSON with an escape for each character that cannot be printed."""
     return "".join(c if c == "\n" or c.isprintable() else json.dumps(c).strip('"') for c in text)
 
 

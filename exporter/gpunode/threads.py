@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
-KEPT = 2
+IDLE_THREADS = 2
 """Threads that stay, each with nothing to do."""
 
 IDLE = 20.0
@@ -34,7 +34,7 @@ def charge(seconds: float) -> None:
 class SpareThreads:
     """Does each thing in a thread that has no other; some stay for the next."""
 
-    def __init__(self, kept: int = KEPT) -> None:
+    def __init__(self, kept: int = IDLE_THREADS) -> None:
         self._kept = kept
         self._lock = threading.Lock()
         self._idle = 0

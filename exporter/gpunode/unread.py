@@ -9,13 +9,13 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
-LONGEST = 160
+MAX_EXAMPLE = 160
 """Characters of an example."""
 
 IDENTIFIER = r"[0-9a-fA-F]{12,}"
 SHAPES = re.compile(rf"(?P<id>{IDENTIFIER})|(?P<word>[^\W\d_]+)|(?P<number>\d+)")
 NUMBERS = re.compile(r"0x[0-9a-fA-F]+|\b[0-9a-fA-F]*\d[0-9a-fA-F]*\b|\d+")
-NAMED = re.compile(
+QUOTED_NAME = re.compile(
     r"(?P<before>\b(?:name|comm|task|process|cmdline|path|file|host)[=:] ?|['\"`])"
     r"(?P<name>[^'\"`,;)\]]+)"
 )
@@ -38,7 +38,7 @@ class Unknown:
 
     def seen(self, example: str, times: int = 1) -> Unread:
         """So many of them. The example must hold nothing that a tenant chose: see ``shape``."""
-        return Unread(self, example[:LONGEST], times)
+        return Unread(self, example[:MAX_EXAMPLE], times)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ def shape(text: str, words: Collection[str] = ()) -> str:
             return found[0]
         return "a" if found["word"] else "0"
 
-    return SHAPES.sub(of, text[: 4 * LONGEST])[:LONGEST]
+    return SHAPES.sub(of, text[: 4 * MAX_EXAMPLE])[:MAX_EXAMPLE]
 
 
 def unnumbered(line: str) -> str:
@@ -76,4 +76,4 @@ def unnumbered(line: str) -> str:
     def of(found: re.Match[str]) -> str:
         return found["before"] + shape(found["name"])
 
-    return NUMBERS.sub("0", NAMED.sub(of, line[: 4 * LONGEST]))[:LONGEST]
+    return NUMBERS.sub("0", QUOTED_NAME.sub(of, line[: 4 * MAX_EXAMPLE]))[:MAX_EXAMPLE]

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from gpunode.advice.node import NodeAdvice, advice
-from gpunode.advice.series import NodeSeries, SeriesNow, by_node, parsed
+from gpunode.advice.series import NodeSeries, SeriesSample, by_node, parsed
 from gpunode.config.daemon import Settings
 from gpunode.driver.nvidia.xids import CODES, RECOVERY_ACTIONS
 from gpunode.export.exposition import Exposition
-from gpunode.faults.fault import UNKNOWN_REASON, AdvisedAction, Where, meaning
+from gpunode.faults.fault import UNKNOWN_REASON, AdvisedAction, Location, meaning
 from gpunode.gpu import health, xids
 from gpunode.gpu.activity import PROCESSES
 from gpunode.host import kernel_log, nvlink_xids
@@ -205,7 +205,7 @@ def test_what_many_nodes_have_at_once_drains_none_of_them() -> None:
     readonly = ("filesystem", "/data", "readonly")
     broken = ("gpu", "", "xid_79")
     series = [
-        SeriesNow(
+        SeriesSample(
             "gpunode_fault_start_timestamp_seconds",
             {"instance": "n", "part": part, "name": name, "reason": reason, "severity": "page"}
             | ({"gpu": "3", "uuid": "GPU-3"} if part == "gpu" else {}),
@@ -227,13 +227,13 @@ def test_what_many_nodes_have_at_once_drains_none_of_them() -> None:
 
 
 def test_a_reason_of_a_newer_gpunode_is_said_to_be_unknown() -> None:
-    found = meaning(Where("", "", "disk", "nvme0"), "full_moon")
+    found = meaning(Location("", "", "disk", "nvme0"), "full_moon")
     assert (found.action, found.not_known) == (LEAVE, UNKNOWN_REASON)
 
 
 def test_every_page_of_the_catalogue_takes_the_node_out_and_no_info_does() -> None:
     for code in CODES.values():
-        found = meaning(Where("0", "GPU-0", "gpu", ""), f"xid_{code.number}")
+        found = meaning(Location("0", "GPU-0", "gpu", ""), f"xid_{code.number}")
         assert found.unfit == (code.notify == "page"), code
         if code.notify in ("info", "none"):
             assert found.action in (RESTART, LEAVE), code
@@ -293,29 +293,29 @@ def test_what_is_reset_together_depends_on_the_architecture(
     series = [broken(3)]
     for gpu in range(8):
         info = _at(gpu, compute_capability=capability, parent="", bus_id=str(gpu))
-        series.append(SeriesNow("gpunode_gpu_info", info, 1.0))
+        series.append(SeriesSample("gpunode_gpu_info", info, 1.0))
         if linked:
-            series.append(SeriesNow("gpunode_gpu_nvlink_up", _at(gpu, link="0"), 1.0))
+            series.append(SeriesSample("gpunode_gpu_nvlink_up", _at(gpu, link="0"), 1.0))
     assert advice(NodeSeries("n", 0.0, tuple(series))).harm.gpus == gpus
 
 
 def test_a_holder_that_is_not_known_is_told() -> None:
     at = _at(3, compute_capability="9.0", parent="", bus_id="3")
     series = (
-        SeriesNow("gpunode_gpu_info", at, 1.0),
+        SeriesSample("gpunode_gpu_info", at, 1.0),
         broken(3),
     )
-    busy = SeriesNow("gpunode_gpu_processes", _at(3, engine="compute"), 1.0)
-    free = SeriesNow("gpunode_gpu_processes", _at(3, engine="compute"), 0.0)
+    busy = SeriesSample("gpunode_gpu_processes", _at(3, engine="compute"), 1.0)
+    free = SeriesSample("gpunode_gpu_processes", _at(3, engine="compute"), 0.0)
     unknown = ("who holds GPU 3, if anybody does",)
     assert advice(NodeSeries("n", 0.0, series)).not_known == unknown
     assert advice(NodeSeries("n", 0.0, (*series, busy))).not_known == unknown
     assert advice(NodeSeries("n", 0.0, (*series, free))).not_known == ()
 
 
-def broken(gpu: int) -> SeriesNow:
+def broken(gpu: int) -> SeriesSample:
     at = _at(gpu, part="gpu", name="", reason="driver_advises_reset", severity="page")
-    return SeriesNow("gpunode_fault_start_timestamp_seconds", at, 1.0)
+    return SeriesSample("gpunode_fault_start_timestamp_seconds", at, 1.0)
 
 
 def _at(gpu: int, **labels: str) -> dict[str, str]:

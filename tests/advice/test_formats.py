@@ -22,12 +22,12 @@ from gpunode.advice.formats import (
     CONDITION,
     CONDITION_REASONS,
     FORMATS,
-    LONGEST_REASON,
+    MAX_REASON_BYTES,
     RECOMMENDED,
 )
 from gpunode.advice.node import NodeAdvice, advice
-from gpunode.advice.safe_text import LONGEST_NAME, name, sentence
-from gpunode.advice.series import NodeSeries, SeriesNow
+from gpunode.advice.safe_text import MAX_NAME, name, sentence
+from gpunode.advice.series import NodeSeries, SeriesSample
 from gpunode.jobs.owners import OWNER_LABELS
 
 NEWEST = "1.37.0"
@@ -54,23 +54,25 @@ def node(
     bus = {"bus_id": "0000:1b:00.0", "minor": "5"}
     info = {**at, **bus, "parent": "", "compute_capability": "9.0"}
     series = (
-        SeriesNow("gpunode_gpu_info", info, 1.0),
+        SeriesSample("gpunode_gpu_info", info, 1.0),
         *(
-            SeriesNow(
+            SeriesSample(
                 "gpunode_fault_start_timestamp_seconds",
                 {**at, "part": "gpu", "name": "", "reason": f"xid_{one}", "severity": "page"},
                 1_700_000_000.0,
             )
             for one in filter(None, (xid, and_xid))
         ),
-        SeriesNow("gpunode_gpu_owner_info", {**at, **dict.fromkeys(OWNER_LABELS, owner)}, 1.0),
+        SeriesSample("gpunode_gpu_owner_info", {**at, **dict.fromkeys(OWNER_LABELS, owner)}, 1.0),
     )
     return advice(NodeSeries(node, 1_700_000_060.0, series))
 
 
 def quiet() -> NodeAdvice:
     info = {"gpu": "0", "uuid": "GPU-0", "parent": "", "compute_capability": "9.0"}
-    return advice(NodeSeries("n-1", 1_700_000_060.0, (SeriesNow("gpunode_gpu_info", info, 1.0),)))
+    return advice(
+        NodeSeries("n-1", 1_700_000_060.0, (SeriesSample("gpunode_gpu_info", info, 1.0),))
+    )
 
 
 def blind() -> NodeAdvice:
@@ -102,7 +104,7 @@ def texts(document: Any) -> Iterator[str]:
 def test_a_name_is_one_word_that_is_no_option(text: str) -> None:
     cleaned = name(text)
     assert re.fullmatch(r"([A-Za-z0-9_][A-Za-z0-9._/@+-]*)?", cleaned)
-    assert len(cleaned) <= LONGEST_NAME
+    assert len(cleaned) <= MAX_NAME
     assert shlex.split(cleaned) == ([cleaned] if cleaned else [])
     assert name(cleaned) == cleaned
 
@@ -129,7 +131,7 @@ def test_the_reason_for_slurm_is_one_line_that_shells_and_yaml_take_as_it_is(tex
     reason = said[:-1]
     assert reason.startswith("gpunode reset GPU 3")
     assert SAFE.fullmatch(reason)
-    assert len(reason.encode()) <= LONGEST_REASON
+    assert len(reason.encode()) <= MAX_REASON_BYTES
     assert shlex.split(f'reason="{reason}"') == [f"reason={reason}"]
     assert shlex.split(f"reason='{reason}'") == [f"reason={reason}"]
     assert shlex.split(reason) == reason.split()
@@ -316,7 +318,7 @@ def health_events() -> type[Message]:
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("HealthEvents"))
 
 
-def taken(*advised: NodeAdvice) -> dict[str, Any]:
+def after_sentinel(*advised: NodeAdvice) -> dict[str, Any]:
     """What NVSentinel reads in the events, and writes back."""
     text = FORMATS["health-event"](advised, len(advised) == 1)
     message = json_format.Parse(text, health_events()())
@@ -339,7 +341,7 @@ def taken(*advised: NodeAdvice) -> dict[str, Any]:
 def test_nvsentinel_reads_the_event(
     advised: NodeAdvice, action: str, fatal: bool, codes: list[str]
 ) -> None:
-    (event,) = taken(advised)["events"]
+    (event,) = after_sentinel(advised)["events"]
     assert (event["recommendedAction"], event["isFatal"], event["errorCode"]) == (
         action,
         fatal,
@@ -350,7 +352,7 @@ def test_nvsentinel_reads_the_event(
 
 
 def test_an_event_says_which_gpu_and_whom_it_harms() -> None:
-    (event,) = taken(node())["events"]
+    (event,) = after_sentinel(node())["events"]
     assert event["entitiesImpacted"] == [
         {"entityType": "GPU", "entityValue": "3"},
         {"entityType": "GPU_UUID", "entityValue": "GPU-3"},
@@ -361,12 +363,12 @@ def test_an_event_says_which_gpu_and_whom_it_harms() -> None:
 
 def test_no_event_has_anything_done() -> None:
     for advised in (node(), node(xid="79"), quiet()):
-        for event in taken(advised)["events"]:
+        for event in after_sentinel(advised)["events"]:
             assert event["processingStrategy"] == "STORE_ONLY"
 
 
 def test_of_a_node_that_is_not_seen_nothing_is_said() -> None:
-    assert taken(blind())["events"] == []
+    assert after_sentinel(blind())["events"] == []
 
 
 def test_every_action_is_one_of_nvsentinel() -> None:
@@ -393,12 +395,12 @@ def test_json_has_everything() -> None:
 def test_odd_numbers_of_a_daemon_break_no_format(text: str, when: float) -> None:
     at = {"gpu": text, "uuid": text}
     series = (
-        SeriesNow("gpunode_gpu_xid_last_timestamp_seconds", {**at, "xid": text}, when),
-        SeriesNow("gpunode_gpu_xid_last_timestamp_seconds", {**at, "xid": "79"}, when),
-        SeriesNow("gpunode_gpu_owner_info", {**at, "user": "kim"}, 1.0),
-        SeriesNow("gpunode_gpu_process_info", {**at, "user": "kim", "world_size": text}, 1.0),
-        SeriesNow("gpunode_gpu_info", {**at, "compute_capability": text, "bus_id": text}, 1.0),
-        SeriesNow("gpunode_kernel_log_last_xid_timestamp_seconds", {"xid": text}, when),
+        SeriesSample("gpunode_gpu_xid_last_timestamp_seconds", {**at, "xid": text}, when),
+        SeriesSample("gpunode_gpu_xid_last_timestamp_seconds", {**at, "xid": "79"}, when),
+        SeriesSample("gpunode_gpu_owner_info", {**at, "user": "kim"}, 1.0),
+        SeriesSample("gpunode_gpu_process_info", {**at, "user": "kim", "world_size": text}, 1.0),
+        SeriesSample("gpunode_gpu_info", {**at, "compute_capability": text, "bus_id": text}, 1.0),
+        SeriesSample("gpunode_kernel_log_last_xid_timestamp_seconds", {"xid": text}, when),
     )
     advised = advice(NodeSeries(text, 1_700_000_060.0, series))
     for form in FORMATS.values():

@@ -35,7 +35,7 @@ after four minutes."""
 DOWN = 4.0
 """Seconds for which there is no Prometheus."""
 
-PATIENCE = 180.0
+TIMEOUT = 180.0
 
 GPU = 'gpu="0",uuid="GPU-a"'
 SHOWN = f"""
@@ -85,10 +85,10 @@ class GpuNode:
 
 def _wait(what: str, true: Callable[[], bool]) -> None:
     """Wait until something is true."""
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + TIMEOUT
     while not true():
         if time.monotonic() > end:
-            raise TimeoutError(f"not within {PATIENCE:.0f} s: {what}")
+            raise TimeoutError(f"not within {TIMEOUT:.0f} s: {what}")
         time.sleep(0.2)
 
 

@@ -69,7 +69,7 @@ gpunode_job_workless_seconds{{{gpu}}} {still}
 HELD_UP = 'gpunode_gpu_held_up_seconds{{{gpu},cause="stalled_collective"}} {still}\n'
 
 
-def shown(node: int, still: float) -> str:
+def stalled_page(node: int, still: float) -> str:
     """What a node shows while the job has stood still for so long."""
     job, rests = ("gpt", still) if node in OF_THE_JOB else (f"own{node}", 0.0)
     text = SHOWN + HELD_UP if rests else SHOWN
@@ -86,7 +86,7 @@ def fleet() -> Iterator[int]:
     def text(path: str) -> bytes | None:
         (node,) = parse_qs(urlparse(path).query)["node"]
         still = max(0.0, time.monotonic() - begin - WORKS)
-        return None if still and int(node) in DOWN else shown(int(node), still).encode()
+        return None if still and int(node) in DOWN else stalled_page(int(node), still).encode()
 
     with exporter(text) as port:
         yield port

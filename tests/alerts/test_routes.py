@@ -191,7 +191,7 @@ def test_one_event_is_told_once(manager: str) -> None:
 
 
 def test_each_broken_node_is_an_incident_of_its_own_and_its_parts_are_one(manager: str) -> None:
-    pages = [rule for rule in rule_files.read() if rule.alerts and rule.severity == "page"]
+    pages = [rule for rule in rule_files.read_rules() if rule.alerts and rule.severity == "page"]
     nodes = [
         rule.name for rule in pages if "by (cluster, instance" in rule.expression.split(">")[0]
     ]
@@ -219,7 +219,7 @@ def test_each_broken_node_is_an_incident_of_its_own_and_its_parts_are_one(manage
 
 
 def test_each_alert_goes_to_whom_it_concerns(manager: str) -> None:
-    alerts = {(rule.name, rule.severity): rule for rule in rule_files.read() if rule.alerts}
+    alerts = {(rule.name, rule.severity): rule for rule in rule_files.read_rules() if rule.alerts}
     of = "receivers"
     post(
         manager,
@@ -251,7 +251,7 @@ def test_each_alert_goes_to_whom_it_concerns(manager: str) -> None:
 def test_every_label_by_which_a_page_and_its_ticket_differ_is_compared() -> None:
     """Otherwise the page about one thing would hide the ticket about another."""
     (first, *_) = ROUTES["inhibit_rules"]
-    alerts = [rule for rule in rule_files.read() if rule.alerts]
+    alerts = [rule for rule in rule_files.read_rules() if rule.alerts]
     both = [
         rule
         for rule in alerts

@@ -12,17 +12,24 @@ import pytest
 from alerts import document
 from alerts.document import RULES, RUNBOOKS, figures
 from gpunode.explain.promql import selectors
-from gpunode.explain.rule_files import DEEPEST, THRESHOLD, Rule, behind, read, recorded
+from gpunode.explain.rule_files import (
+    MAX_DEPTH,
+    THRESHOLD,
+    Rule,
+    by_record,
+    read_rules,
+    underlying_records,
+)
 from gpunode.faults.fault import Part, Severity
 from gpunode.metric import Metric
 from gpunode.sources import METRICS
 from gpunode.verdict.causes import CAUSES
-from gpunode.verdict.held_up import OF_THE_MOMENT
+from gpunode.verdict.held_up import MOMENTARY_CAUSES
 from gpunode.verdict.reasons import REASONS
 from gpunode.verdict.workload import KINDS
 from tests.needs import need
 
-ALL = read(RULES)
+ALL = read_rules(RULES)
 ALERTS = [rule for rule in ALL if rule.alerts]
 PAGES = {rule.name for rule in ALERTS if rule.severity == "page"}
 DECLARED: dict[str, Metric] = {one.name: one for told in METRICS.values() for one in told}
@@ -41,7 +48,7 @@ OF_KUBERNETES = {
 """https://github.com/kubernetes/kube-state-metrics/blob/main/docs/metrics/cluster/node-metrics.md"""
 
 VALUES = {
-    "cause": {*CAUSES, *OF_THE_MOMENT},
+    "cause": {*CAUSES, *MOMENTARY_CAUSES},
     "part": {*get_args(Part), "exporter"},
     "severity": {*get_args(Severity)},
     "workload kind": {*KINDS},
@@ -63,7 +70,7 @@ def test_behind_an_alert_is_little_to_read() -> None:
     wrong = {
         name: (rules, characters, depth)
         for name, (rules, characters, depth) in found.behind.items()
-        if rules > 12 or characters > 6000 or depth > DEEPEST
+        if rules > 12 or characters > 6000 or depth > MAX_DEPTH
     }
     assert wrong == {}, "rules, characters of PromQL, depth"
     assert found.themselves == ()
@@ -85,7 +92,11 @@ def test_a_rule_that_reads_itself_and_a_deep_one_are_found() -> None:
         made("Wakes", "g:h:i == 1", alerts=True),
     ]
     assert set(document.size(rules).themselves) == {"a:b:c", "d:e:f"}
-    assert behind("g:h:i == 1", recorded(rules)) == {"g:h:i": 1, "a:b:c": 2, "d:e:f": 3}
+    assert underlying_records("g:h:i == 1", by_record(rules)) == {
+        "g:h:i": 1,
+        "a:b:c": 2,
+        "d:e:f": 3,
+    }
 
 
 # What they read
@@ -222,7 +233,7 @@ groups:
         expr: up
 """
     )
-    said = {one.rule.name: one.comment for one in document.written(tmp_path)}
+    said = {one.rule.name: one.comment for one in document.rules_with_comments(tmp_path)}
     first = "Of the first. Of both."
     assert said == {"a:b:c": first, "d:e:f": first, "A": "", "B": "Of B."}
 

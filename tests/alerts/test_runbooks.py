@@ -26,7 +26,7 @@ from urllib.parse import parse_qs, urlparse
 import pytest
 
 from alerts.document import RULES, RUNBOOKS
-from gpunode.explain.rule_files import read
+from gpunode.explain.rule_files import read_rules
 from tests.alerts.fake_cluster import CLUSTER, Pod
 from tests.daemon import free_port
 from tests.needs import need
@@ -37,7 +37,7 @@ COMMANDS = re.compile(r"^ *```bash\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 PATHS = sorted(path.name for path in RUNBOOKS.glob("*.md"))
 """Those in English: the commands are the same in each language."""
 
-PAGES = sorted({rule.name for rule in read(RULES) if rule.severity == "page"})
+PAGES = sorted({rule.name for rule in read_rules(RULES) if rule.severity == "page"})
 
 FAKE = Path(__file__).with_name("fake_cluster.py")
 
@@ -226,7 +226,7 @@ def _on_a_terminal(
     return shown.decode(errors="replace")
 
 
-def others(own: Collection[Pod]) -> set[str]:
+def foreign_names(own: Collection[Pod]) -> set[str]:
     """The names that none of a job's pods has: of pods, what owns them, nodes, clusters."""
     mine = {name for pod in own for name in pod}
     return {name for pod in CLUSTER for name in pod if pod not in own} - mine - KINDS
@@ -237,7 +237,7 @@ def named(text: str, names: set[str]) -> set[str]:
     return {name for name in names if re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w.-])", text)}
 
 
-def of(job: Mapping[str, str], replicas: bool = False) -> list[Pod]:
+def pods_of(job: Mapping[str, str], replicas: bool = False) -> list[Pod]:
     """The pods of a job, or of all replicas of a service."""
     return [
         pod
@@ -247,7 +247,7 @@ def of(job: Mapping[str, str], replicas: bool = False) -> list[Pod]:
     ]
 
 
-def whose(path: str) -> tuple[dict[str, str], bool]:
+def alert_job(path: str) -> tuple[dict[str, str], bool]:
     """The job of an alert, and whether all replicas are meant."""
     return (CHAT, True) if path.startswith("Serving") else (LLAMA, False)
 
@@ -270,18 +270,18 @@ def paste(prometheus: str, tmp_path_factory: pytest.TempPathFactory) -> Paste:
 @pytest.mark.parametrize("path", PATHS)
 def test_a_runbook_touches_nothing_of_others(path: str, paste: Paste) -> None:
     """Neither of other nodes nor, if it is of a job, of other jobs, of which it shows nothing."""
-    given, replicas = whose(path)
+    given, replicas = alert_job(path)
     found = paste(path, given, "y")
     assert named("\n".join(found.calls), {"n-10"}) == set()
     if path.startswith(("Job", "Loss", "Serving")):
         everything = "\n".join([*found.calls, found.shown])
-        assert named(everything, others(of(given, replicas))) == set()
+        assert named(everything, foreign_names(pods_of(given, replicas))) == set()
 
 
 @pytest.mark.integration
 @pytest.mark.parametrize("path", PATHS)
 def test_a_runbook_asks_before_it_destroys(path: str, paste: Paste) -> None:
-    given, _ = whose(path)
+    given, _ = alert_job(path)
     found = paste(path, given, "n")
     assert found.destroyed == []
 
@@ -343,14 +343,14 @@ def test_a_restart_deletes_the_pods_of_the_job(path: str, paste: Paste) -> None:
     found = paste(path, LLAMA, "y")
     (deleted,) = (call for call in found.destroyed if " delete " in call)
     names = deleted.removeprefix("kubectl -n research delete pod --ignore-not-found ").split()
-    assert sorted(names) == sorted(pod.name for pod in of(LLAMA))
+    assert sorted(names) == sorted(pod.name for pod in pods_of(LLAMA))
     assert f"{deleted}?..." in found.shown, "it is shown before it runs"
 
 
 @pytest.mark.integration
 @pytest.mark.parametrize("path", RESTARTS)
 def test_a_restart_of_a_replica_leaves_the_others(path: str, paste: Paste) -> None:
-    (pod, *_) = of(CHAT, replicas=True)
+    (pod, *_) = pods_of(CHAT, replicas=True)
     found = paste(path, {**CHAT, "replica": pod.replica}, "y")
     (deleted,) = (call for call in found.destroyed if " delete " in call)
     assert deleted.split()[6:] == [pod.name]

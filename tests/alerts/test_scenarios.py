@@ -34,7 +34,7 @@ from tests.alerts.scenarios.gpus import BEHAVIOURS
 from tests.alerts.scenarios.nodes import EVENTS
 from tests.alerts.scenarios.play import (
     STILL,
-    Notified,
+    Notifications,
     Outcome,
     Rules,
     Timeline,
@@ -84,14 +84,14 @@ def keys() -> dict[Key, str]:
     """
     found: dict[Key, str] = {}
     for name, scenario in SCENARIOS.items():
-        if sum(scenario.gpus.values()) <= MANY and not scenario.series:
+        if sum(scenario.gpus.values()) <= LARGE_SCENARIO and not scenario.series:
             jobs = {t: job.model_copy(update={"plays": ""}) for t, job in scenario.jobs.items()}
             plain = scenario.model_copy(update={"jobs": jobs, "every": 240})
             found |= dict.fromkeys((key for key, _ in Fleet(name, plain).notations()), name)
     return found
 
 
-MANY = 16
+LARGE_SCENARIO = 16
 """GPUs of a scenario above which it has no series that a smaller one has not."""
 
 
@@ -175,7 +175,7 @@ EVENLY = -1.0
 """No scrape is missed, and each is on time."""
 
 
-def drawn(text: str, metric: str, **labels: str) -> list[str]:
+def series_values(text: str, metric: str, **labels: str) -> list[str]:
     """The values of the series of a metric that have these labels."""
     return [
         " ".join(each(told))
@@ -197,46 +197,48 @@ jobs:
 
 def test_a_hang_looks_like_one() -> None:
     streak = "gpunode_gpu_blocked_streak_seconds"
-    assert drawn(HANG, streak, gpu="0") == ["0 0 0 0 0 0 60 120 180 240"]
-    assert drawn(HANG, streak, gpu="1") == ["0 0 0 0 0 0 0 0 0 0"]
-    workless = drawn(HANG, "gpunode_job_workless_seconds", gpu="0")
+    assert series_values(HANG, streak, gpu="0") == ["0 0 0 0 0 0 60 120 180 240"]
+    assert series_values(HANG, streak, gpu="1") == ["0 0 0 0 0 0 0 0 0 0"]
+    workless = series_values(HANG, "gpunode_job_workless_seconds", gpu="0")
     assert workless == ["_ _ 0 0 0 0 60 120 180 240"]
-    waited = drawn(HANG, "gpunode_gpu_waited_for", gpu="1", reason="stopped")
+    waited = series_values(HANG, "gpunode_gpu_waited_for", gpu="1", reason="stopped")
     assert waited == ["_ _ _ _ _ 1 1 1 1 1"]
-    assert not drawn(HANG, "gpunode_gpu_waited_for", gpu="0")
+    assert not series_values(HANG, "gpunode_gpu_waited_for", gpu="0")
 
 
 def test_exactly_one_cause_is_told() -> None:
-    assert drawn(HANG, "gpunode_gpu_bottleneck", gpu="0", cause="none") == ["1 1 1 1 1 0 0 0 0 0"]
-    stalled = drawn(HANG, "gpunode_gpu_bottleneck", gpu="0", cause="stalled_collective")
+    assert series_values(HANG, "gpunode_gpu_bottleneck", gpu="0", cause="none") == [
+        "1 1 1 1 1 0 0 0 0 0"
+    ]
+    stalled = series_values(HANG, "gpunode_gpu_bottleneck", gpu="0", cause="stalled_collective")
     assert stalled == ["0 0 0 0 0 1 1 1 1 1"]
 
 
 def test_a_target_that_cannot_be_scraped_has_no_series_but_up() -> None:
     down = f"{HANG}happens: [3m..4m n unreachable]"
-    assert drawn(down, "up") == ["1 1 1 0 1 1 1 1 1 1"]
-    temperatures = drawn(down, "gpunode_gpu_temperature_celsius", gpu="0")
+    assert series_values(down, "up") == ["1 1 1 0 1 1 1 1 1 1"]
+    temperatures = series_values(down, "gpunode_gpu_temperature_celsius", gpu="0")
     assert [told.split()[3] for told in temperatures] == ["stale"]
 
 
 def test_what_ends_while_no_prometheus_scrapes_is_not_said_to_end() -> None:
     gap = f"{HANG}happens: [3m..7m n no Prometheus, 5m n unreachable]"
-    assert " ".join(drawn(gap, "up")) == "1 1 1 _ _ _ _ 0 0 0"
-    (celsius,) = drawn(gap, "gpunode_gpu_temperature_celsius", gpu="0")
+    assert " ".join(series_values(gap, "up")) == "1 1 1 _ _ _ _ 0 0 0"
+    (celsius,) = series_values(gap, "gpunode_gpu_temperature_celsius", gpu="0")
     assert celsius.split()[3:] == [*"____", "stale", *"__"]
 
 
 def test_an_exporter_that_restarts_forgets() -> None:
     restarts = f"{HANG}happens: [7m..8m n exporter restarts]"
-    streak = drawn(restarts, "gpunode_gpu_blocked_streak_seconds", gpu="0")
+    streak = series_values(restarts, "gpunode_gpu_blocked_streak_seconds", gpu="0")
     assert streak == ["0 0 0 0 0 0 60 stale 0 60"]
-    workless = drawn(restarts, "gpunode_job_workless_seconds", gpu="0")
+    workless = series_values(restarts, "gpunode_job_workless_seconds", gpu="0")
     assert workless == ["_ _ 0 0 0 0 60 stale _ _"]
 
 
 def test_an_xid_that_comes_again_is_counted() -> None:
     again = f"{HANG}happens: [2m..8m/1m-in-3m n/0 xid xid=94]"
-    assert drawn(again, "gpunode_gpu_xid_errors_total") == ["_ _ 1 1 1 2 2 2 2 2"]
+    assert series_values(again, "gpunode_gpu_xid_errors_total") == ["_ _ 1 1 1 2 2 2 2 2"]
 
 
 @pytest.mark.parametrize(
@@ -349,7 +351,7 @@ def test_what_a_scenario_says_of_states_is_not_played() -> None:
 
 
 def test_what_is_played_changes_nothing_but_shares_and_draw() -> None:
-    streak = drawn(PLAYS, "gpunode_gpu_blocked_streak_seconds", gpu="0")
+    streak = series_values(PLAYS, "gpunode_gpu_blocked_streak_seconds", gpu="0")
     assert streak == ["0 0 0 0 0 60 120 180 0 0"]
 
 
@@ -369,7 +371,7 @@ def test_a_gpu_that_heat_slows_is_no_slow_process() -> None:
 
 def test_that_nobody_computes_is_known_of_many_gpus() -> None:
     idle = "nodes: {n: 1x8}\njobs: {j: {owner: user kim, gpus: n, does: {0m: stands}}}"
-    assert drawn(idle, "gpunode_gpu_seconds_total", gpu="0", state="compute") == [
+    assert series_values(idle, "gpunode_gpu_seconds_total", gpu="0", state="compute") == [
         " ".join("0" * 10)
     ]
 
@@ -390,7 +392,7 @@ def alert(name: str, severity: str = "page", **labels: str) -> frozenset[tuple[s
     return frozenset({**known, **labels}.items())
 
 
-def outcome(wants: str, notified: Notified, *firing: frozenset[tuple[str, str]]) -> list[str]:
+def outcome(wants: str, notified: Notifications, *firing: frozenset[tuple[str, str]]) -> list[str]:
     """The faults where alerts fired from the second minute on."""
     one = scenario(f"nodes: {{n: 1x1}}\nnotified: [{wants}]")
     timeline = Timeline(60, (frozenset(), frozenset(), frozenset(firing), frozenset(firing)))
@@ -399,7 +401,7 @@ def outcome(wants: str, notified: Notified, *firing: frozenset[tuple[str, str]])
 
 def test_what_differs_is_told_with_alert_and_minute() -> None:
     stalled, hot = alert("JobStalled", workload="a"), alert("GpuHot", "ticket", gpu="0")
-    told = Notified({"page": {stalled}, "ticket": set(), "info": set()}, {"page": 1})
+    told = Notifications({"page": {stalled}, "ticket": set(), "info": set()}, {"page": 1})
     assert outcome("page JobStalled workload=a by=2m", told, stalled) == []
     assert outcome("page JobStalled workload=a by=1m", told, stalled) == [], "one scrape later"
     assert outcome("page JobStalled workload=a by=30s", told, stalled) == [
@@ -422,7 +424,7 @@ def test_what_differs_is_told_with_alert_and_minute() -> None:
     told.opened = {"page": 2}
     assert outcome("page JobStalled", told, stalled) == ["too many: 2 pages, not 1"]
     hung = alert("JobStalled", workload="b")
-    together = Notified({"page": {stalled, hung}, "ticket": set(), "info": set()}, {"page": 1})
+    together = Notifications({"page": {stalled, hung}, "ticket": set(), "info": set()}, {"page": 1})
     assert outcome(
         "page JobStalled workload=a, page JobStalled workload=b", together, stalled, hung
     ) == ["too few: 1 pages, not 2"]
@@ -445,7 +447,7 @@ def failing(known: str, *faults: str) -> Outcome:
         tickets.remove(hot)
     if "too much" in faults:
         tickets.add(full)
-    told = Notified({"page": pages, "ticket": tickets, "info": set()}, {"page": 1})
+    told = Notifications({"page": pages, "ticket": tickets, "info": set()}, {"page": 1})
     return Outcome("c", scenario(text), Timeline(60, (frozenset({hung, hot, full}),)), told)
 
 

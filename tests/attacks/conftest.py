@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-MOST_MEMORY = 128 << 20
+MAX_MEMORY = 128 << 20
 """Bytes of a daemon with up to four GPUs."""
 
 
@@ -14,5 +14,5 @@ MOST_MEMORY = 128 << 20
 def little_memory() -> Iterator[None]:
     """No daemon takes more memory, at any time."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("tests.daemon.MOST_MEMORY", MOST_MEMORY)
+        patched.setattr("tests.daemon.MAX_MEMORY", MAX_MEMORY)
         yield

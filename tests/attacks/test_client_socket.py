@@ -21,28 +21,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpunode.client import Session
-from gpunode.client.protocol import KERNELS, LARGEST_MESSAGE, PHASES, VERSION
+from gpunode.client.protocol import KERNELS, MAX_MESSAGE_BYTES, PHASES, VERSION
 from gpunode.client.sender import SEND_TIMEOUT
 from gpunode.config.daemon import ClientSettings, Settings
 from gpunode.holders.census import Census
-from gpunode.jobs.steps import BACKLOG, KEPT, OTHER, Message, TrainingSteps, parse
+from gpunode.jobs.steps import BACKLOG, EXPORT_SECONDS, OTHER, Message, TrainingSteps, parse
 from gpunode.node import patience
 from gpunode.node.datagram_socket import (
     CREDENTIALS,
-    EACH,
-    STRANGER_EACH,
-    STRANGERS,
+    MAX_PER_SENDER,
+    MAX_PER_STRANGER,
+    MAX_STRANGERS,
     Datagram,
     DatagramSocket,
     start_of,
 )
 from gpunode.node.local import LocalNode
-from gpunode.source import MANY, Absent
+from gpunode.source import MAX_ITEMS, Absent
 from tests import conftest
 from tests.conftest import values
 from tests.fakes.dead_file import kept
 from tests.fakes.nvml import FakeDriver
-from tests.machine import OneGpu, exported, told
+from tests.machine import OneGpu, exported, read_source
 from tests.needs import as_root
 
 NOBODY = 65534
@@ -63,12 +63,12 @@ def listening(node: OneGpu, path: Path) -> TrainingSteps:
     return source
 
 
-def found(source: TrainingSteps) -> conftest.Series:
-    return conftest.parse(exported(told(source)) + "\n")
+def exported_series(source: TrainingSteps) -> conftest.Series:
+    return conftest.parse(exported(read_source(source)) + "\n")
 
 
 def total(source: TrainingSteps, name: str, **labels: str) -> float:
-    return sum(values(found(source), name, **labels))
+    return sum(values(exported_series(source), name, **labels))
 
 
 def results(source: TrainingSteps, result: str) -> float:
@@ -85,7 +85,7 @@ def wait_for(source: TrainingSteps, result: str, at_least: float) -> None:
     conftest.until(lambda: results(source, result) >= at_least)
 
 
-class Told(OneGpu):
+class DatagramNode(OneGpu):
     """A node to which the test hands datagrams, as the socket would."""
 
     def __init__(self, *pids: int) -> None:
@@ -245,7 +245,7 @@ def test_a_socket_that_is_lost_is_made_again_at_the_next_read(
     before = receivers()
     for count in (1, 2, 3):
         lose(path)
-        found(source)
+        exported_series(source)
         send(path, b'{"v":1}')
         wait_for(source, "accepted", count)
     assert [record.getMessage() for record in caplog.records] == [
@@ -269,7 +269,7 @@ def test_a_socket_that_no_thread_could_serve_is_made_again_at_the_next_read(
         for _ in range(2):
             with pytest.raises(OSError, match="can't start new thread"):
                 source.read()
-    found(source)
+    exported_series(source)
     send(path, b'{"v":1}')
     wait_for(source, "accepted", 1)
     conftest.until(lambda: receivers() <= before)
@@ -283,7 +283,7 @@ def test_a_socket_replaced_by_a_live_one_fails_the_read(path: Path) -> None:
         with pytest.raises(OSError, match="Address already in use"):
             source.read()
     path.unlink(missing_ok=True)
-    found(source)
+    exported_series(source)
     send(path, b'{"v":1}')
     wait_for(source, "accepted", 1)
 
@@ -338,7 +338,7 @@ def test_a_process_with_the_pid_of_an_ended_trainer_is_not_believed(
         wait_for(source, "accepted", 1)
     node.stepped.now += 20  # a tick of the clock in which processes start is 10 ms
     node.pids = (trainer,) if listed else ()
-    found(source)
+    exported_series(source)
     before = results(source, "no_gpu")
     with_pid(
         trainer,
@@ -357,14 +357,14 @@ def test_a_trainer_that_left_the_gpu_is_believed_for_a_while(path: Path) -> None
     wait_for(source, "accepted", 1)
     node.pids = ()
     for count in (2, 3):
-        node.stepped.now += 0.4 * KEPT
+        node.stepped.now += 0.4 * EXPORT_SECONDS
         send(path, b'{"v":1,"tokens":5}')
         wait_for(source, "accepted", count)
     assert total(source, TOKENS) == 15
-    node.stepped.now += 0.4 * KEPT
+    node.stepped.now += 0.4 * EXPORT_SECONDS
     send(path, b'{"v":1,"tokens":5}')
     wait_for(source, "no_gpu", 1)
-    assert values(found(source), TOKENS) == []
+    assert values(exported_series(source), TOKENS) == []
 
 
 def test_passed_descriptors_are_neither_kept_nor_taken_for_credentials(path: Path) -> None:
@@ -424,7 +424,7 @@ def test_what_no_process_can_do_is_malformed(path: Path, caplog: pytest.LogCaptu
     assert not caplog.records
 
 
-MOST = {
+MAX_MESSAGE = {
     "tokens": 1e12,
     "samples": 1e12,
     "flops": 1e21,
@@ -436,13 +436,13 @@ MOST = {
 
 
 def test_what_an_ended_process_said_is_no_part_of_what_the_next_one_says(path: Path) -> None:
-    node = Told(1)
+    node = DatagramNode(1)
     source = listening(node, path)
-    for _ in range(EACH):
-        node.tell(1, **MOST)
+    for _ in range(MAX_PER_SENDER):
+        node.tell(1, **MAX_MESSAGE)
     # Each message tells of a second in every phase, and only so many seconds can have passed.
     assert total(source, TOKENS) == 1e12 * BACKLOG / len(PHASES)
-    assert values(found(source), "gpunode_training_mfu_ratio") == []
+    assert values(exported_series(source), "gpunode_training_mfu_ratio") == []
     node.pids = (os.getpid(),)
     node.tell(os.getpid(), tokens=7, flops=8, phases={"step": 1}, steps={"counts": [2], "sum": 1})
     assert total(source, TOKENS) == 7
@@ -453,15 +453,15 @@ def test_what_an_ended_process_said_is_no_part_of_what_the_next_one_says(path: P
 
 def test_processes_that_share_a_gpu_start_over_when_one_is_forgotten(path: Path) -> None:
     """A counter never falls but to 0, so that no rate shows an increase that never was."""
-    node = Told(1, os.getpid())
+    node = DatagramNode(1, os.getpid())
     source = listening(node, path)
-    node.tell(1, **MOST)
+    node.tell(1, **MAX_MESSAGE)
     node.tell(os.getpid(), tokens=7, memory={"ooms": 3})
     assert total(source, TOKENS) == 1e12 + 7
     node.pids = (os.getpid(),)
-    node.stepped.now += KEPT / 2
+    node.stepped.now += EXPORT_SECONDS / 2
     assert total(source, TOKENS) == 1e12 + 7
-    node.stepped.now += KEPT
+    node.stepped.now += EXPORT_SECONDS
     assert total(source, TOKENS) == 0
     node.tell(os.getpid(), tokens=7, memory={"ooms": 4})
     assert total(source, TOKENS) == 7
@@ -469,14 +469,16 @@ def test_processes_that_share_a_gpu_start_over_when_one_is_forgotten(path: Path)
 
 
 def test_kernels_with_ever_new_names_are_bounded_and_printable(path: Path) -> None:
-    node = Told(os.getpid())
+    node = DatagramNode(os.getpid())
     source = listening(node, path)
     seen: set[str] = set()
-    for turn in range(3 * MANY // KERNELS):
+    for turn in range(3 * MAX_ITEMS // KERNELS):
         names = {f"\x1b[2J\n{turn}-{number}": 0.5 for number in range(KERNELS)}
         node.tell(os.getpid(), kernels=names)
-        seen |= set(conftest.by_label(found(source), "gpunode_training_kernel_seconds", "kernel"))
-    assert len(seen) == MANY + 1
+        seen |= set(
+            conftest.by_label(exported_series(source), "gpunode_training_kernel_seconds", "kernel")
+        )
+    assert len(seen) == MAX_ITEMS + 1
     assert OTHER in seen
     assert all(name.isprintable() for name in seen)
     assert total(source, "gpunode_training_kernel_seconds", kernel=OTHER) == 0.5 * KERNELS
@@ -501,7 +503,7 @@ LIKELY = st.recursive(
 )
 def test_any_bytes_are_a_valid_message_or_none(content: bytes) -> None:
     try:
-        message = parse(content[:LARGEST_MESSAGE].decode("utf-8", "replace"))
+        message = parse(content[:MAX_MESSAGE_BYTES].decode("utf-8", "replace"))
     except ValueError:
         return
     assert message.v == VERSION
@@ -526,14 +528,14 @@ def test_any_bytes_are_a_valid_message_or_none(content: bytes) -> None:
 
 def test_who_sends_too_much_waits_in_a_bounded_room(path: Path) -> None:
     receiver = DatagramSocket(str(path))
-    send(path, *[b"x" * LARGEST_MESSAGE] * 3 * EACH)
-    conftest.until(lambda: receiver._dropped == 3 * EACH - STRANGER_EACH)
+    send(path, *[b"x" * MAX_MESSAGE_BYTES] * 3 * MAX_PER_SENDER)
+    conftest.until(lambda: receiver._dropped == 3 * MAX_PER_SENDER - MAX_PER_STRANGER)
     taken = receiver.take([os.getpid()])
-    assert len(taken) == STRANGER_EACH + 1
-    assert taken[-1] == Datagram(0, "", dropped=3 * EACH - STRANGER_EACH)
-    send(path, *[b"x"] * 3 * EACH)
-    conftest.until(lambda: receiver._dropped == 2 * EACH)
-    assert len(receiver.take([])) == EACH + 1
+    assert len(taken) == MAX_PER_STRANGER + 1
+    assert taken[-1] == Datagram(0, "", dropped=3 * MAX_PER_SENDER - MAX_PER_STRANGER)
+    send(path, *[b"x"] * 3 * MAX_PER_SENDER)
+    conftest.until(lambda: receiver._dropped == 2 * MAX_PER_SENDER)
+    assert len(receiver.take([])) == MAX_PER_SENDER + 1
 
 
 @as_root
@@ -544,7 +546,7 @@ def test_a_sender_that_never_comes_to_its_program_keeps_no_other_unheard(path: P
         for pid in (dead.closes, me):  # root may send as any process
             sender = socket.SOL_SOCKET, socket.SCM_CREDENTIALS, CREDENTIALS.pack(pid, 0, 0)
             client.sendmsg([b"x"], [sender], 0, str(path))
-        deadline = time.monotonic() + 20 * patience.WAIT
+        deadline = time.monotonic() + 20 * patience.TIMEOUT
         while len(taken) < 2 and time.monotonic() < deadline:
             taken += node.datagrams(str(path), ())
             time.sleep(0.05)
@@ -554,12 +556,12 @@ def test_a_sender_that_never_comes_to_its_program_keeps_no_other_unheard(path: P
 def test_ever_new_processes_leave_room_for_a_known_one(path: Path) -> None:
     receiver = DatagramSocket(str(path))
     receiver.take([os.getpid()])
-    for pid in range(-1, -3 * STRANGERS, -1):
-        receiver._keep(pid, b"x" * LARGEST_MESSAGE)
+    for pid in range(-1, -3 * MAX_STRANGERS, -1):
+        receiver._keep(pid, b"x" * MAX_MESSAGE_BYTES)
     send(path, b"mine")
     conftest.until(lambda: os.getpid() in receiver._waiting)
     taken = receiver.take([])
-    assert len(taken) == STRANGERS + 2
+    assert len(taken) == MAX_STRANGERS + 2
     assert (os.getpid(), "mine") in [(datagram.pid, datagram.text) for datagram in taken]
 
 
@@ -633,7 +635,7 @@ def tokens(full: socket.socket) -> Iterator[int]:
     full.setblocking(False)
     with contextlib.suppress(BlockingIOError):
         while True:
-            received = full.recv(LARGEST_MESSAGE)
+            received = full.recv(MAX_MESSAGE_BYTES)
             if received != b"x":
                 yield json.loads(received)["tokens"]
 
@@ -671,7 +673,7 @@ def test_training_goes_on_while_the_sender_waits(full: socket.socket) -> None:
 def test_a_client_gets_its_turn_at_a_full_socket(full: socket.socket) -> None:
     session = Session()
     session.step(tokens=1)
-    reader = threading.Timer(SEND_TIMEOUT / 5, full.recv, (LARGEST_MESSAGE,))
+    reader = threading.Timer(SEND_TIMEOUT / 5, full.recv, (MAX_MESSAGE_BYTES,))
     reader.start()
     session.flush()
     reader.join()

@@ -22,12 +22,12 @@ from gpunode.cli.log import OneLineFormatter, StandardError
 from gpunode.config.daemon import Settings
 from gpunode.holders.census import Census
 from gpunode.holders.owner import Owner, Started
-from gpunode.holders.pods import LONGEST_NAME as NAME
+from gpunode.holders.pods import MAX_NAME as NAME
 from gpunode.holders.pods import Pods
 from gpunode.holders.slurm import SlurmJobs
 from gpunode.host.kernel_log import (
+    ALWAYS_COUNTED,
     KMSG,
-    WATCHED,
     KernelLine,
     KernelLog,
     kind_of,
@@ -37,21 +37,21 @@ from gpunode.host.kernel_trouble import driver_of
 from gpunode.jobs import cgroup
 from gpunode.jobs.owners import ALLOCATIONS, OWNER, GpuOwners, OwnersDetail
 from gpunode.node.cgroup import (
-    ABOVE,
+    PARENT_FOLDERS,
     WORDS,
     CgroupOwner,
+    cgroup_owner,
     sluid_folder,
     strange_container,
-    whose,
 )
 from gpunode.node.kubelet import Allocation
 from gpunode.node.local import LocalNode
-from gpunode.source import MANY
+from gpunode.source import MAX_ITEMS
 from tests.conftest import parse, until, watching
 from tests.fakes.nvml import FakeDriver
 from tests.holders.slurm import OTHER, SCOPE, SlurmNode, jobs_by_gpu
 from tests.host.test_kernel_log import LINES, UNKNOWN
-from tests.machine import MachineGpu, OneGpu, exported, told
+from tests.machine import MachineGpu, OneGpu, exported, read_source
 
 UID = "0a0a0a0a-0000-0000-0000-000000000001"
 SLICE = UID.replace("-", "_")
@@ -184,9 +184,9 @@ OF_RUNTIMES = [
 
 def test_a_cgroup_that_a_runtime_made_has_an_owner() -> None:
     for path, place in OF_RUNTIMES:
-        assert whose(f"0::{path}\n") == place, path
+        assert cgroup_owner(f"0::{path}\n") == place, path
         version_1 = f"12:cpuset:/\n5:memory:{path}\n1:name=systemd:/\n0::/\n"
-        assert whose(version_1) == place, path
+        assert cgroup_owner(version_1) == place, path
         assert strange_container(version_1) == "", path
 
 
@@ -263,7 +263,7 @@ def test_a_cgroup_that_a_user_made_below_his_own_has_none() -> None:
     for above in OF_USERS:
         for named in LIKE_A_RUNTIMES:
             above = above + USERS if above.endswith("..") else above
-            assert whose(f"0::{above}{named}\n") == CgroupOwner(), (above, named)
+            assert cgroup_owner(f"0::{above}{named}\n") == CgroupOwner(), (above, named)
 
 
 NEARLY_A_RUNTIMES = [
@@ -294,7 +294,7 @@ NEARLY_A_RUNTIMES = [
 
 def test_a_path_that_only_looks_like_a_runtime_s_has_no_owner() -> None:
     for path in NEARLY_A_RUNTIMES:
-        assert {whose(f"0::{USERS}{path}\n"), whose(f"0::{path}\n")} <= {
+        assert {cgroup_owner(f"0::{USERS}{path}\n"), cgroup_owner(f"0::{path}\n")} <= {
             CgroupOwner(),
             CgroupOwner("", NODE),  # the container that is its own, and nothing that it made below
         }, path
@@ -322,17 +322,17 @@ TEXTS = st.lists(PARTS | st.text(max_size=5), max_size=40).map("".join)
 @given(TEXTS)
 def test_any_cgroup_has_an_owner_of_few_characters_or_none(text: str) -> None:
     assert set(re.findall(r"[^\W\d_]+", strange_container(text))) <= WORDS | {"a", "hex"}
-    place = whose(text)
+    place = cgroup_owner(text)
     assert all(len(found) <= 64 for found in astuple(place))
     assert re.fullmatch(r"[0-9]{0,10}|s[0-9A-Z]{13}", place.slurm_job)
     folder, rest = sluid_folder(text)
-    assert folder + rest in ABOVE.sub("/system.slice", text) or folder + rest in text
+    assert folder + rest in PARENT_FOLDERS.sub("/system.slice", text) or folder + rest in text
     cgroup.locate(text, LocalNode(Path("/")))
 
 
 @given(TEXTS)
 def test_nothing_below_the_cgroup_of_a_user_has_an_owner(text: str) -> None:
-    assert whose(f"0::{USERS}/" + text.replace("\n", "")) == CgroupOwner()
+    assert cgroup_owner(f"0::{USERS}/" + text.replace("\n", "")) == CgroupOwner()
 
 
 def a_process(root: Path, pid: int, path: str, name: str, uid: int, **environment: str) -> None:
@@ -356,7 +356,7 @@ def owners_of(root: Path, *pids: int) -> GpuOwners:
     )
 
 
-def seen(root: Path, *pids: int) -> tuple[Started, ...]:
+def started_processes(root: Path, *pids: int) -> tuple[Started, ...]:
     """What is known of these processes."""
     detail = owners_of(root, *pids).read().detail
     assert isinstance(detail, OwnersDetail)
@@ -384,7 +384,7 @@ def test_a_process_is_its_user_s_whatever_it_says_of_itself(
     tmp_path: Path, path: str, name: str, environment: dict[str, str], owner: Owner
 ) -> None:
     a_process(tmp_path, 100, path, name, 1000, SLURM_STEP_ID="9", **environment)
-    (found,) = seen(tmp_path, 100)
+    (found,) = started_processes(tmp_path, 100)
     assert found.owner == owner
     assert found.slurm_step == ("0" if owner.slurm_job else "")
 
@@ -396,7 +396,7 @@ def test_a_tenant_does_not_join_the_job_of_another(tmp_path: Path) -> None:
         a_process(root, 100, "/user.slice", "python", 1000, **where)
         a_process(root, 101, "/user.slice", "python", 1001, **where)
         a_process(root, 102, "/user.slice", "python", 1001, **where)
-        mallory, bob, same = seen(root, 100, 101, 102)
+        mallory, bob, same = started_processes(root, 100, 101, 102)
         assert mallory.job != bob.job == same.job
 
 
@@ -475,23 +475,27 @@ def test_what_a_process_starts_claims_nothing(tmp_path: Path) -> None:
     assert jobs_by_gpu(slurm, node) == dict.fromkeys(range(4))
 
 
-LONG = "9" * 125_000
+LONG_VALUE = "9" * 125_000
 
 
 def test_what_a_gpu_s_processes_say_of_themselves_is_cut(tmp_path: Path) -> None:
     names = ("RANK", "WORLD_SIZE", "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_PROCID", "MASTER_PORT")
     settings = ("NCCL_ALGO", "NCCL_DEBUG_FILE", "TORCH_NCCL_BLOCKING_WAIT", "NCCL_SOCKET_IFNAME")
-    for pid in range(MANY):
-        said = dict.fromkeys(names, LONG) | dict.fromkeys(settings, f"{pid}{LONG[:4000]}")
-        path = f"{USERS}/{'x' * 250}/slurm/uid_0/job_{LONG[:100]}/step_{LONG[:100]}"
+    for pid in range(MAX_ITEMS):
+        said = dict.fromkeys(names, LONG_VALUE) | dict.fromkeys(
+            settings, f"{pid}{LONG_VALUE[:4000]}"
+        )
+        path = f"{USERS}/{'x' * 250}/slurm/uid_0/job_{LONG_VALUE[:100]}/step_{LONG_VALUE[:100]}"
         a_process(tmp_path, 100 + pid, path, "python", 1000, **said)
-    source = owners_of(tmp_path, *range(100, 100 + MANY))
-    samples = told(source)
+    source = owners_of(tmp_path, *range(100, 100 + MAX_ITEMS))
+    samples = read_source(source)
     text = exported(samples)
-    assert sum(sample.metric.name == "gpunode_nccl_setting_info" for sample in samples) == MANY
+    assert sum(sample.metric.name == "gpunode_nccl_setting_info" for sample in samples) == MAX_ITEMS
     assert len(text) < 50_000
     assert max(map(len, text.splitlines())) < 500
-    assert all(len(found.job) < 300 for found in seen(tmp_path, *range(100, 100 + MANY)))
+    assert all(
+        len(found.job) < 300 for found in started_processes(tmp_path, *range(100, 100 + MAX_ITEMS))
+    )
 
 
 class Answering(OneGpu):
@@ -649,16 +653,16 @@ def test_forged_xids_are_of_no_other_gpu_and_leave_room_for_true_ones(tmp_path: 
     kernel = KernelLog(a_node(tmp_path, "0000:19:00.0", "0000:3b:00.0"), Settings())
     path = tmp_path / SYSLOG[1:]
     path.write_text("")
-    told(kernel)
+    read_source(kernel)
     forged = [f"NVRM: Xid (PCI:0000:{bus:02x}:00): 31, x" for bus in range(64, 256)]
     forged += [f"NVRM: Xid (PCI:0000:3b:00): {number}, x" for number in range(10_000, 11_000)]
     append(path, *(line(text) for text in [*forged, XID, XID.replace("19:", "3b:")]))
-    found = xids_in(exported(told(kernel)))
+    found = xids_in(exported(read_source(kernel)))
     assert found.pop(("0000:19:00.0", "79")) == 1
     assert found.pop(("0000:3b:00.0", "79")) == 1
     assert {bus_id for bus_id, _ in found} == {"0000:3b:00.0"}
     assert sum(found.values()) == 1000
-    assert len(found) <= MANY + len(WATCHED) + 1
+    assert len(found) <= MAX_ITEMS + len(ALWAYS_COUNTED) + 1
 
 
 def test_a_program_that_writes_to_the_kernel_log_is_not_the_kernel(tmp_path: Path) -> None:
@@ -668,11 +672,11 @@ def test_a_program_that_writes_to_the_kernel_log_is_not_the_kernel(tmp_path: Pat
     (tmp_path / "dev/kmsg").symlink_to(KMSG)
     kernel = KernelLog(node, Settings())
     try:
-        told(kernel)
+        read_source(kernel)
         Path(KMSG).write_text(f"<3>{XID}\n")
     except OSError as error:
         pytest.skip(f"no kernel log on this machine: {error}")
-    assert xids_in(exported(told(kernel))) == {}
+    assert xids_in(exported(read_source(kernel))) == {}
 
 
 def removed(path: Path) -> None:
@@ -711,20 +715,20 @@ def test_a_kernel_log_that_goes_bad_keeps_its_counts_and_is_followed_again(
     path = tmp_path / SYSLOG[1:]
     path.write_text(f"{line(XID)}\n")
     at = "0000:19:00.0", "79"
-    told(kernel)
+    read_source(kernel)
     append(path, line(XID))
-    assert xids_in(exported(told(kernel))) == {at: 1}
+    assert xids_in(exported(read_source(kernel))) == {at: 1}
     spoil(path)
     for _ in range(3):
-        assert xids_in(exported(told(kernel))) == {at: 1}
+        assert xids_in(exported(read_source(kernel))) == {at: 1}
     if path.is_dir():
         shutil.rmtree(path)
     elif path.is_symlink() or path.is_fifo():
         path.unlink()
     append(path, line(XID))
-    assert xids_in(exported(told(kernel))) == {at: 2}
+    assert xids_in(exported(read_source(kernel))) == {at: 2}
     append(path, line(XID))
-    text = exported(told(kernel))
+    text = exported(read_source(kernel))
     assert xids_in(text) == {at: 3}
     assert 'gpunode_kernel_log_info{path="/var/log/messages"} 1.0' in text
 
@@ -733,14 +737,14 @@ def test_another_log_does_not_count_again_what_was_counted(tmp_path: Path) -> No
     kernel = KernelLog(a_node(tmp_path, "0000:19:00.0"), Settings())
     kmsg, path = tmp_path / KMSG[1:], tmp_path / SYSLOG[1:]
     path.write_text("")
-    told(kernel)
+    read_source(kernel)
     append(path, line(XID))
-    told(kernel)
+    read_source(kernel)
     append(path, line(XID))
     append(kmsg, record(XID), record(XID))
-    assert xids_in(exported(told(kernel))) == {("0000:19:00.0", "79"): 1}
+    assert xids_in(exported(read_source(kernel))) == {("0000:19:00.0", "79"): 1}
     append(kmsg, record(XID))
-    assert xids_in(exported(told(kernel))) == {("0000:19:00.0", "79"): 2}
+    assert xids_in(exported(read_source(kernel))) == {("0000:19:00.0", "79"): 2}
 
 
 BYTES = st.lists(
@@ -770,10 +774,10 @@ def test_any_kernel_log_is_read_and_few_things_are_told_of_it(content: bytes) ->
         kernel = KernelLog(a_node(Path(folder), "0000:19:00.0"), Settings())
         path = Path(folder) / KMSG[1:]
         path.write_bytes(b"")
-        told(kernel)
+        read_source(kernel)
         with path.open("ab") as file:
             file.write(content + b"\n")
-        text = exported(told(kernel))
+        text = exported(read_source(kernel))
     true = [
         part for part in content.split(b"\n") if re.match(rb"3,1,2,-;NVRM: Xid \(P.+: 79,", part)
     ]
@@ -787,7 +791,7 @@ def logged(message: object, *arguments: object, at: float = 0.0) -> logging.LogR
     return record
 
 
-SAID = [
+FORGED_LINES = [
     ("x\n2026-11-22 ERROR gpunode: forged", "x\\n2026-11-22 ERROR gpunode: forged"),
     ("a\rb\tc\0d", "a\\rb\\tc\\x00d"),
     ("\x1b]0;title\x07\x1b[2J", "\\x1b]0;title\\x07\\x1b[2J"),
@@ -800,7 +804,7 @@ SAID = [
 
 
 def test_a_line_of_the_log_is_one_line_and_shows_what_is_in_it() -> None:
-    for said, shown in SAID:
+    for said, shown in FORGED_LINES:
         assert (
             OneLineFormatter().format(logged("%s", said)).endswith(f" WARNING gpunode.x: {shown}")
         ), shown
@@ -812,7 +816,7 @@ def test_a_line_of_the_log_is_one_line_and_shows_what_is_in_it() -> None:
 @given(st.text() | st.text().map(lambda text: text * 1000))
 def test_a_line_of_the_log_is_short_and_prints_as_itself(said: str) -> None:
     found = OneLineFormatter().format(logged("%s", said))
-    assert len(found) <= cli_log.LONGEST_LINE
+    assert len(found) <= cli_log.MAX_LINE
     assert found.isprintable()
 
 
@@ -849,9 +853,9 @@ def test_a_complaint_that_is_new_each_time_fills_no_disk(
 ) -> None:
     handler = StandardError()
     for second in range(7000):
-        handler.handle(logged("%s%s", second, LONG, at=second / 2))
+        handler.handle(logged("%s%s", second, LONG_VALUE, at=second / 2))
     lines = capfd.readouterr().err.splitlines()
-    assert len(lines) == cli_log.MOST_LINES
+    assert len(lines) == cli_log.MAX_LINES
     assert "more than 1000 lines in an hour" in lines[-1]
     handler.handle(logged("again", at=3700.0))
     assert capfd.readouterr().err.endswith("gpunode.x: again\n")
@@ -860,7 +864,11 @@ def test_a_complaint_that_is_new_each_time_fills_no_disk(
 @pytest.fixture
 def hostile() -> Iterator[int]:
     """A real process that says of itself what it likes."""
-    said = {"SLURM_JOB_ID": "7", "SLURM_JOB_USER": "alice", "NCCL_DEBUG_FILE": f"\n\x1b[2J{LONG}"}
+    said = {
+        "SLURM_JOB_ID": "7",
+        "SLURM_JOB_USER": "alice",
+        "NCCL_DEBUG_FILE": f"\n\x1b[2J{LONG_VALUE}",
+    }
     with subprocess.Popen(["sleep", "60"], env={"PATH": os.environ["PATH"], **said}) as process:
         yield process.pid
         process.kill()
@@ -877,7 +885,7 @@ def test_a_daemon_tells_and_logs_of_a_hostile_process_what_the_kernel_says(
     assert labels["slurm_job"] == ""
     assert size < 500_000
     errors = capfd.readouterr().err.splitlines()
-    assert all(text.isprintable() and len(text) <= cli_log.LONGEST_LINE for text in errors)
+    assert all(text.isprintable() and len(text) <= cli_log.MAX_LINE for text in errors)
 
 
 def owner_in(text: str) -> dict[str, str] | None:

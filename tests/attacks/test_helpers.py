@@ -18,12 +18,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gpunode.helper.files import MOST
+from gpunode.helper.files import MAX_READ
 from gpunode.helper.inside import content
-from gpunode.helper.serve import WORKS
-from gpunode.node.patience import OF_ALL as OVERDUE
+from gpunode.helper.serve import HELPERS
+from gpunode.node.patience import CROWDED as OVERDUE
 from helm.generate import CHART
-from tests.attacks.conftest import MOST_MEMORY
+from tests.attacks.conftest import MAX_MEMORY
 from tests.conftest import OFTEN, Series, by_label, parse, until, values
 from tests.daemon import Daemon, free_port, peak_memory
 from tests.fakes.nvml import FakeDriver
@@ -35,7 +35,7 @@ from tests.helm.test_chart_profiles import (
     own_programs,
     stop,
 )
-from tests.helper.helper import asked, helper
+from tests.helper.helper import ask, helper
 from tests.needs import ROOT, as_root, need
 from tests.tenant import root_with_home, tenant
 
@@ -84,7 +84,7 @@ def nobody(node: Path, helpers: Path) -> Iterator[Nobody]:
     with subprocess.Popen(command, env=environment) as child:
         try:
             yield Nobody(child, port)
-            assert peak_memory(inside(child)) < MOST_MEMORY
+            assert peak_memory(inside(child)) < MAX_MEMORY
         finally:
             stop(child)
 
@@ -94,7 +94,7 @@ def read(series: Series) -> list[float]:
     return values(series, "gpunode_job_io_bytes_total", direction="read")
 
 
-@pytest.mark.parametrize("work", WORKS)
+@pytest.mark.parametrize("work", HELPERS)
 def test_a_helper_that_ends_hangs_or_is_flooded_costs_what_it_reads_and_nothing_else(
     work: str,
 ) -> None:
@@ -167,7 +167,7 @@ def test_the_memory_that_the_chart_gives_is_enough_for_all_that_the_daemon_asks_
     template = (CHART / "templates/daemonset.yaml").read_text()
     memory = int(re.findall(r'"limits" \(dict "memory" "(\d+)Mi"\)', template)[0]) << 20
     root = root_with_home(tmp_path)
-    (root / "home/log").write_bytes(b"x" * MOST)
+    (root / "home/log").write_bytes(b"x" * MAX_READ)
     with limited(memory) as cgroup, tenant(root, NCCL_DEBUG_FILE="/home/log") as pid:
         before = (need("sh"), "-c", ENTER, str(cgroup / "cgroup.procs"))
         own = re.search(r"^(?:0:|\d+:name=systemd):(/.*)$", content("/proc/self/cgroup"), re.M)
@@ -176,8 +176,8 @@ def test_the_memory_that_the_chart_gives_is_enough_for_all_that_the_daemon_asks_
             assert (cgroup / "cgroup.procs").read_text().split() == [str(child.pid)]
             part = (tmp_path, "files", "part", f"/proc/{pid}/root/home/log", "0")
             with ThreadPoolExecutor(OVERDUE) as asking:
-                answers = list(asking.map(lambda _: len(asked(*part)), range(4 * OVERDUE)))
-            assert answers == [MOST + len("0 ")] * (4 * OVERDUE)
+                answers = list(asking.map(lambda _: len(ask(*part)), range(4 * OVERDUE)))
+            assert answers == [MAX_READ + len("0 ")] * (4 * OVERDUE)
             assert child.poll() is None
 
 

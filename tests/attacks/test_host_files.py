@@ -26,7 +26,7 @@ from gpunode.host.filesystem import READ_ONLY, Filesystems
 from gpunode.jobs import processes as job
 from gpunode.jobs import shm
 from gpunode.jobs.owners import ProcessRoles, RolesDetail
-from gpunode.jobs.processes import JobProcesses, JobRead, Used
+from gpunode.jobs.processes import CpuUse, JobProcesses, JobRead
 from gpunode.metric import Metric, Sample
 from gpunode.node import local
 from gpunode.node.kernel import ProcessStat, parse_stat
@@ -37,7 +37,7 @@ from gpunode.source import Source
 ROOT = os.geteuid() == 0
 
 
-class Watched(LocalNode):
+class CountingNode(LocalNode):
     """A machine that counts which of its files are read; time is the test's."""
 
     def __init__(self, root: Path = Path("/")) -> None:
@@ -70,7 +70,7 @@ def job_of(node: LocalNode, *pids: int) -> JobProcesses:
     return JobProcesses(Census(node), HeldBy(*pids), settings)  # type: ignore[arg-type]
 
 
-def told(source: Source) -> tuple[Sample, ...]:
+def read(source: Source) -> tuple[Sample, ...]:
     reading = source.read()
     assert reading is not None
     series = [(sample.metric, sample.labels) for sample in reading.samples]
@@ -123,20 +123,20 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.parametrize("how", ["remount,ro", "remount,bind,ro"])
 def test_a_filesystem_that_turns_read_only_is_told_at_the_next_read(disk: Path, how: str) -> None:
-    found = Filesystems(Watched(), Settings()).find()
+    found = Filesystems(CountingNode(), Settings()).find()
     (source,) = (source for place, source in found if place.mountpoint == str(disk))
-    assert values(told(source), READ_ONLY) == [0.0]
+    assert values(read(source), READ_ONLY) == [0.0]
     subprocess.run(["mount", "-o", how, str(disk)], check=True)
-    assert values(told(source), READ_ONLY) == [1.0]
+    assert values(read(source), READ_ONLY) == [1.0]
 
 
 def test_nothing_is_told_of_a_filesystem_below_another(disk: Path) -> None:
-    found = Filesystems(Watched(), Settings()).find()
+    found = Filesystems(CountingNode(), Settings()).find()
     (source,) = (source for place, source in found if place.mountpoint == str(disk))
     subprocess.run(["mount", "-t", "tmpfs", "other", str(disk)], check=True)
-    assert told(source) == ()
+    assert read(source) == ()
     subprocess.run(["umount", str(disk)], check=True)
-    assert told(source) != ()
+    assert read(source) != ()
 
 
 def test_the_name_of_a_mount_point_makes_up_no_other(tmp_path: Path) -> None:
@@ -168,16 +168,16 @@ def test_a_mount_table_is_read_once_for_all_processes_that_share_it() -> None:
     with child("unshare", "-m", "bash", "-c", MANY_MOUNTS) as shell:
         assert shell.stdout is not None
         pids = [int(line) for line in iter(shell.stdout.readline, "\n")]
-        node = Watched()
+        node = CountingNode()
         source = job_of(node, shell.pid, *pids)
         try:
             for _ in range(10):
-                node.stepped.now += shm.READ_AGAIN_AFTER / 10
-                assert values(told(source), job.SHM_SIZE) == [4 << 20]
+                node.stepped.now += shm.TABLE_LIFETIME / 10
+                assert values(read(source), job.SHM_SIZE) == [4 << 20]
             assert node.count("/mountinfo") == 1
             subprocess.run(["nsenter", f"--mount=/proc/{shell.pid}/ns/mnt", "umount", "/dev/shm"])
-            node.stepped.now += shm.READ_AGAIN_AFTER
-            assert 4 << 20 not in values(told(source), job.SHM_SIZE)
+            node.stepped.now += shm.TABLE_LIFETIME
+            assert 4 << 20 not in values(read(source), job.SHM_SIZE)
         finally:
             for pid in pids:
                 os.kill(pid, 9)
@@ -204,7 +204,7 @@ def test_one_busy_thread_among_thousands_is_found() -> None:
         found: list[float] = []
         while not found and time.monotonic() < deadline:
             time.sleep(0.6)  # it needs a time in which to be busy
-            samples = told(source)
+            samples = read(source)
             found = values(samples, job.BUSIEST_THREAD)
             whole = values(samples, job.HOST_CPUS)
         assert found[0] > whole[0] / 2  # the others sleep; the two are not read at one moment
@@ -224,7 +224,7 @@ def test_no_thread_is_told_to_be_busiest_if_another_may_be(
     for at in looked:
         before.threads["1", str(at)] = task(0.0)
         after.threads["1", str(at)] = task(10 * shares[at])
-    used = Used.of(before, after, 10.0).threads
+    used = CpuUse.of(before, after, 10.0).threads
     if used:
         assert max(used.values()) == pytest.approx(max(shares))
         assert sum(share >= job.BUSY for share in used.values()) == pytest.approx(
@@ -248,12 +248,12 @@ def test_of_too_many_children_nothing_is_added_up() -> None:
     program = f"import os; os.setsid()\n{MANY_CHILDREN}"
     with child(sys.executable, "-c", program) as process:
         try:
-            node = Watched()
+            node = CountingNode()
             source = job_of(node, process.pid)
             for _ in range(3):
                 node.reads.clear()
                 node.stepped.now += 10
-                samples = told(source)
+                samples = read(source)
             told_of = {sample.metric for sample in samples}
             assert not told_of & {job.PROCESSES, job.BLOCKED, job.MEMORY, job.COMPILERS}
             assert {job.CPU_SECONDS, job.HOST_CPUS} <= told_of
@@ -290,8 +290,8 @@ input()
 )
 def test_the_name_of_a_process_says_nothing_but_its_name(name: bytes) -> None:
     with child(sys.executable, "-c", NAMED, name.hex()) as process:
-        node = Watched()
-        samples = told(job_of(node, process.pid))
+        node = CountingNode()
+        samples = read(job_of(node, process.pid))
         assert values(samples, job.PROCESSES) == [1]
         assert values(samples, job.BLOCKED) == [0]
         status = psutil.Process(process.pid)
@@ -302,7 +302,7 @@ def test_the_name_of_a_process_says_nothing_but_its_name(name: bytes) -> None:
         assert (found.name, found.parent) == (name.decode(errors="replace"), os.getpid())
 
 
-class SlowCommandLines(Watched):
+class SlowCommandLines(CountingNode):
     """A machine where it takes a while to read a command line, which a tenant makes long."""
 
     def __init__(self) -> None:
@@ -323,7 +323,7 @@ def test_long_command_lines_are_read_a_few_at_a_time() -> None:
         known = []
         for _ in range(6):
             before, node.stepped.now = node.spent, node.stepped.now + 10
-            known.append(values(told(source), job.COMPILERS))
+            known.append(values(read(source), job.COMPILERS))
             assert node.spent - before < job.PROGRAMS + 0.03
     assert known == [[], [], [], [0], [0], [0]]
 
@@ -345,7 +345,7 @@ def test_only_the_beginning_of_a_command_line_is_read(
     tracemalloc.start()
     try:
         assert LocalNode(tmp_path).program(7) == program
-        assert tracemalloc.get_traced_memory()[1] < 64 * local.MOST_ARGUMENTS
+        assert tracemalloc.get_traced_memory()[1] < 64 * local.MAX_COMMAND_BYTES
     finally:
         tracemalloc.stop()
 
@@ -366,7 +366,7 @@ def test_a_process_that_has_the_id_of_another_has_a_role_of_its_own(tmp_path: Pa
     folder = tmp_path / "proc/7"
     (folder / "task/7").mkdir(parents=True)
     found = []
-    source = ProcessRoles(Census(Watched(tmp_path)), HeldBy(7), Settings())  # type: ignore[arg-type]
+    source = ProcessRoles(Census(CountingNode(tmp_path)), HeldBy(7), Settings())  # type: ignore[arg-type]
     for start, name in ((10, "train"), (10, "train"), (11, "serve")):
         (folder / "stat").write_text(f"7 (x) S 1 {'0 ' * 17}{start} 0")
         (folder / "cmdline").write_text(f"{name}\0")

@@ -25,19 +25,19 @@ from hypothesis import strategies as st
 import gpunode.helper.tcp
 from gpunode.config.daemon import Settings
 from gpunode.driver.driver import Gpu
-from gpunode.helper.tcp import ServerSocket, TcpProcess, held
+from gpunode.helper.tcp import ServerSocket, TcpProcess, socket_inodes
 from gpunode.holders import asked
 from gpunode.holders.census import Census
 from gpunode.nccl import ras
 from gpunode.nccl.ras import NcclRas
-from gpunode.nccl.ras_answer import COLLECTIVES, FAILED, LINES, NAMED
+from gpunode.nccl.ras_answer import COLLECTIVES, FAILED, LINES, MAX_AWAITED
 from gpunode.node.local import LocalNode, SystemClock
 from tests.conftest import scrape, until, values, watching
 from tests.daemon import free_ports
 from tests.fakes.nvml import FakeDriver
 from tests.fuzz.table import ras_answer
 from tests.machine import MachineGpu, OneGpu
-from tests.nccl.ras import HOSTS, RasNode, rank, ras_server, status, told
+from tests.nccl.ras import HOSTS, RasNode, page, rank, ras_server, status
 from tests.needs import as_root
 
 TENANT = """
@@ -125,7 +125,7 @@ def hire() -> Iterator[Hire]:
         yield start
 
 
-class Shared(OneGpu):
+class SharedNode(OneGpu):
     """This machine with a GPU for each tenant; time is the test's."""
 
     def __init__(self, *tenants: Tenant) -> None:
@@ -145,7 +145,7 @@ def at(pid: int, launched: int, host: str = "127.0.0.1", number: int = 0) -> dic
     return {**rank(number, launched), "pid": pid, "host": host, "nvml_dev": number}
 
 
-def gone(number: int, host: str = "10.9.9.9", pid: int = 9) -> dict[str, object]:
+def gone_rank(number: int, host: str = "10.9.9.9", pid: int = 9) -> dict[str, object]:
     """A rank that does not answer any more."""
     return {**at(pid, 0, host, number), "status": {"considered_dead": True}}
 
@@ -164,12 +164,12 @@ def awaited(found: str) -> set[str]:
 @as_root
 def test_an_answer_adds_nothing_to_the_gpu_of_another_tenant(hire: Hire) -> None:
     liar, victim = hire(1001), hire(1002)
-    source = NcclRas(Census(Shared(liar, victim)), Settings())
+    source = NcclRas(Census(SharedNode(liar, victim)), Settings())
     victim.says(status([at(victim.pid, 50)], name="0xb"))
     for launched in (0, 7_000_000):
         mine = [at(liar.pid, launched), at(victim.pid, launched, number=1)]
         liar.says(status(mine, name="0xb"))
-        found = told(source)
+        found = page(source)
     assert counted(found) == {"0": 7_000_000, "1": 0}
 
 
@@ -178,19 +178,19 @@ def test_a_rank_that_others_await_here_is_never_at_the_process_of_another_tenant
     hire: Hire,
 ) -> None:
     liar, victim = hire(1001), hire(1002)
-    forged = [gone(5, "127.0.0.1", victim.pid), gone(6, "10.9.9.9", victim.pid)]
+    forged = [gone_rank(5, "127.0.0.1", victim.pid), gone_rank(6, "10.9.9.9", victim.pid)]
     liar.says(status([at(liar.pid, 1)], forged))
-    assert awaited(told(NcclRas(Census(Shared(liar, victim)), Settings()))) == {"6"}
+    assert awaited(page(NcclRas(Census(SharedNode(liar, victim)), Settings()))) == {"6"}
 
 
 @as_root
 def test_forged_ranks_crowd_out_no_true_one(hire: Hire) -> None:
     liar, victim = hire(1001), hire(1002)
-    liar.says(status([at(liar.pid, 1)], [gone(number) for number in range(100, 1100)], "0x0"))
-    victim.says(status([at(victim.pid, 1)], [gone(7)], name="0xf"))
-    found = awaited(told(NcclRas(Census(Shared(liar, victim)), Settings())))
+    liar.says(status([at(liar.pid, 1)], [gone_rank(number) for number in range(100, 1100)], "0x0"))
+    victim.says(status([at(victim.pid, 1)], [gone_rank(7)], name="0xf"))
+    found = awaited(page(NcclRas(Census(SharedNode(liar, victim)), Settings())))
     assert "7" in found
-    assert len(found) == NAMED + 1
+    assert len(found) == MAX_AWAITED + 1
 
 
 @as_root
@@ -198,8 +198,8 @@ def test_a_process_that_serves_where_another_says_it_does_is_not_asked(hire: Hir
     (port,) = free_ports(1)
     victim = hire(1002, port)
     liar = hire(1001, claims=port)
-    victim.says(status([at(liar.pid, 1)], [gone(7)]))
-    assert told(NcclRas(Census(Shared(liar)), Settings())) == ""
+    victim.says(status([at(liar.pid, 1)], [gone_rank(7)]))
+    assert page(NcclRas(Census(SharedNode(liar)), Settings())) == ""
     victim.process.kill()
     assert victim.process.stdout is not None
     assert victim.process.stdout.read() == ""
@@ -256,7 +256,7 @@ def test_a_file_with_the_number_of_a_socket_is_none(tmp_path: Path) -> None:
         told = Path(f"/proc/self/fdinfo/{one.fileno()}").read_text()
         (tmp_path / "fdinfo/3").write_text(told)
         (tmp_path / "fdinfo/4").write_text("pos:\t0\nflags:\t0\nmnt_id:\t0\nino:\t7\n")
-        assert held(str(tmp_path)) == {str(os.fstat(one.fileno()).st_ino)}
+        assert socket_inodes(str(tmp_path)) == {str(os.fstat(one.fileno()).st_ino)}
 
 
 @pytest.mark.parametrize("user", [0, 1001])
@@ -289,7 +289,7 @@ def counting(counts: str) -> str:
 
 MANY_NAMES = "{" + ",".join(f'"name{number}":1' for number in range(20_000)) + "}"
 TEXT_HEAD = "Group     Comms     Nodes\n#0-0 (1) MISMATCH\n"
-SAID = {
+FORM_STATES = {
     "silence": "SILENT",
     "a drop": "DRIP",
     "garbage": "SERVER PROTOCOL 2\n\x00\xff\x1b[31m",
@@ -313,22 +313,22 @@ SAID = {
 
 
 @as_root
-@pytest.mark.parametrize("form", SAID)
+@pytest.mark.parametrize("form", FORM_STATES)
 def test_what_one_tenant_says_harms_no_other(
     form: str, hire: Hire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gpunode.helper.tcp, "DEADLINE", 2.0)
     monkeypatch.setattr(asked, "ANSWERS_TIMEOUT", 0.5)
     liar, victim = hire(1001), hire(1002)
-    node = Shared(liar, victim)
+    node = SharedNode(liar, victim)
     source = NcclRas(Census(node), Settings())
-    liar.says(SAID[form].replace("PID", str(liar.pid)))
-    victim.says(status([at(victim.pid, 50)], [gone(7)]))
-    found = until(lambda: one if awaited(one := told(source)) == {"7"} else None)
+    liar.says(FORM_STATES[form].replace("PID", str(liar.pid)))
+    victim.says(status([at(victim.pid, 50)], [gone_rank(7)]))
+    found = until(lambda: one if awaited(one := page(source)) == {"7"} else None)
     assert len(found) < 10_000
     victim.says(status([at(victim.pid, 60), at(9, 60, number=7)]))
     node.stepped.now += 10
-    found = until(lambda: None if awaited(one := told(source)) else one)
+    found = until(lambda: None if awaited(one := page(source)) else one)
     assert counted(found)["1"] == 10
 
 
@@ -339,14 +339,14 @@ def test_what_a_service_said_ends_when_it_does_not_answer(
     monkeypatch.setattr(gpunode.helper.tcp, "DEADLINE", 0.4)
     monkeypatch.setattr(asked, "ANSWERS_TIMEOUT", 0.2)
     tenant = hire(0)
-    node = Shared(tenant)
+    node = SharedNode(tenant)
     source = NcclRas(Census(node), Settings())
-    tenant.says(status([at(tenant.pid, 50)], [gone(7)]))
-    assert awaited(told(source)) == {"7"}
+    tenant.says(status([at(tenant.pid, 50)], [gone_rank(7)]))
+    assert awaited(page(source)) == {"7"}
     tenant.says(answer)
     node.stepped.now += 10
     with contextlib.suppress(ValueError):
-        assert told(source) == ""
+        assert page(source) == ""
 
 
 def test_however_many_services_hang_two_are_asked_at_a_time(
@@ -355,11 +355,11 @@ def test_however_many_services_hang_two_are_asked_at_a_time(
     """Each may send as much as the daemon takes of an answer."""
     monkeypatch.setattr(asked, "ANSWERS_TIMEOUT", 0.2)
     tenants = [hire(user) for user in range(4)]
-    source = NcclRas(Census(Shared(*tenants)), Settings())
+    source = NcclRas(Census(SharedNode(*tenants)), Settings())
     for tenant in tenants:
         tenant.says("SILENT")
-    told(source)
-    assert len(source._asked.now) == ras.AT_ONCE
+    page(source)
+    assert len(source._asked.now) == ras.MAX_PARALLEL
 
 
 def test_a_service_that_no_thread_could_ask_is_asked_at_the_next_read(
@@ -370,18 +370,18 @@ def test_a_service_that_no_thread_could_ask_is_asked_at_the_next_read(
             raise RuntimeError("can't start new thread")
 
     with ras_server() as server:
-        server.answer = status([rank(0, 5, os.getpid())], [gone(7)])
+        server.answer = status([rank(0, 5, os.getpid())], [gone_rank(7)])
         source = NcclRas(Census(RasNode(server.port)), Settings())
         with monkeypatch.context() as patched:
             patched.setattr(asked, "Thread", Refused)
             with pytest.raises(OSError, match="can't start new thread"):
                 source.read()
-        assert awaited(told(source)) == {"7"}
+        assert awaited(page(source)) == {"7"}
 
 
 def test_the_memory_for_an_answer_does_not_grow_with_it() -> None:
-    for form in sorted(SAID.keys() - {"silence", "a drop"}):
-        text = SAID[form].replace("PID", "1")
+    for form in sorted(FORM_STATES.keys() - {"silence", "a drop"}):
+        text = FORM_STATES[form].replace("PID", "1")
         tracemalloc.start()
         try:
             with contextlib.suppress(ValueError):
@@ -448,8 +448,8 @@ def test_any_number_of_silent_services_on_a_gpu_delay_none_on_another(
             others = threading.active_count()
             begin = time.monotonic()
             for look in range(5):
-                server.answer = status([at(os.getpid(), look)], [gone(look)])
-                assert awaited(told(source)) == {str(look)}
+                server.answer = status([at(os.getpid(), look)], [gone_rank(look)])
+                assert awaited(page(source)) == {str(look)}
                 assert threading.active_count() < others + 20
             assert time.monotonic() - begin < 30
     finally:
@@ -470,7 +470,7 @@ def test_no_address_leads_out_of_the_machine_or_to_a_name_server(
     monkeypatch.setattr(socket.socket, "connect", never)
     monkeypatch.setattr(socket, "getaddrinfo", never)
     with contextlib.suppress(OSError):
-        assert told(NcclRas(Census(RasNode(0, {"NCCL_RAS_ADDR": address})), Settings())) == ""
+        assert page(NcclRas(Census(RasNode(0, {"NCCL_RAS_ADDR": address})), Settings())) == ""
 
 
 def test_a_rank_of_another_node_with_the_same_pid_counts_for_no_gpu_here() -> None:
@@ -480,7 +480,7 @@ def test_a_rank_of_another_node_with_the_same_pid_counts_for_no_gpu_here() -> No
         for launched in (0, 100):
             mine, other = at(os.getpid(), 7), at(os.getpid(), launched, "10.9.9.9", 8)
             server.answer = status([mine, other])
-            found = told(source)
+            found = page(source)
             node.stepped.now += 10
     assert counted(found) == {"0": 0}
 
@@ -490,8 +490,8 @@ def test_a_rank_of_another_node_with_the_same_pid_counts_for_no_gpu_here() -> No
 )
 def test_a_host_is_made_printable_and_short(host: str) -> None:
     with ras_server() as server:
-        server.answer = status([at(os.getpid(), 7)], [gone(7, host[:500])])
-        found = told(NcclRas(Census(RasNode(server.port)), Settings()))
+        server.answer = status([at(os.getpid(), 7)], [gone_rank(7, host[:500])])
+        found = page(NcclRas(Census(RasNode(server.port)), Settings()))
     (label,) = re.findall(r'awaited_rank_info\{.*host="([^"]*)"', found)
     assert re.fullmatch(r"[?\w.:%\[\]-]{1,64}", label, re.ASCII)
 
@@ -560,14 +560,14 @@ def true_answer(ranks: int) -> str:
 
 def test_a_true_answer_of_16384_ranks_fits_and_names_the_late_one() -> None:
     text = true_answer(16_384)
-    assert len(re.sub(" +", " ", text)) < gpunode.helper.tcp.LARGEST_ANSWER
+    assert len(re.sub(" +", " ", text)) < gpunode.helper.tcp.MAX_ANSWER_BYTES
     begin = time.process_time()
     (behind,) = ras.parse(text).behind
     assert time.process_time() - begin < 3
     assert [found.number for found in behind.ranks] == [16_383]
 
 
-LONG: dict[str, Callable[[int], str]] = {
+LONG_ANSWERS: dict[str, Callable[[int], str]] = {
     "ranks": lambda size: with_ranks('{"rank":0}', size // 11),
     "communicators": lambda size: communicators(size // 24),
     "space": lambda size: '{"communicators":' + " " * size + "[]}",
@@ -602,10 +602,10 @@ LONG: dict[str, Callable[[int], str]] = {
 
 
 def test_the_time_for_an_answer_grows_no_faster_than_it_and_ends() -> None:
-    for form in LONG:
+    for form in LONG_ANSWERS:
         took = []
         for size in (1 << 18, 1 << 22):
-            text = LONG[form](size)
+            text = LONG_ANSWERS[form](size)
             begin = time.process_time()
             with contextlib.suppress(ValueError):
                 ras.parse(text)
@@ -624,7 +624,7 @@ def test_ranks_that_recovered_in_the_real_daemon_are_gone_while_another_tenant_i
     liar, victim = hire(0), hire(0)
     fake.write(f"gpus 2\ngpu 0 process {liar.pid} 1000000\ngpu 1 process {victim.pid} 1000000\n")
     liar.says("SILENT")
-    victim.says(status([at(victim.pid, 50)], [gone(7)]))
+    victim.says(status([at(victim.pid, 50)], [gone_rank(7)]))
     name = "gpunode_nccl_awaited_rank_info"
     with watching(fake, "--host.interval=1") as running:
         until(lambda: values(scrape(running), name, rank="7"))

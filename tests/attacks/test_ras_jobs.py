@@ -14,9 +14,9 @@ from gpunode.holders import owner as owners
 from gpunode.holders.census import Census
 from gpunode.nccl.ras import NcclRas, ServiceProcesses, _gpu_of
 from gpunode.nccl.ras_answer import Rank
-from gpunode.node.inside import Inside
-from tests.attacks.test_ras import Hire, Shared, Tenant, at, awaited, counted, gone, hire
-from tests.nccl.ras import status, told
+from gpunode.node.inside import ProcessReader
+from tests.attacks.test_ras import Hire, SharedNode, Tenant, at, awaited, counted, gone_rank, hire
+from tests.nccl.ras import page, status
 
 __all__ = ["hire"]
 
@@ -48,12 +48,12 @@ class Jobs:
     """A node with these jobs, read again and again."""
 
     def __init__(self, *jobs: list[Tenant]) -> None:
-        self.node = Shared(*(tenant for job in jobs for tenant in job))
+        self.node = SharedNode(*(tenant for job in jobs for tenant in job))
         self.source = NcclRas(Census(self.node), Settings())
 
     def read(self, times: int = 1) -> str:
         for _ in range(times):
-            found = told(self.source)
+            found = page(self.source)
             self.node.stepped.now += 10
         return found
 
@@ -112,7 +112,7 @@ def test_jobs_that_join_become_one_and_their_parts_two_again(hire: Hire) -> None
 def test_without_the_right_to_see_who_serves_the_answer_says_whose_it_is(
     hire: Hire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Inside, "_held", lambda *_: None)
+    monkeypatch.setattr(ProcessReader, "_held", lambda *_: None)
     one, two = jobs(hire, 2, 2)
     node = Jobs(one, two)
     for launched in (100, 150):
@@ -172,7 +172,7 @@ def test_a_text_that_does_not_tell_its_job_is_counted_for_none(hire: Hire) -> No
     assert counted(found) == {}
 
 
-class Logging(Shared):
+class Logging(SharedNode):
     """Processes of which each has a log."""
 
     def environment(self, pid: int) -> dict[str, str]:
@@ -240,7 +240,7 @@ def test_whatever_processes_answers_name_the_source_stays_sound(hire: Hire, seed
         for each in tenants:
             say_of = draw.sample(tenants, draw.randint(0, 4))
             ranks = [at(other.pid, 9, number=n) for n, other in enumerate(say_of)]
-            each.says(draw.choice([status(ranks, [gone(7)]), status(ranks), "garbage", TEXT]))
+            each.says(draw.choice([status(ranks, [gone_rank(7)]), status(ranks), "garbage", TEXT]))
         try:
             node.read()
         except (OSError, ValueError):

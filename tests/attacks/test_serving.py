@@ -17,13 +17,13 @@ import pytest
 import gpunode.helper.tcp
 import gpunode.node.sockets
 from gpunode.config.daemon import Settings
-from gpunode.helper.tcp import LARGEST_ANSWER, PATHS
+from gpunode.helper.tcp import MAX_ANSWER_BYTES, PATHS
 from gpunode.holders.census import Census
 from gpunode.jobs.owners import ProcessRoles, RolesDetail
-from gpunode.serving.page import LONGEST_LINE, parse
+from gpunode.serving.page import MAX_LINE, parse
 from gpunode.serving.requests import ServingEngines
 from tests.daemon import free_port
-from tests.machine import OneGpu, exported, told
+from tests.machine import OneGpu, exported, read_source
 from tests.serving.test_engines import series
 
 HEAD = b"HTTP/1.0 200 OK\r\nContent-Type: text/plain\r\n\r\n"
@@ -146,9 +146,9 @@ def test_what_a_server_answers_costs_no_other_its_reading(
     tracemalloc.start()
     try:
         with answering(answer) as came:
-            first = exported(told(source))
+            first = exported(read_source(source))
             node.stepped.now += 10
-            second = exported(told(source))
+            second = exported(read_source(source))
         _, most = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -161,7 +161,7 @@ def test_what_a_server_answers_costs_no_other_its_reading(
     assert sorted(unanswered, key=str)[-1] == 1
     asked = {request.partition(b" HTTP")[0] for request in came}
     assert asked <= {f"GET {path}{end}".encode() for path in PATHS for end in ("", "/")}
-    assert most < 4 * LARGEST_ANSWER
+    assert most < 4 * MAX_ANSWER_BYTES
 
 
 def test_sockets_of_a_neighbour_hide_no_engine(honest: int) -> None:
@@ -196,7 +196,10 @@ def test_more_sockets_than_are_looked_at_are_told(
     assert hides.detail.roles[0].listens is None
     node.stepped.now += 100
     assert (
-        series(exported(told(engines)), "gpunode_serving_requests_in_flight", phase="running") == 2
+        series(
+            exported(read_source(engines)), "gpunode_serving_requests_in_flight", phase="running"
+        )
+        == 2
     )
     assert not roles.read().unread
 
@@ -206,7 +209,7 @@ def test_labels_without_end_take_no_square_time() -> None:
 
     def took(labels: str) -> float:
         line = f"vllm:num_requests_running{{{labels}}} 1"
-        assert len(line) <= LONGEST_LINE
+        assert len(line) <= MAX_LINE
         begin = time.thread_time()
         parse([line] * 50)
         return time.thread_time() - begin
@@ -223,7 +226,7 @@ def test_figures_that_cannot_be_are_left_out() -> None:
     node = OneGpu(os.getpid())
     source = ServingEngines(Census(node), Settings())
     with answering(says(HEAD + page)):
-        text = exported(told(source))
+        text = exported(read_source(source))
     assert "requests{" not in text
     assert "kv_cache" not in text
     assert "tokens_total" not in text

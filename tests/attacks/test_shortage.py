@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gpunode.__main__ import FEWEST_FILES
+from gpunode.__main__ import MIN_OPEN_FILES
 from gpunode.config.daemon import Settings
 from gpunode.holders.census import Census
 from gpunode.loop.metrics import UP
@@ -22,7 +22,7 @@ from gpunode.nccl.ras import NcclRas
 from gpunode.node.node import NoDescriptors
 from gpunode.serving.requests import ServingEngines
 from tests.conftest import scrape, until, values, watching
-from tests.daemon import PATIENCE, Daemon, daemon, free_port
+from tests.daemon import TIMEOUT, Daemon, daemon, free_port
 from tests.fakes.nvml import FakeDriver
 from tests.holders.slurm import SCOPE, SLUID
 from tests.machine import OneGpu, begin
@@ -152,7 +152,7 @@ def test_a_daemon_without_any_thread_ends_with_one_line(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"},
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=TIMEOUT,
         check=False,
     )
     assert ended.returncode == 2
@@ -167,16 +167,16 @@ def may_open(files: int, *arguments: str) -> list[str]:
 
 
 @pytest.mark.parametrize("command", [["run"], ["helper", "files", "--folder=/nowhere"]])
-@pytest.mark.parametrize("files", [5, 7, FEWEST_FILES - 1])
+@pytest.mark.parametrize("files", [5, 7, MIN_OPEN_FILES - 1])
 def test_with_too_few_descriptors_to_start_it_ends_with_one_line(
     command: list[str], files: int
 ) -> None:
     ended = subprocess.run(
-        may_open(files, *command), capture_output=True, text=True, timeout=PATIENCE, check=False
+        may_open(files, *command), capture_output=True, text=True, timeout=TIMEOUT, check=False
     )
     assert ended.returncode == 2
     assert ended.stderr == (
-        f"gpunode: {files} files may be open, and it takes {FEWEST_FILES} at least: "
+        f"gpunode: {files} files may be open, and it takes {MIN_OPEN_FILES} at least: "
         "raise its LimitNOFILE (ulimit -n)\n"
     )
 
@@ -256,7 +256,7 @@ def test_among_a_hundred_thousand_processes_a_job_is_read_and_scrapes_are_answer
 def test_with_the_fewest_descriptors_a_scrape_is_answered() -> None:
     port = free_port()
     address = f"--web.listen-address=127.0.0.1:{port}"
-    command = may_open(FEWEST_FILES, "run", address, "--client.socket=")
+    command = may_open(MIN_OPEN_FILES, "run", address, "--client.socket=")
     with subprocess.Popen(command) as child:
         try:
             served = Daemon(psutil.Process(child.pid), port)

@@ -18,8 +18,8 @@ from tests.fakes.nvml import FakeDriver
 STANDS = 8.0
 """Seconds for which it is stopped: sixteen windows."""
 
-LONG = 600.0
-"""The same where nothing waits for the test."""
+LONG_STOP = 600.0
+"""Seconds for which it is stopped where nothing waits for the test."""
 
 
 def seconds(running: Daemon) -> dict[str, float]:
@@ -27,7 +27,7 @@ def seconds(running: Daemon) -> dict[str, float]:
     return by_label(scrape(running), "gpunode_gpu_seconds_total", "state")
 
 
-@pytest.mark.parametrize("stands", [STANDS, pytest.param(LONG, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("stands", [STANDS, pytest.param(LONG_STOP, marks=pytest.mark.nightly)])
 def test_what_was_not_seen_is_unknown_and_nothing_is_concluded_from_it(
     stands: float, fake: FakeDriver
 ) -> None:

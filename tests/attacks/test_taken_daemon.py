@@ -28,7 +28,7 @@ from tests.attacks.test_helpers import ENTER, limited
 from tests.conftest import until
 from tests.helm.test_chart import PROFILES
 from tests.helm.test_chart_profiles import HELPERS, namespaces, opened_folder, own_programs, running
-from tests.helper.helper import as_user, asked, helper
+from tests.helper.helper import as_user, ask, helper
 from tests.needs import ROOT, as_root, need
 from tests.tenant import SECRET, USER, VICTIM, servers, tenant
 
@@ -40,8 +40,8 @@ VERBS = re.compile(r"^\| ((?:`\w+`(?:, )?)+) \|", re.MULTILINE)
 
 TAKEN = """
 import json, sys
-from gpunode.node.privileged import Privileged
-doors, missing = Privileged("", sys.argv[-2]), OSError(2, "there is no such helper")
+from gpunode.node.privileged import PrivilegedReads
+doors, missing = PrivilegedReads("", sys.argv[-2]), OSError(2, "there is no such helper")
 for work, *request in json.loads(sys.argv[-1]):
     try:
         print(doors._helper(work, missing).ask(*(request or [""])))
@@ -54,7 +54,7 @@ def test_the_table_has_every_request_that_a_helper_answers() -> None:
     text = (ROOT / "docs/security.md").read_text()
     table = text.partition("### What helpers open")[2].partition("\n### ")[0]
     told = {verb for row in VERBS.findall(table) for verb in re.findall(r"\w+", row)}
-    works = [serve.work_of(work, "", "/k", "/c") for work in serve.WORKS]
+    works = [serve.work_of(work, "", "/k", "/c") for work in serve.HELPERS]
     assert told == {verb for work in works for verb in work.verbs}
 
 
@@ -264,9 +264,9 @@ def tries(scene: Scene) -> list[list[str]]:
         *(["files", "part", f"/proc/{pid}/root{one}", "0"] for pid in pids.values() for one in own),
         *(["network", "ask", *one] for one in asks),
         # What one helper does, another does not.
-        *([one, "part", f"/proc/1/root{secret}", "0"] for one in serve.WORKS[1:]),
+        *([one, "part", f"/proc/1/root{secret}", "0"] for one in serve.HELPERS[1:]),
         *([one, "ask", serves, at, page] for one in ("files", "sockets", "stacks")),
-        *([one, "environment", "1"] for one in serve.WORKS[1:]),
+        *([one, "environment", "1"] for one in serve.HELPERS[1:]),
         *promised(scene).values(),
     ]
 
@@ -445,6 +445,6 @@ def test_an_honest_process_of_very_many_frames_costs_its_look_and_no_helper() ->
         with helper("stacks", Path(name), f"--unit={own[1]}", before=before) as child:
             for _ in range(3):
                 with pytest.raises(OSError, match=r"prints more than 4 MiB|did not end within"):
-                    asked(Path(name), "stacks", "python", str(deep.pid))
+                    ask(Path(name), "stacks", "python", str(deep.pid))
             assert child.poll() is None
         deep.kill()

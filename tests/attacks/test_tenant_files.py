@@ -24,16 +24,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpunode.audit.source import LONGEST_FINDING, audit
+from gpunode.audit.source import MAX_FINDING, audit
 from gpunode.config.daemon import Settings
 from gpunode.helper import files, stacks
-from gpunode.helper.environment import LONGEST_VALUE
+from gpunode.helper.environment import MAX_VALUE
 from gpunode.holders.census import Census
 from gpunode.nccl.log import NcclLogs, line_of, transport
 from gpunode.node import patience, privileged
-from gpunode.node.inside import Inside
+from gpunode.node.inside import ProcessReader
 from gpunode.node.local import LocalNode
-from gpunode.node.node import MOST_READ, KeptLines, lines_of
+from gpunode.node.node import MAX_READ, KeptLines, lines_of
 from gpunode.node.tape import RecordingNode, TapeNode, TapeWriter
 from gpunode.text import escaped, printable
 from tests import machine
@@ -43,9 +43,9 @@ from tests.fakes.dead_file import kept
 from tests.fakes.nvml import FakeDriver
 from tests.fuzz.seeds import NCCL
 from tests.helper.helper import helper, one_at
-from tests.machine import MachineGpu, OneGpu, exported, told
+from tests.machine import MachineGpu, OneGpu, exported, read_source
 from tests.needs import as_root
-from tests.tenant import SECRET, USER, log_of, own, root_with_home, says_who, tenant
+from tests.tenant import SECRET, USER, log_of, owned, root_with_home, says_who, tenant
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_a_daemon_reads_the_logs_of_tenants_and_stays_who_it_is(
     root: Path, fake: FakeDriver
 ) -> None:
     with tenant(root, NCCL_DEBUG_FILE="/home/nccl.log") as pid:
-        own(root / "home/nccl.log", pid).chmod(0o600)
+        owned(root / "home/nccl.log", pid).chmod(0o600)
         fake.write(f"gpu 0 process {pid} 1000\n")
         with watching(fake, "--gpu.processes-interval=1") as running:
             until(lambda: values(scrape(running), "gpunode_nccl_communicator_info"))
@@ -98,24 +98,24 @@ def test_a_tape_holds_nothing_of_a_file_but_what_the_parser_keeps(
     (root / "etc/hostname").write_text(f"pod-0\n{SECRET}\n")
     path = tmp_path / "tape.jsonl.gz"
     with tenant(root, NCCL_DEBUG_FILE="/home/nccl.%h.log") as pid:
-        own(root / "home/nccl.pod-0.log", pid)
+        owned(root / "home/nccl.pod-0.log", pid)
         node = OneGpu(pid)
         tape = TapeWriter(path, node, 1 << 20)
         gpu = MachineGpu(0, "GPU-aa", "0", (pid,))
         source = NcclLogs(Census(RecordingNode(node, tape)), gpu, Settings())
-        found = [exported(told(source))]
+        found = [exported(read_source(source))]
         with (root / "home/nccl.pod-0.log").open("a") as log:
             log.write(log_of(pid).splitlines()[3] + "\n")
         node.stepped.now += 10
-        found.append(exported(told(source)))
+        found.append(exported(read_source(source)))
         audit(RecordingNode(node, tape))
         tape.close()
     assert SECRET not in gzip.decompress(path.read_bytes()).decode()
     played = TapeNode(path)
     source = NcclLogs(Census(played), gpu, Settings())
-    assert exported(told(source)) == found[0]
+    assert exported(read_source(source)) == found[0]
     played.clock.now = played.end
-    assert exported(told(source)) == found[1]
+    assert exported(read_source(source)) == found[1]
     assert "gpunode_nccl_warnings_total" in found[0]
     assert found[0] != found[1]
 
@@ -160,13 +160,13 @@ def test_a_dead_mount_keeps_one_thread_and_no_one_else_waiting(
         tenant(root, NCCL_DEBUG_FILE="/mnt/nccl.log\x1b[2J") as dead,
         tenant(root, NCCL_DEBUG_FILE="/home/nccl.log") as alive,
     ):
-        own(root / "home/nccl.log", alive)
+        owned(root / "home/nccl.log", alive)
         pids = dead, alive
         source = NcclLogs(Census(OneGpu(*pids)), MachineGpu(0, "GPU-aa", "0", pids), Settings())
-        first = exported(told(source))
+        first = exported(read_source(source))
         begin = time.monotonic()
-        later = [exported(told(source)) for _ in range(10)]
-        assert time.monotonic() - begin < patience.WAIT * 20, "it is not waited for again"
+        later = [exported(read_source(source)) for _ in range(10)]
+        assert time.monotonic() - begin < patience.TIMEOUT * 20, "it is not waited for again"
         assert alone() == before + 1
     assert 'communicator="ab"' in first
     assert later == [first] * 10
@@ -197,7 +197,7 @@ def test_the_audit_ends_soon_names_what_does_not_answer_and_escapes_what_it_prin
         tenant(root, NCCL_DEBUG_FILE="/mnt/nccl.log") as dead,
         tenant(root, NCCL_DEBUG_FILE="/home/nccl.log", NCCL_P2P_DISABLE=evil) as alive,
     ):
-        own(root / "home/nccl.log", alive)
+        owned(root / "home/nccl.log", alive)
         fake.write(f"gpu 0 process {dead} 1000\ngpu 0 process {alive} 1000\n")
         command = [sys.executable, "-m", "gpunode", "audit"]
         environment = {**os.environ, **fake.environment(), "COLUMNS": "160"}
@@ -212,15 +212,15 @@ def test_the_audit_ends_soon_names_what_does_not_answer_and_escapes_what_it_prin
     checks = {check["check"]: check["found"] for check in json.loads(ran.stdout)}
     assert f"/proc/{dead}/root/mnt/nccl.log does not answer" in checks["nccl_shared_memory"]
     assert "NCCL_P2P_DISABLE=1\\x1b]0;owned\\x07\\x9b2J\\u202e" in checks["nccl_switched_off"]
-    assert all(len(found) <= LONGEST_FINDING for found in checks.values())
+    assert all(len(found) <= MAX_FINDING for found in checks.values())
     assert not set("\x1b\x07\x9b\u202e") & set(table)
 
 
 @given(st.text() | st.text().map(lambda text: text * 100))
 def test_what_is_shown_of_text_from_outside_is_printable_and_short(text: str) -> None:
-    for shown in (escaped(text, LONGEST_FINDING), printable(text, LONGEST_FINDING)):
+    for shown in (escaped(text, MAX_FINDING), printable(text, MAX_FINDING)):
         assert shown.isprintable()
-        assert len(shown) <= LONGEST_FINDING
+        assert len(shown) <= MAX_FINDING
 
 
 class Logging(LocalNode):
@@ -243,7 +243,7 @@ def test_logs_of_processes_that_end_leave_no_descriptor(tmp_path: Path) -> None:
     for start in range(0, 100, 50):
         gpu = MachineGpu(0, "GPU-aa", "0", tuple(range(start, start + 50)))
         source = NcclLogs(Census(node), gpu, Settings())
-        assert exported(told(source)).count("gpunode_nccl_communicator_info") == 1
+        assert exported(read_source(source)).count("gpunode_nccl_communicator_info") == 1
     assert len(os.listdir("/proc/self/fd")) == before
 
 
@@ -268,13 +268,13 @@ def test_a_log_that_is_cut_or_gone_is_followed_from_there(tmp_path: Path) -> Non
         else:
             log.write_text(text)
         expected = f'gpunode_nccl_warnings_total{{gpu="0",uuid="GPU-aa"}} {warnings}.0'
-        assert exported(told(source)) == (expected if text is not None else "")
+        assert exported(read_source(source)) == (expected if text is not None else "")
 
 
 def test_a_flood_is_read_in_parts_and_an_endless_line_passed_over() -> None:
     whole = b"h:1:1 [0] NCCL WARN\n"
     assert lines_of(whole + b"rest", 5, line_of(1)).end == 5 + len(whole)
-    assert lines_of(b"x" * MOST_READ, 5, line_of(1)).end == 5 + MOST_READ
+    assert lines_of(b"x" * MAX_READ, 5, line_of(1)).end == 5 + MAX_READ
     assert lines_of(b"x" * 100, 5, line_of(1)).end == 5
 
 
@@ -333,9 +333,9 @@ def test_a_process_that_never_comes_back_from_mapping_a_file_costs_its_own_readi
 
         looks = threading.Thread(target=look, daemon=True)
         looks.start()
-        looks.join(patience.WAIT * 8)
+        looks.join(patience.TIMEOUT * 8)
         assert [type(one) for one in found] == [TimeoutError] * 20
-        assert time.monotonic() - begin < patience.WAIT * 4, "it is not waited for again"
+        assert time.monotonic() - begin < patience.TIMEOUT * 4, "it is not waited for again"
         assert node.program(other) == ""  # it runs no script
         assert node.environment(other) == {"RANK": "3"}
 
@@ -354,7 +354,7 @@ def test_a_process_that_never_comes_back_from_mapping_a_file_costs_its_own_readi
         waits = [threading.Thread(target=wait, args=(each,)) for each in questions]
         for each in waits:
             each.start()
-        time.sleep(1.5 * privileged.WAIT)
+        time.sleep(1.5 * privileged.TIMEOUT)
         assert all(each.is_alive() for each in waits)
         assert one.ask("environment", str(other)) == (b"RANK=3", [])
     for each in waits:
@@ -385,7 +385,7 @@ def test_a_process_that_never_comes_to_its_program_costs_its_own_readings(way: s
         threads, begin = waiting(), time.monotonic()
         ask_all()
         took = time.monotonic() - begin
-        assert took < patience.WAIT * len(questions) / 2, "it is not waited for again"
+        assert took < patience.TIMEOUT * len(questions) / 2, "it is not waited for again"
         assert waiting() <= threads
         assert node.read_text(f"/proc/{pid}/comm")
 
@@ -407,7 +407,7 @@ def answers(question: Callable[[int], object], pid: int) -> None:
 
     asks = threading.Thread(target=ask, daemon=True)
     asks.start()
-    asks.join(30 * patience.WAIT)
+    asks.join(30 * patience.TIMEOUT)
     assert not asks.is_alive()
 
 
@@ -440,14 +440,14 @@ def test_a_process_from_which_nothing_comes_back_costs_its_owner_s_stacks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Also one that begins to map a file just when py-spy looks: it answered a moment before."""
-    node, me, answers = LocalNode(Path("/")), os.getpid(), Inside._answers
+    node, me, answers = LocalNode(Path("/")), os.getpid(), ProcessReader._answers
     late: set[int] = set()
 
-    def answered(inside: Inside, pid: int) -> None:
+    def answered(inside: ProcessReader, pid: int) -> None:
         if pid not in late:
             answers(inside, pid)
 
-    monkeypatch.setattr(Inside, "_answers", answered)
+    monkeypatch.setattr(ProcessReader, "_answers", answered)
     try:
         with kept(USER) as one, kept(USER) as other:
             stuck, another = one.maps, other.maps
@@ -466,7 +466,7 @@ def test_a_process_from_which_nothing_comes_back_costs_its_owner_s_stacks(
 
 @as_root
 def test_a_variable_too_long_for_any_use_is_left_out() -> None:
-    with tenant(None, RANK="3", NCCL_NET="x" * (LONGEST_VALUE + 1)) as pid:
+    with tenant(None, RANK="3", NCCL_NET="x" * (MAX_VALUE + 1)) as pid:
         assert LocalNode(Path("/")).environment(pid) == {"RANK": "3"}
 
 
@@ -508,7 +508,9 @@ class Written(Logging):
 @given(st.lists(facts, max_size=60))
 def test_any_log_makes_few_series_with_short_labels(found: list[str]) -> None:
     text = "".join(f"host:1:1 [0] NCCL INFO {fact}\n" for fact in found)
-    samples = told(NcclLogs(Census(Written(text)), MachineGpu(0, "GPU-aa", "0", (7,)), Settings()))
+    samples = read_source(
+        NcclLogs(Census(Written(text)), MachineGpu(0, "GPU-aa", "0", (7,)), Settings())
+    )
     assert len(samples) <= 8 * (1 + len(TRANSPORTS) + 3) + 1
     assert all(len(label) <= 20 for sample in samples for label in sample.labels)
 

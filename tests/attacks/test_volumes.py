@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from gpunode.config.daemon import Settings
-from gpunode.host.filesystem import MOST_THREADS, Filesystems
+from gpunode.host.filesystem import MAX_FILESYSTEMS, Filesystems
 from gpunode.host.nfs import Nfs
 from gpunode.node.local import LocalNode
 from gpunode.node.node import Filesystem
 from gpunode.source import WHOLE_NODE, Source
-from tests.machine import told
+from tests.machine import read_source
 from tests.needs import as_root
 
 KUBELET = "/var/lib/kubelet"
@@ -37,7 +37,7 @@ def line(device: str, point: str, kind: str = "nfs4", source: str = "10.0.0.5:/x
 ROOT = line("259:1", "/", "ext4", "/dev/nvme0n1p1")
 
 
-class Mounted(LocalNode):
+class MountedNode(LocalNode):
     """A node with a table of mounts, all of one size."""
 
     def __init__(self, root: Path, *lines: str) -> None:
@@ -62,7 +62,7 @@ class Mounted(LocalNode):
 
 
 def test_the_volume_of_a_pod_takes_no_other_its_name(tmp_path: Path) -> None:
-    node = Mounted(
+    node = MountedNode(
         tmp_path,
         line("0:50", at(0, "datasets"), "lustre", "10.1.2.3@tcp:/fsx"),
         line("0:51", at(1, "datasets"), "fuse.sshfs", "me"),
@@ -74,7 +74,7 @@ def test_the_volume_of_a_pod_takes_no_other_its_name(tmp_path: Path) -> None:
 
 def test_no_volume_hides_what_the_node_mounts_or_another_pod(tmp_path: Path) -> None:
     """Not even with a FUSE that claims to be of the same server, at a shorter path."""
-    node = Mounted(
+    node = MountedNode(
         tmp_path,
         line("0:60", "/f", "fuse.sshfs", "10.0.0.5:/data"),
         line("0:61", "/mnt/long/data", "fuse.sshfs", "10.0.0.5:/data"),
@@ -83,15 +83,15 @@ def test_no_volume_hides_what_the_node_mounts_or_another_pod(tmp_path: Path) -> 
         *(line(f"0:{100 + pod}", at(pod, f"v{pod}"), source=f"h:/{pod}") for pod in range(100)),
     )
     found = list(node.found())
-    assert len(found) == MOST_THREADS
+    assert len(found) == MAX_FILESYSTEMS
     assert found[:4] == ["/", "/f", "/mnt/long/data", "/mnt/even/longer/data"]
-    assert node.unread() == [f"104 filesystems, {MOST_THREADS} are read"]
+    assert node.unread() == [f"104 filesystems, {MAX_FILESYSTEMS} are read"]
 
 
 def test_pods_that_come_and_go_leave_a_volume_its_name(tmp_path: Path) -> None:
     mounts = [line(f"0:{70 + pod}", at(pod, f"pv-{pod % 3}")) for pod in range(9)]
     for number, there in enumerate((mounts, mounts[3:], mounts[::-1], mounts[:1])):
-        assert list(Mounted(tmp_path / str(number), *there).found()) == ["/", "pv-0"]
+        assert list(MountedNode(tmp_path / str(number), *there).found()) == ["/", "pv-0"]
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_pods_that_come_and_go_leave_a_volume_its_name(tmp_path: Path) -> None:
 def test_a_staged_volume_that_nobody_names_is_called_by_its_source(
     tmp_path: Path, told_by_the_kubelet: str
 ) -> None:
-    node = Mounted(tmp_path, line("8:16", f"{STAGED}/globalmount", "ext4", "/dev/sdb"))
+    node = MountedNode(tmp_path, line("8:16", f"{STAGED}/globalmount", "ext4", "/dev/sdb"))
     folder = tmp_path / STAGED.lstrip("/")
     folder.mkdir(parents=True)
     assert list(node.found()) == ["/", "/dev/sdb"]
@@ -122,20 +122,20 @@ def test_a_staged_volume_that_nobody_names_is_called_by_its_source(
 def test_what_is_no_volume_below_the_kubelets_folder_is_not_watched(
     tmp_path: Path, point: str
 ) -> None:
-    assert list(Mounted(tmp_path, line("0:50", point)).found()) == ["/"]
+    assert list(MountedNode(tmp_path, line("0:50", point)).found()) == ["/"]
 
 
 def test_what_a_container_does_not_see_is_not_measured(tmp_path: Path) -> None:
     """It would find the folder below, of another size."""
-    node = Mounted(tmp_path, line("0:50", "/data", source="h:/a"), line("0:51", at(0, "pv")))
+    node = MountedNode(tmp_path, line("0:50", "/data", source="h:/a"), line("0:51", at(0, "pv")))
     (tmp_path / "proc/self").mkdir()
     own = tmp_path / "proc/self/mountinfo"
     for seen, unseen in (("/data", "pv"), ("pv", "/data")):
         device = {"/data": "0:50", "pv": "0:51"}[seen]
         own.write_text(ROOT + line(device, "/host/wherever"))
         found = node.found()
-        assert told(found["/"])
-        assert told(found[seen])
+        assert read_source(found["/"])
+        assert read_source(found[seen])
         with pytest.raises(OSError, match="HostToContainer"):
             found[unseen].read()
 
@@ -250,7 +250,7 @@ def test_a_volume_whose_server_is_gone_keeps_nothing_else_waiting() -> None:
 
 def test_volumes_behind_tunnels_are_told_apart(tmp_path: Path) -> None:
     """Each Amazon EFS is mounted from this node's own address, at a port of its tunnel."""
-    node = Mounted(
+    node = MountedNode(
         tmp_path,
         line("0:60", "/efs", source="127.0.0.1:/"),
         line("0:61", at(0, "models"), source="127.0.0.1:/"),
@@ -264,13 +264,15 @@ def test_volumes_behind_tunnels_are_told_apart(tmp_path: Path) -> None:
         for number, point in enumerate(["/efs", at(0, "models"), at(1, "datasets")])
     )
     (tmp_path / "proc/1/mountstats").write_text("".join(statistics))
-    read = {of.labels[0]: of.value for of in told(Nfs(node, Settings())) if "read" in of.labels}
+    read = {
+        of.labels[0]: of.value for of in read_source(Nfs(node, Settings())) if "read" in of.labels
+    }
     assert read == {"/efs": 0.0, "models": 1.0, "datasets": 2.0}
 
 
 def test_a_bucket_that_a_pod_mounts_is_watched(tmp_path: Path) -> None:
     """No filesystem of the node's own that says no more than FUSE."""
-    node = Mounted(
+    node = MountedNode(
         tmp_path,
         line("0:60", at(0, "bucket"), "fuse", "mountpoint-s3"),
         line("0:61", "/home/me/.cache/doc", "fuse", "portal"),
@@ -293,7 +295,10 @@ def test_a_bucket_that_a_pod_mounts_is_watched(tmp_path: Path) -> None:
 )
 def test_what_a_node_mounts_for_its_jobs_is_watched(kind: str, source: str, tmp_path: Path) -> None:
     """As the mount table names it, which is not always by the name of the program."""
-    assert list(Mounted(tmp_path, line("0:60", "/data", kind, source)).found()) == ["/", "/data"]
+    assert list(MountedNode(tmp_path, line("0:60", "/data", kind, source)).found()) == [
+        "/",
+        "/data",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -316,7 +321,7 @@ def test_what_may_be_of_the_network_and_is_not_known_is_told(
     mounted: str, example: str, tmp_path: Path
 ) -> None:
     again = mounted.replace(" /data ", " /data/again ")
-    node = Mounted(tmp_path, mounted, again)
+    node = MountedNode(tmp_path, mounted, again)
     assert (list(node.found()), node.unread()) == (["/"], [example])
 
 
@@ -342,13 +347,13 @@ NONE_OF_THE_NETWORK = (
 
 def test_what_is_none_of_the_network_is_passed_over(tmp_path: Path) -> None:
     for number, mounted in enumerate(NONE_OF_THE_NETWORK):
-        node = Mounted(tmp_path / str(number), mounted)
+        node = MountedNode(tmp_path / str(number), mounted)
         assert (list(node.found()), node.unread()) == (["/"], []), mounted
 
 
 def test_a_volume_of_juicefs_is_called_by_its_own_name(tmp_path: Path) -> None:
     """Its driver mounts it for the node, under another name each time, and binds it for pods."""
-    node = Mounted(
+    node = MountedNode(
         tmp_path,
         line("0:60", "/var/lib/juicefs/volume/models-qzkwfj", "fuse.juicefs", "JuiceFS:me"),
         line("0:60", at(0, "models"), "fuse.juicefs", "JuiceFS:me"),
@@ -359,5 +364,5 @@ def test_a_volume_of_juicefs_is_called_by_its_own_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize("folder", ["/data/k8s/kubelet", "/opt/rke2/kubelet"])
 def test_a_kubelet_may_have_its_folder_anywhere(folder: str, tmp_path: Path) -> None:
     """The name is not that of a pod, which would be another for each."""
-    node = Mounted(tmp_path, line("0:60", at(0, "models").replace(KUBELET, folder)))
+    node = MountedNode(tmp_path, line("0:60", at(0, "models").replace(KUBELET, folder)))
     assert list(node.found()) == ["/", "models"]

@@ -25,7 +25,7 @@ from gpunode.cli.loader import load
 from gpunode.cli.settings.run import RunSettings
 from gpunode.config.daemon import Settings
 from gpunode.config.fields import leaves
-from gpunode.config.yaml_file import LARGEST_FILE
+from gpunode.config.yaml_file import MAX_SETTINGS
 from gpunode.export.exposition import Exposition
 from gpunode.export.web.server import BACKLOG, CONNECTIONS, REQUEST_TIMEOUT
 from gpunode.metric import Metric, Sample
@@ -83,7 +83,7 @@ def answer(client: socket.socket) -> bytes:
     return said
 
 
-def asked(running: Daemon, request: bytes) -> bytes:
+def send_request(running: Daemon, request: bytes) -> bytes:
     """What the daemon answers to a request, to the end of the connection."""
     with connect(running) as client:
         send(client, request)
@@ -166,7 +166,7 @@ def test_no_request_troubles_the_daemon(victim: Daemon, capfd: pytest.CaptureFix
         request, expected = REQUESTS[name]
         before = victim.process.memory_info().rss
         for _ in range(5):
-            said = asked(victim, request)
+            said = send_request(victim, request)
             assert status(said) in expected, said[:200]
             assert b"root:" not in said, name
         assert victim.process.memory_info().rss - before < 4 * MIB, name
@@ -194,7 +194,7 @@ ACCEPTS = {
 
 def test_any_accept_header_gets_one_of_two_formats(victim: Daemon) -> None:
     for accept in ACCEPTS:
-        said = asked(victim, get(b"/metrics", b"Accept: " + accept.encode("latin-1")))
+        said = send_request(victim, get(b"/metrics", b"Accept: " + accept.encode("latin-1")))
         assert status(said) == 200, accept
         assert f"content-type: {ACCEPTS[accept]}; charset=utf-8\r\n".encode() in said, accept
 
@@ -462,7 +462,7 @@ def settings_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @example('path: {rootfs: "\\ud800"}')
 @example("%YAML 9." + "9" * 5_000)
 @example('"\\Uffffffff": 1')
-@example("x" * (LARGEST_FILE + 1))
+@example("x" * (MAX_SETTINGS + 1))
 def test_a_settings_file_is_read_or_told_in_one_line(settings_file: Path, text: str) -> None:
     settings_file.write_text(text, encoding="utf-8", errors="surrogatepass")
     said = ""

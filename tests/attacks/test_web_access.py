@@ -17,7 +17,7 @@ import trustme
 
 from gpunode.export.web.guard import SHARE
 from gpunode.export.web.server import BACKLOG, CONNECTIONS, REQUEST_TIMEOUT
-from tests.attacks.conftest import MOST_MEMORY
+from tests.attacks.conftest import MAX_MEMORY
 from tests.conftest import until
 from tests.daemon import Daemon, peak_memory
 from tests.export.test_web_access import (
@@ -133,7 +133,7 @@ def test_who_has_the_password_is_soon_known_among_many_addresses_that_guess(
                     if line == "200\n":
                         break
                 later = [clients.stdout.readline() for _ in range(20)]
-                assert peak_memory(server.pid) < MOST_MEMORY
+                assert peak_memory(server.pid) < MAX_MEMORY
             finally:
                 server.kill()
                 clients.kill()

@@ -15,7 +15,7 @@ from typing import Any, cast
 import pytest
 from rich.console import Console
 
-from gpunode.audit.source import CHECKS, OK, Audit, Audited, Result, audit
+from gpunode.audit.source import CHECKS, OK, Audit, AuditResults, Result, audit
 from gpunode.cli.audit import audit_table
 from gpunode.cli.main import main
 from gpunode.config.daemon import Settings
@@ -326,12 +326,12 @@ def test_on_an_empty_node_nothing_fails(tmp_path: Path) -> None:
 def test_without_descriptors_checks_cannot_tell(tmp_path: Path) -> None:
     results = audit(DescriptorsNode(WithoutDescriptors(tmp_path)))
     assert "ok" not in {result.status for result in results}
-    assert found(results, "swappiness") == ("unknown", LACKS[errno.EMFILE])
+    assert result_of(results, "swappiness") == ("unknown", LACKS[errno.EMFILE])
 
 
 def test_what_cannot_be_told_has_no_series(tmp_path: Path) -> None:
     reading = Audit(AuditedNode(tmp_path, None), Settings()).read()
-    assert isinstance(reading.detail, Audited)
+    assert isinstance(reading.detail, AuditResults)
     told = {c.check for c in reading.detail.checks if c.status != "unknown"}
     assert {sample.labels for sample in reading.samples} == {(name,) for name in told}
     assert {sample.metric for sample in reading.samples} <= {OK}
@@ -365,7 +365,7 @@ def test_the_table_says_once_why_checks_cannot_tell(tmp_path: Path) -> None:
     assert {check.name for check in CHECKS} <= set(re.findall(r"\w+", text))
 
 
-def found(results: list[Result], check: str) -> tuple[str, str]:
+def result_of(results: list[Result], check: str) -> tuple[str, str]:
     (result,) = (result for result in results if result.check == check)
     return result.status, result.found
 
@@ -380,37 +380,37 @@ def test_a_virtual_machine_shows_no_switches_and_nothing_is_said_of_them(tmp_pat
     }
     results = audit(node(tmp_path, flat))
     for check in ("rdma_near_gpu", "gpu_pcie_uplink"):
-        assert found(results, check)[0] == "unknown"
+        assert result_of(results, check)[0] == "unknown"
 
 
 def test_slow_adapters_are_no_adapters_of_the_gpus(tmp_path: Path) -> None:
     slow = {"/sys/class/infiniband/mlx5_0/ports/1/rate": "25 Gb/sec (1X EDR)\n"}
-    status, why = found(audit(node(tmp_path, slow)), "rdma_near_gpu")
+    status, why = result_of(audit(node(tmp_path, slow)), "rdma_near_gpu")
     assert (status, why) == ("unknown", "no InfiniBand or RoCE adapter of 100 Gb/s or more")
 
 
 def test_the_gpu_operator_s_pod_restores_mig_instances(tmp_path: Path) -> None:
     pod = "/var/log/pods/gpu-operator_nvidia-mig-manager-x7k_0f/mig-manager/0.log"
     results = audit(node(tmp_path, {**FAULTS["mig_layout"], pod: ""}))
-    assert found(results, "mig_layout") == ("ok", "mig-manager's pod")
+    assert result_of(results, "mig_layout") == ("ok", "mig-manager's pod")
 
 
 def test_a_unit_whose_name_only_contains_mig_restores_nothing(tmp_path: Path) -> None:
     units = "/etc/systemd/system/multi-user.target.wants"
     changes = {**FAULTS["mig_layout"], f"{units}/db-migrate.service": ""}
-    assert found(audit(node(tmp_path, changes)), "mig_layout")[0] == "failed"
+    assert result_of(audit(node(tmp_path, changes)), "mig_layout")[0] == "failed"
 
 
 def test_without_workers_their_number_cannot_be_judged(tmp_path: Path) -> None:
     alone = {f"/proc/{PID}/task/{PID}/children": ""}
-    assert found(audit(node(tmp_path, alone)), "loader_workers")[0] == "unknown"
+    assert result_of(audit(node(tmp_path, alone)), "loader_workers")[0] == "unknown"
 
 
 def test_only_what_gives_way_to_others_fails(tmp_path: Path) -> None:
     gives_way = {(0, 0): "", (-5, 0): "", (0, 2): "", (1, 0): "nice 1", (0, 5): "SCHED_IDLE"}
     for (nice, policy), words in gives_way.items():
         changes = {f"/proc/{PID}/stat": stat(PID, "a (b) c", nice, policy)}
-        status, said = found(audit(node(tmp_path, changes)), "cpu_priority")
+        status, said = result_of(audit(node(tmp_path, changes)), "cpu_priority")
         assert status == ("failed" if words else "ok"), (nice, policy)
         assert words in said
 
@@ -420,7 +420,7 @@ def test_one_isolated_core_for_a_process_is_a_binding(tmp_path: Path) -> None:
         "/sys/devices/system/cpu/isolated": "3-5\n",
         f"/proc/{PID}/status": "Name:\tpython\nCpus_allowed_list:\t3\n",
     }
-    assert found(audit(node(tmp_path, bound)), "isolated_cores")[0] == "ok"
+    assert result_of(audit(node(tmp_path, bound)), "isolated_cores")[0] == "ok"
 
 
 def test_a_share_of_mps_is_right_where_others_share_the_gpu(tmp_path: Path) -> None:
@@ -428,4 +428,4 @@ def test_a_share_of_mps_is_right_where_others_share_the_gpu(tmp_path: Path) -> N
         **FAULTS["mps_share"],
         "processes": [Process(PID, None, "mps"), Process(PID + 9, None, "mps")],
     }
-    assert found(audit(node(tmp_path, changes)), "mps_share")[0] == "ok"
+    assert result_of(audit(node(tmp_path, changes)), "mps_share")[0] == "ok"

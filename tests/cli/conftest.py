@@ -12,7 +12,7 @@ import pytest
 from gpunode.config.daemon import Settings
 from gpunode.recorded import INCIDENTS
 from tests.prometheus.known import remembering
-from tests.prometheus.played import Played, openmetrics
+from tests.prometheus.played import PlayedTape, openmetrics
 from tests.verdict.test_verdict import CAUSE, ENDED, REAL, SETTINGS
 
 FIRST, NEXT = "10.0.0.1:9816", "10.0.0.2:9816"
@@ -42,12 +42,12 @@ def no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     moment = int(time.time()) - 30
     ours, real = (*CAUSE, "h200_held"), (*ENDED, "uncounted")
-    every = [Played(INCIDENTS / f"{name}.jsonl.gz", name, name, SETTINGS) for name in ours]
-    every += [Played(REAL / f"{name}.jsonl.gz", name, name, Settings()) for name in real]
+    every = [PlayedTape(INCIDENTS / f"{name}.jsonl.gz", name, name, SETTINGS) for name in ours]
+    every += [PlayedTape(REAL / f"{name}.jsonl.gz", name, name, Settings()) for name in real]
     hang = INCIDENTS / "h200_hang.jsonl.gz"
     every += [
-        Played(hang, "pair", FIRST, SETTINGS, ended=40),
-        Played(hang, "pair", NEXT, SETTINGS, ended=0),
+        PlayedTape(hang, "pair", FIRST, SETTINGS, ended=40),
+        PlayedTape(hang, "pair", NEXT, SETTINGS, ended=0),
     ]
     past = openmetrics(every, moment)
     with remembering(past, tmp_path_factory.mktemp("played")) as url:

@@ -24,7 +24,7 @@ from gpunode.config.kinds import Section
 from gpunode.report.claims import JobIncident
 from tests.machine import MachineDriver, MachineGpu
 
-PATIENCE = 120.0
+TIMEOUT = 120.0
 """Seconds for what takes a few, on a machine that is busy with other tests."""
 
 
@@ -58,7 +58,7 @@ def record(kind: type[CommandSettings], file: Path) -> None:
         base.__getattribute__ = asked  # type: ignore[method-assign]
 
 
-class Answered:
+class PrometheusReader:
     """A Prometheus that has answered all that a report asks."""
 
     def __init__(self, *_: object, **__: object) -> None: ...
@@ -79,8 +79,8 @@ def stage() -> None:
         this_node: {"open_drivers": lambda *_: (MachineDriver([gpu]),)},
         nccl_bench: {"measure": lambda *_: {8: 1e9}},
         report: {
-            "Asking": Answered,
-            "Past": lambda _: SimpleNamespace(clusters=["one"]),
+            "HistoryReader": PrometheusReader,
+            "PeriodHours": lambda _: SimpleNamespace(clusters=["one"]),
             "PeriodView": lambda *_: None,
             "report": lambda *_: None,
             "FORMATS": {"html": str},
@@ -91,15 +91,15 @@ def stage() -> None:
                 kept=lambda: ((JobIncident("", "127.0.0.1:9", "", "stall", 0, (), ""),), {}),
                 as_it_began=lambda _: SimpleNamespace(waited_for=lambda: None),
             ),
-            "claims": SimpleNamespace(began=lambda *_: None),
+            "claims": SimpleNamespace(first_node=lambda *_: None),
             "gathered": lambda *_: None,
-            "printed": lambda *_: None,
+            "print_report": lambda *_: None,
         },
         why: {
             "runs": SimpleNamespace(
-                find=lambda *_: "", runs=lambda *_: [run], exact=lambda *_: run, ENDED_AFTER=0
+                find=lambda *_: "", runs=lambda *_: [run], exact=lambda *_: run, ABSENCE_SECONDS=0
             ),
-            "job": SimpleNamespace(EARLIER=0, ask=lambda *_: None),
+            "job": SimpleNamespace(LOOKBACK=0, ask=lambda *_: None),
             "answer": lambda *_: None,
             "FORMATS": {"text": str},
         },
@@ -123,7 +123,7 @@ def read_by(command: str, uses: Sequence[Sequence[str]], folder: Path) -> set[st
         child = os.fork()
         if not child:
             _run(command, given, written)
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while not os.waitpid(child, os.WNOHANG)[0]:
             found = set(written.read_text().splitlines())
             if expected <= found or time.monotonic() > deadline:

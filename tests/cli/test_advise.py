@@ -30,7 +30,7 @@ BROKEN = (
 REASON = "gpunode reset GPU 3, XID 119, reset the GPU, harms ml/llama-0\n"
 
 
-class Ended(NamedTuple):
+class Outcome(NamedTuple):
     """How the command ended and what it printed."""
 
     code: int
@@ -38,19 +38,19 @@ class Ended(NamedTuple):
     err: str
 
 
-Advise = Callable[..., Ended]
+Advise = Callable[..., Outcome]
 
 
 @pytest.fixture
 def advise(capfd: pytest.CaptureFixture[str]) -> Advise:
-    def run(*arguments: str) -> Ended:
+    def run(*arguments: str) -> Outcome:
         capfd.readouterr()
         try:
             main(["advise", *arguments])
             code = 0
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else 1
-        return Ended(code, *capfd.readouterr())
+        return Outcome(code, *capfd.readouterr())
 
     return run
 

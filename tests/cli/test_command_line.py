@@ -26,13 +26,13 @@ from gpunode.cli.settings.top import TopSettings
 from gpunode.config.daemon import GpuSettings
 from gpunode.mistake import UsageError
 from gpunode.recorded import INCIDENTS
-from tests.daemon import PATIENCE
+from tests.daemon import TIMEOUT
 
 TAPE = str(INCIDENTS / "straggler.jsonl.gz")
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class Outcome:
     """How a command ended and what it printed."""
 
     code: int
@@ -43,14 +43,14 @@ class Ended:
 class Gpunode(Protocol):
     """Runs a command with variables of the environment."""
 
-    def __call__(self, *arguments: str, **environment: str) -> Ended: ...
+    def __call__(self, *arguments: str, **environment: str) -> Outcome: ...
 
 
 @pytest.fixture
 def gpunode(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Gpunode:
     """The command in this process, which has been started already."""
 
-    def run(*arguments: str, **environment: str) -> Ended:
+    def run(*arguments: str, **environment: str) -> Outcome:
         capfd.readouterr()
         with monkeypatch.context() as patched:
             for name, value in {"COLUMNS": "120", **environment}.items():
@@ -60,7 +60,7 @@ def gpunode(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) 
                 code = 0
             except SystemExit as end:
                 code = end.code if isinstance(end.code, int) else 1
-        return Ended(code, *capfd.readouterr())
+        return Outcome(code, *capfd.readouterr())
 
     return run
 
@@ -86,7 +86,7 @@ def installed(*arguments: str, **environment: str) -> subprocess.CompletedProces
         capture_output=True,
         text=True,
         check=False,
-        timeout=PATIENCE,
+        timeout=TIMEOUT,
         env={**os.environ, "COLUMNS": "120", **environment},
     )
 
@@ -100,7 +100,7 @@ def test_where_only_the_client_is_the_version_and_a_command_say_how_to_get_the_d
             capture_output=True,
             text=True,
             check=False,
-            timeout=PATIENCE,
+            timeout=TIMEOUT,
             env=ours,
         )
         assert "pip install 'gpunode[exporter]'" in getattr(ran, at), ran

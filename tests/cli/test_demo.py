@@ -19,7 +19,7 @@ import pytest
 from gpunode.cli.demo import Captions
 from gpunode.cli.loader import load
 from gpunode.cli.settings.demo import DemoSettings
-from gpunode.cli.stories import ORDER, Scene, in_order
+from gpunode.cli.stories import ORDER, Scene, order_tapes
 from gpunode.cli.table import row
 from gpunode.export.web.api import history
 from gpunode.export.web.node import node
@@ -32,7 +32,7 @@ from tests.terminal import Terminal
 ROOT = Path(__file__).parents[2]
 SOMEWHERE = "--web.listen-address=127.0.0.1:0"
 ADDRESS = re.compile(r"http://127\.0\.0\.1:(\d+)/ shows the same as a page")
-PATIENCE = 120.0
+TIMEOUT = 120.0
 """Seconds for what takes a few, on a machine that is busy with other tests."""
 
 MAKE_DEMO = re.compile(r"^demo: .*\n\t@trap : INT; \$\(BIN\)/(gpunode .*) \$\(DEMO\) ", re.M)
@@ -51,7 +51,7 @@ def piped(*command: str, **environment: str) -> Iterator[tuple[subprocess.Popen[
     child = subprocess.Popen(
         program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
     )
-    watchdog = threading.Timer(PATIENCE, child.kill)
+    watchdog = threading.Timer(TIMEOUT, child.kill)
     watchdog.start()
     assert child.stdout
     try:
@@ -141,7 +141,7 @@ def test_the_stories_are_what_their_program_makes(tmp_path: Path) -> None:
 
 
 def test_the_demo_tells_all_five_in_their_order() -> None:
-    assert [path.name.split(".")[0] for path in in_order(STORIES.iterdir())] == list(ORDER)
+    assert [path.name.split(".")[0] for path in order_tapes(STORIES.iterdir())] == list(ORDER)
 
 
 FINDINGS = {
@@ -157,7 +157,7 @@ def test_every_incident_comes_once_and_its_table_is_what_happened() -> None:
     demo = ("gpunode", "demo", str(INCIDENTS), "--once", "--speed=400")
     # with which rich would colour a pipe
     with piped(*demo, FORCE_COLOR="1") as (child, _):
-        out, err = child.communicate(timeout=PATIENCE)
+        out, err = child.communicate(timeout=TIMEOUT)
     assert all(character.isprintable() for line in out.splitlines() for character in line)
     assert (child.returncode, "Traceback" in err) == (0, False), err
     (port,) = ADDRESS.findall(out)
@@ -180,14 +180,14 @@ def test_a_reader_that_leaves_ends_it_quietly() -> None:
         lines.close()
         assert child.stderr
         assert child.stderr.read() == ""
-        assert child.wait(PATIENCE) == 128 + 13
+        assert child.wait(TIMEOUT) == 128 + 13
 
 
 def test_a_dumb_terminal_gets_lines_that_move_no_cursor(tmp_path: Path) -> None:
     (tmp_path / "comm.jsonl.gz").symlink_to(INCIDENTS / "comm.jsonl.gz")
     demo = ("-m", "gpunode", "demo", str(tmp_path), "--once", "--speed=400", SOMEWHERE)
     terminal = Terminal(sys.executable, *demo, kind="dumb", size=(24, 80))
-    terminal.scrolled_off(PATIENCE)
+    terminal.scrolled_off(TIMEOUT)
     os.close(terminal.side)
     assert terminal.child.wait(10) == 0
     assert "\ncomm: GPUs 0 and 1 are moving" in terminal.raw

@@ -35,9 +35,9 @@ from gpunode.node.local import LocalNode
 from gpunode.sources import GPU_SOURCES, HOLDERS_SOURCES, KINDS, NODE_SOURCES, finders
 from gpunode.unread import Unknown
 from tests.cli.test_platforms import NODES, SETS, laid_out
-from tests.cli.test_top import OSC52, told
+from tests.cli.test_top import OSC52, node_answer
 from tests.conftest import until
-from tests.daemon import PATIENCE, daemon, free_port
+from tests.daemon import TIMEOUT, daemon, free_port
 from tests.export.page import scenes
 from tests.export.page.serve import served
 from tests.fakes.nvml import FakeDriver
@@ -60,7 +60,7 @@ def run(
         capture_output=True,
         text=True,
         env={**os.environ, **(environment or {})},
-        timeout=PATIENCE,
+        timeout=TIMEOUT,
         check=True,
     )
     assert done.stderr == ""
@@ -72,7 +72,7 @@ def rows(answer: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {row["source"]: row for row in answer["sources"]}
 
 
-def shown(findings: tuple[SourceHealth, ...], width: int = 200) -> str:
+def rendered(findings: tuple[SourceHealth, ...], width: int = 200) -> str:
     console = Console(width=width, record=True, file=io.StringIO())
     console.print(doctor_table(findings, width))
     return console.export_text()
@@ -84,7 +84,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "SECOND_READ_AFTER", 0.0)
 
 
-def found(node: LocalNode, **settings: Any) -> dict[str, SourceHealth]:
+def findings(node: LocalNode, **settings: Any) -> dict[str, SourceHealth]:
     settings.setdefault("web", ListenSettings(listen_address=f"127.0.0.1:{free_port()}"))
     return {each.source: each for each in examine(node, DoctorSettings(**settings)).sources}
 
@@ -120,30 +120,30 @@ def test_where_no_proc_is_mounted_that_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path))
-    host = found(LocalNode(tmp_path))["host"]
+    host = findings(LocalNode(tmp_path))["host"]
     assert (host.status, host.series) == ("failed", 0)
     assert host.why.startswith("no /proc/stat")
 
 
 def test_a_container_without_the_root_of_the_node_is_told_to_mount_it(tmp_path: Path) -> None:
-    sources = found(LocalNode(tmp_path))
+    sources = findings(LocalNode(tmp_path))
     assert sources["host"].status == "failed"
     assert "check path.rootfs" in sources["host"].why
     assert set(sources["host"].also) >= {"cpu", "lustre", "filesystem"}
     assert "cpu" not in sources
-    assert shown(tuple(sources.values())).count("path.rootfs") == 2  # why, and what it takes
+    assert rendered(tuple(sources.values())).count("path.rootfs") == 2  # why, and what it takes
 
 
 @pytest.mark.parametrize(("why", "said"), [("", "there is"), ("lost", "lost; so there is")])
 def test_what_there_is_not_is_a_sentence(why: str, said: str) -> None:
     """Of a driver that lists no GPU, nothing more is known."""
     gone = SourceHealth("gpu", "nothing", 0, 0, 0, 0, 1, why, ("a",), "", also=("gpu_health",))
-    line = next(line for line in shown((gone,)).splitlines() if "gpu_health" in line)
+    line = next(line for line in rendered((gone,)).splitlines() if "gpu_health" in line)
     assert line.split("0 of 1")[1].strip() == f"{said} no gpu_health"
 
 
 def test_a_narrow_terminal_breaks_no_word(tmp_path: Path) -> None:
-    text = shown(tuple(found(LocalNode(tmp_path)).values()), 40)
+    text = rendered(tuple(findings(LocalNode(tmp_path)).values()), 40)
     lines = text.splitlines()
     assert max(map(len, lines)) <= 40
     assert "host failed 0 of " in text
@@ -177,7 +177,7 @@ def test_a_capability_that_is_missing_is_named(fake: FakeDriver) -> None:
 def test_a_source_that_fails_says_why_and_what_it_takes() -> None:
     with ras_server() as server:
         server.answer = "garbage"
-        ras = found(RasNode(server.port))["nccl_ras"]
+        ras = findings(RasNode(server.port))["nccl_ras"]
     assert ras.status == "failed"
     assert "not an answer of NCCL RAS" in ras.why
     assert "NCCL 2.24" in ras.needs
@@ -187,7 +187,7 @@ def test_a_source_that_fails_says_why_and_what_it_takes() -> None:
 def test_where_nothing_listens_a_source_has_nothing() -> None:
     with socket.create_server(("127.0.0.1", 0)) as unused:
         port = unused.getsockname()[1]
-    ras = found(RasNode(port))["nccl_ras"]
+    ras = findings(RasNode(port))["nccl_ras"]
     assert (ras.status, ras.why, ras.series) == ("nothing", "", 0)
     assert "NCCL 2.24" in ras.needs
 
@@ -197,11 +197,11 @@ def test_a_kubelet_whose_socket_is_not_here_is_told(tmp_path: Path) -> None:
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/stat").write_text("cpu0 1 0 1 1 0 0 0 0 0 0\n")
     (tmp_path / "var/lib/kubelet").mkdir(parents=True)
-    pods = found(LocalNode(tmp_path))["pods"]
+    pods = findings(LocalNode(tmp_path))["pods"]
     assert pods.status == "failed"
     assert "no /var/lib/kubelet/pod-resources/kubelet.sock" in pods.why
     switched_off = KubeletSettings(pod_resources_socket="")
-    assert found(LocalNode(tmp_path), kubernetes=switched_off)["pods"].status == "nothing"
+    assert findings(LocalNode(tmp_path), kubernetes=switched_off)["pods"].status == "nothing"
 
 
 class Hanging(MachineGpu):
@@ -220,7 +220,7 @@ def test_what_never_answers_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(doctor, "EXAMINATION_TIMEOUT", 1.0)
     gpus = [Hanging(0, "GPU-a", "0000:01:00.0"), MachineGpu(1, "GPU-b", "0000:02:00.0")]
     try:
-        sources = found(LocalNode(Path("/"), [MachineDriver(gpus)]))
+        sources = findings(LocalNode(Path("/"), [MachineDriver(gpus)]))
     finally:
         Hanging.over.set()
     owners = sources["gpu_owners"]
@@ -280,7 +280,7 @@ def test_a_server_that_redirects_or_answers_without_end_is_no_daemon() -> None:
     no_daemon = "another program, or a daemon with TLS, answers at http://127.0.0.1:PORT"
     elsewhere = b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n"
     assert answer_of(elsewhere) == no_daemon
-    without_end = b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * (doctor.LARGEST_ANSWER + 1)
+    without_end = b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * (doctor.MAX_ANSWER_BYTES + 1)
     assert "the answer has more than 1 MiB" in answer_of(without_end)
 
 
@@ -306,7 +306,7 @@ def test_who_takes_the_place_of_a_daemon_controls_no_terminal() -> None:
     pages = {
         "/healthz": b"ok\n",
         "/api/v1/unread": json.dumps([met, {**met, "bound": True, "what": "other"}]).encode(),
-        "/api/v1/node": told({}, {"label": OSC52, "pids": ["1"], "last_step": 1.0}),
+        "/api/v1/node": node_answer({}, {"label": OSC52, "pids": ["1"], "last_step": 1.0}),
     }
     with exporter(pages.get) as port:
         _, found, reporting = doctor.daemon(ListenSettings(listen_address=f"127.0.0.1:{port}"))
@@ -352,7 +352,7 @@ def test_it_tells_that_a_daemon_hears_processes_without_a_gpu(tmp_path: Path) ->
 
 def heard(page: bytes) -> bool:
     """Whether three messages of processes without a GPU were counted."""
-    found = doctor.OF_NO_GPU.search(page)
+    found = doctor.GPULESS_MESSAGES.search(page)
     return found is not None and int(found[1]) >= 3
 
 
@@ -392,7 +392,7 @@ def chart_needs(node: Path, *before: str) -> str:
     """What the command prints of the Helm chart for a node."""
     command = [*before, *COMMAND, f"--path.rootfs={node}", "--web.listen-address=127.0.0.1:1"]
     printed = subprocess.run(
-        command, capture_output=True, text=True, timeout=PATIENCE, check=True
+        command, capture_output=True, text=True, timeout=TIMEOUT, check=True
     ).stdout
     return printed.partition(NEEDS)[2]
 

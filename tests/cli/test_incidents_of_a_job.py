@@ -26,7 +26,7 @@ pytestmark = pytest.mark.integration
 PASSWORD = "of-sofia"
 
 
-def kept(name: str) -> Incident:
+def stored_incident(name: str) -> Incident:
     """What a node has kept."""
     brief = Brief(
         name, "stall", "n", 1e9, None, False, "GPU 0 hangs", "data.py:7 <b>", ("0",), (), 0
@@ -47,7 +47,7 @@ def nodes(asked: list[tuple[str, str | None]]) -> Iterator[str]:
             self.send_response(200 if instance == FIRST else 404)
             self.end_headers()
             if instance == FIRST:
-                self.wfile.write(as_json(kept(name)))
+                self.wfile.write(as_json(stored_incident(name)))
 
         def log_message(self, *_: object) -> None:
             pass

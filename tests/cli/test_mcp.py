@@ -28,7 +28,7 @@ from gpunode import words
 from gpunode.config.daemon import IncidentSettings, Settings
 from gpunode.config.prometheus import PrometheusSettings
 from gpunode.export.web.app import create_app
-from gpunode.export.web.guard import Trusted
+from gpunode.export.web.guard import TrustedApplication
 from gpunode.incidents.black_box import BlackBox
 from gpunode.node.node import Node
 from gpunode.node.tape import TapeNode
@@ -140,7 +140,7 @@ def test_of_each_gpu_that_is_waited_for_the_latest_reason_is_told(asked: Asked) 
 
 def test_since_when_a_job_hangs_is_told(stage: Stage, asked: Asked) -> None:
     (answer,) = asked([("holds_up", {"job": "h200_hang"})])
-    (since,) = said(answer, "stalled_collective: since")
+    (since,) = sentences(answer, "stalled_collective: since")
     assert "stall-0 tells" in since
     began = calendar.timegm(time.strptime(since.split("since ")[1][:19], "%Y-%m-%d %H:%M:%S"))
     assert 10 < stage.moment - began < 30
@@ -163,17 +163,17 @@ def test_what_is_not_recorded_is_not_known(asked: Asked) -> None:
             ("holds_up", {"job": "nobody/nothing"}),
         ],
     )
-    assert said(changed) == ["no XID on its nodes within a day"]
+    assert sentences(changed) == ["no XID on its nodes within a day"]
     assert "versions: not recorded" in changed["not_known"]
     assert "XIDs: not recorded" in without["not_known"]
     assert [one["value"] for one in waited["claims"]] == [0.0]
-    assert said(waited) == ["no GPU of healthy waits in a collective"]
+    assert sentences(waited) == ["no GPU of healthy waits in a collective"]
     assert "held no GPU" in missing["error"]
 
 
 def test_the_jobs_that_hold_gpus_are_listed(asked: Asked) -> None:
     (answer,) = asked([("jobs", {})])
-    assert {"pair holds 4 GPUs", "h200_held holds 1 GPU"} <= {*said(answer)}
+    assert {"pair holds 4 GPUs", "h200_held holds 1 GPU"} <= {*sentences(answer)}
 
 
 def test_how_many_gpus_a_cause_holds_up_is_not_taken_for_the_time_it_costs(asked: Asked) -> None:
@@ -185,7 +185,7 @@ def test_how_many_gpus_a_cause_holds_up_is_not_taken_for_the_time_it_costs(asked
     assert cause["value"] == 2
     (lost,) = [one for one in mild["claims"] if one["labels"].get("state") == "starved"]
     assert lost["value"] == pytest.approx(0.26, abs=0.03)
-    assert said(full)[0] == (
+    assert sentences(full)[0] == (
         "2 of its 2 GPUs: memory capacity limit (at work, with memory nearly full); "
         "no time is known to be lost to it"
     )
@@ -193,8 +193,8 @@ def test_how_many_gpus_a_cause_holds_up_is_not_taken_for_the_time_it_costs(asked
 
 def test_what_could_not_be_read_is_not_taken_for_nothing(asked: Asked) -> None:
     (answer,) = asked([("holds_up", {"job": "loader_cpu"})])
-    assert not any("nothing on this node explains it" in text for text in said(answer))
-    assert said(answer, "of 2 of its processes, `stat` cannot be read")
+    assert not any("nothing on this node explains it" in text for text in sentences(answer))
+    assert sentences(answer, "of 2 of its processes, `stat` cannot be read")
     assert answer["not_known"] == [
         "of processes of loader_cpu that cannot be read, what they do: that may explain it"
     ]
@@ -204,43 +204,43 @@ def test_a_job_that_runs_nothing_is_not_told_to_lose_nothing(asked: Asked) -> No
     held, healthy, unknown = asked(
         [("holds_up", {"job": name}) for name in ("h200_held", "healthy", "uncounted")]
     )
-    assert said(held) == [
+    assert sentences(held) == [
         "100 % of the time of its GPUs within 2m: a job holds the GPU and has run nothing for a "
         "while"
     ]
-    assert said(healthy)[0] == "2 of its 2 GPUs: no cause of a loss is found"
-    assert words.STATES["compute"].sentence in said(healthy)[1]
+    assert sentences(healthy)[0] == "2 of its 2 GPUs: no cause of a loss is found"
+    assert words.STATES["compute"].sentence in sentences(healthy)[1]
     (share,) = unknown["not_known"]
     assert share.endswith("not known, the sensors cannot tell")
-    assert share in said(unknown)
+    assert share in sentences(unknown)
 
 
 def test_a_hang_comes_before_what_another_gpu_does_meanwhile(asked: Asked) -> None:
     (answer,) = asked([("holds_up", {"job": "looping"})])
     causes = [one["labels"]["cause"] for one in answer["claims"] if "cause" in one["labels"]]
     assert causes[:2] == ["stalled_collective", "host_compute"]
-    since = [text for text in said(answer) if ": since 20" in text]
+    since = [text for text in sentences(answer) if ": since 20" in text]
     assert since[0].startswith("stalled_collective: since")
     assert since[1].endswith("UTC or up to 30 s before")
 
 
 def test_a_wait_for_a_gpu_that_nobody_names_is_told_with_who_has_no_work(asked: Asked) -> None:
     (answer,) = asked([("waited_for", {"job": "straggler"})])
-    assert said(answer)[0] == "GPU 0 of straggler is waiting for a slower rank of the job"
-    assert re.match(r"GPU 1 of straggler, .* had no work for \d\d % of 2m", said(answer)[1])
+    assert sentences(answer)[0] == "GPU 0 of straggler is waiting for a slower rank of the job"
+    assert re.match(r"GPU 1 of straggler, .* had no work for \d\d % of 2m", sentences(answer)[1])
     assert answer["not_known"] == ["for which GPU waits: GPU 0 of straggler"]
 
 
 def test_of_the_incidents_of_one_node_it_is_told_what_is_not_known(asked: Asked) -> None:
     (answer,) = asked([("incidents", {"job": "h200_hang"})])
-    assert said(answer)[1] == "h200_hang alone has incidents"
+    assert sentences(answer)[1] == "h200_hang alone has incidents"
     (where,) = answer["not_known"]
     assert where.startswith("where in the code: not in Prometheus")
 
 
 def test_copies_are_not_told_to_be_of_memory_that_nobody_saw(asked: Asked) -> None:
     (answer,) = asked([("holds_up", {"job": "h2d"})])
-    assert "whether their memory is pinned is not known" in said(answer)[0]
+    assert "whether their memory is pinned is not known" in sentences(answer)[0]
 
 
 def test_agents_are_told_what_now_is_and_over_what_a_rate_was_taken(agent: Agent) -> None:
@@ -280,7 +280,7 @@ def test_a_node_is_asked_as_well_and_named_where_it_does_not_answer(stage: Stage
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class TapeEnd:
     """What a node tells at the end of a tape: its page of metrics, and the answers to an agent."""
 
     page: list[Sample]
@@ -294,7 +294,7 @@ class Told:
 
 
 @pytest.fixture(scope="module")
-def told_by(stage: Stage) -> Iterator[Callable[[str], Told]]:
+def told_by(stage: Stage) -> Iterator[Callable[[str], TapeEnd]]:
     """What a node tells at the end of a tape."""
     nodes: list[TestClient] = []
 
@@ -314,9 +314,9 @@ def told_by(stage: Stage) -> Iterator[Callable[[str], Told]]:
         with started(stage, f"--node=http://127.0.0.1:{server.server_port}") as agent:
 
             @cache
-            def told(name: str) -> Told:
+            def told(name: str) -> TapeEnd:
                 nodes.append(at_the_end(name))
-                return Told(series(nodes[-1].get("/metrics").text), *agent.asks(OF_A_NODE))
+                return TapeEnd(series(nodes[-1].get("/metrics").text), *agent.asks(OF_A_NODE))
 
             yield told
         server.shutdown()
@@ -332,13 +332,13 @@ def at_the_end(name: str) -> TestClient:
     for _ in loop.replay(tape.clock, tape.end):
         pass
     return TestClient(
-        Trusted(create_app(lambda: loop)),
+        TrustedApplication(create_app(lambda: loop)),
         base_url="http://localhost:9816",
         client=("127.0.0.1", 1),
     )
 
 
-def test_a_share_of_a_node_is_asked_for_as_a_share(told_by: Callable[[str], Told]) -> None:
+def test_a_share_of_a_node_is_asked_for_as_a_share(told_by: Callable[[str], TapeEnd]) -> None:
     """A quotient of gauges is asked for as one; of counters, with both of their rates."""
     for tape, above, below in (
         ("h200_shm", "gpunode_job_shm_used_bytes", "gpunode_job_shm_size_bytes"),
@@ -365,21 +365,21 @@ def test_a_share_of_a_node_is_asked_for_as_a_share(told_by: Callable[[str], Told
     )
 
 
-def test_a_node_says_what_it_could_not_read(told_by: Callable[[str], Told]) -> None:
+def test_a_node_says_what_it_could_not_read(told_by: Callable[[str], TapeEnd]) -> None:
     now = told_by("loader_cpu").now
     unread = "processes of which `stat` cannot be read: what they do is not known"
-    assert f"GPU 0 (unexplained pause): {unread}" in said(now)
+    assert f"GPU 0 (unexplained pause): {unread}" in sentences(now)
     assert f"GPU 0: what may explain it; {unread}" in now["not_known"]
 
 
-def test_a_node_tells_for_how_long_and_what_to_do(told_by: Callable[[str], Told]) -> None:
+def test_a_node_tells_for_how_long_and_what_to_do(told_by: Callable[[str], TapeEnd]) -> None:
     now = told_by("starved").now
-    first = said(now)[0]
+    first = sentences(now)[0]
     assert re.match(r"GPU 0: held with nothing to run, .* explains it, for \d+ s", first), first
     assert any(text.startswith("GPUs 0 and 1: See what") for text in now["not_proven"])
 
 
-def test_a_held_gpu_that_runs_nothing_is_told(told_by: Callable[[str], Told]) -> None:
+def test_a_held_gpu_that_runs_nothing_is_told(told_by: Callable[[str], TapeEnd]) -> None:
     now = told_by("h200_held").now
     (idle,) = now["claims"]
     assert re.match(
@@ -390,29 +390,31 @@ def test_a_held_gpu_that_runs_nothing_is_told(told_by: Callable[[str], Told]) ->
     assert now["not_known"] == []
 
 
-def test_time_that_no_sensor_tells_is_not_known(told_by: Callable[[str], Told]) -> None:
+def test_time_that_no_sensor_tells_is_not_known(told_by: Callable[[str], TapeEnd]) -> None:
     now = told_by("uncounted").now
     unknown = [one for one in now["claims"] if one["labels"].get("state") == "unknown"]
     assert unknown
     assert {one["says"] for one in unknown} == {*now["not_known"]}
 
 
-def test_the_headline_of_an_incident_is_what_is_known_last(told_by: Callable[[str], Told]) -> None:
+def test_the_headline_of_an_incident_is_what_is_known_last(
+    told_by: Callable[[str], TapeEnd],
+) -> None:
     told = told_by("looping")
-    assert any("its process keeps a whole CPU busy" in text for text in said(told.now))
-    assert "nothing on this node tells why" not in said(told.kept)[0]
-    assert "nothing on this node tells why" not in said(told.latest)[0]
+    assert any("its process keeps a whole CPU busy" in text for text in sentences(told.now))
+    assert "nothing on this node tells why" not in sentences(told.kept)[0]
+    assert "nothing on this node tells why" not in sentences(told.latest)[0]
 
 
-def test_where_a_process_stands_is_told_without_proof(told_by: Callable[[str], Told]) -> None:
+def test_where_a_process_stands_is_told_without_proof(told_by: Callable[[str], TapeEnd]) -> None:
     told = told_by("serve_stopped")
     for answer in (told.now, told.kept, told.latest):
-        assert not any("main thread" in text for text in said(answer))
+        assert not any("main thread" in text for text in sentences(answer))
         assert any("main thread, is stopped by a signal" in text for text in answer["not_proven"])
 
 
 def test_a_claim_of_a_node_has_the_labels_that_the_query_gives(
-    told_by: Callable[[str], Told],
+    told_by: Callable[[str], TapeEnd],
 ) -> None:
     for tape in ("h200_hang", "uncounted", "fp32"):
         told = told_by(tape)
@@ -426,7 +428,7 @@ def test_a_claim_of_a_node_has_the_labels_that_the_query_gives(
         assert all(claim["cause"] for claim in told.now["claims"])
 
 
-def test_the_way_that_data_takes_is_told(told_by: Callable[[str], Told]) -> None:
+def test_the_way_that_data_takes_is_told(told_by: Callable[[str], TapeEnd]) -> None:
     claims = [one for one in told_by("comm_nop2p").now["claims"] if one["labels"]["gpu"] == "0"]
     pcie, nvlink = claims[-2:]
     assert pcie["says"].endswith("bytes per second over PCI Express")
@@ -446,7 +448,7 @@ def test_a_node_on_which_a_job_hangs_is_asked(stage: Stage, tmp_path: Path) -> N
             now, kept, one, none = agent.asks([*OF_A_NODE, ("node_incident", unknown)])
     assert "stalled_collective" in {claim["cause"] for claim in now["claims"]}
     assert "waits for GPU 1, whose process is stopped" in kept["claims"][0]["says"]
-    assert said(one, "GPU 1 is waited for: its process is stopped by")
+    assert sentences(one, "GPU 1 is waited for: its process is stopped by")
     for claim in (*now["claims"], *kept["claims"], *one["claims"]):
         assert any(is_of(series, claim["promql"]) for series in page), claim["promql"]
     assert "no such incident is kept" in none["error"]
@@ -457,7 +459,7 @@ def test_a_claim_from_a_counter_asks_for_its_rate() -> None:
     assert Evidence(series, 0.9, 0.5, "idle").promql == f"rate({series}[1m])"
 
 
-def said(answer: Mapping[str, Any], begins: str = "") -> list[str]:
+def sentences(answer: Mapping[str, Any], begins: str = "") -> list[str]:
     """The sentences of an answer that begin so."""
     return [one["says"] for one in answer["claims"] if one["says"].startswith(begins)]
 

@@ -19,7 +19,7 @@ import pytest
 
 from gpunode.cli.main import main
 from gpunode.cli.settings.stacks import StacksCommandSettings
-from gpunode.cli.stacks import ProcessShown, lines, look
+from gpunode.cli.stacks import ProcessRow, lines, look_here
 from gpunode.driver.driver import Driver
 from gpunode.helper import stacks as helper
 from gpunode.mistake import UsageError
@@ -64,7 +64,7 @@ def with_gpu(pid: int) -> LocalNode:
 
 
 def test_it_tells_where_the_process_on_a_gpu_stands(job: int) -> None:
-    (found,) = look(with_gpu(job), StacksCommandSettings(gpu="0"))
+    (found,) = look_here(with_gpu(job), StacksCommandSettings(gpu="0"))
     text = "\n".join(lines([found]))
     assert text.startswith(f"GPU 0, process {job} (train): main thread in ")
     assert "/train.py:4 back_off, waiting in the kernel for a timer (`" in text
@@ -89,7 +89,7 @@ def test_what_is_not_there_is_told(capfd: pytest.CaptureFixture[str]) -> None:
     assert ended.value.code == 1
     assert "process 2147483647: there is no such process" in capfd.readouterr().out
     with pytest.raises(UsageError, match="there is no GPU 7"):
-        look(with_gpu(1), StacksCommandSettings(gpu="7"))
+        look_here(with_gpu(1), StacksCommandSettings(gpu="7"))
 
 
 @pytest.mark.usefixtures("no_driver")
@@ -232,7 +232,7 @@ def test_a_failure_of_py_spy_is_told_where_gdb_fails_too(monkeypatch: pytest.Mon
 
 def test_a_thread_whose_number_python_does_not_know_is_shown_without_one() -> None:
     threads = ThreadStack(0, "loader", frames=(Frame("read", "a.py", 3),)), ThreadStack(7, "", "S")
-    shown = ProcessShown("", 7, "train", "", "", ProcessStacks(7, threads, 2))
+    shown = ProcessRow("", 7, "train", "", "", ProcessStacks(7, threads, 2))
     assert list(lines([shown]))[1:4] == ["  loader", "    read  a.py:3", "  thread (7, S)"]
 
 
@@ -243,7 +243,7 @@ def test_a_process_goes_on_once_a_look_takes_too_long(
     """gdb has stopped it, and does not come back."""
     need("gdb")
     monkeypatch.setattr(gdb, "ARGUMENTS", (*gdb.ARGUMENTS[:-1], "shell sleep 2"))
-    monkeypatch.setattr(gdb, "LONGEST_STOP", 1.5)
+    monkeypatch.setattr(gdb, "NATIVE_TIMEOUT", 1.5)
     with shards(root, container=False) as pid:
         main(["stacks", f"--pid={pid}", "--native"])
         until(lambda: parse_stat(Path(f"/proc/{pid}/stat").read_text()).state == "S")

@@ -21,14 +21,14 @@ from typing import NamedTuple
 import pytest
 from rich.console import Console
 
-from gpunode.cli.daemon import DaemonAddress, NoDaemon, ask
+from gpunode.cli.daemon import DaemonAddress, DaemonError, ask
 from gpunode.cli.main import main
-from gpunode.cli.top import Chosen, screen
+from gpunode.cli.top import ViewState, screen
 from gpunode.export.web.node import NodeNow, node
 from gpunode.incidents import history
 from gpunode.unread import Unknown
 from tests.conftest import watching
-from tests.daemon import PATIENCE
+from tests.daemon import TIMEOUT
 from tests.export.page import scenes
 from tests.export.page.serve import served
 from tests.fakes.nvml import FakeDriver
@@ -48,7 +48,7 @@ def top(
         os.close(opened.side)
 
 
-class Ended(NamedTuple):
+class Outcome(NamedTuple):
     """How the command ended and what it printed."""
 
     code: int
@@ -56,14 +56,14 @@ class Ended(NamedTuple):
     stderr: str
 
 
-Run = Callable[..., Ended]
+Run = Callable[..., Outcome]
 
 
 @pytest.fixture
 def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
     """The command where there is no terminal."""
 
-    def called(*options: str, width: int = 250) -> Ended:
+    def called(*options: str, width: int = 250) -> Outcome:
         capfd.readouterr()
         monkeypatch.setenv("COLUMNS", str(width))
         code = 0
@@ -71,7 +71,7 @@ def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> R
             main(["top", *options])
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else 1
-        return Ended(code, *capfd.readouterr())
+        return Outcome(code, *capfd.readouterr())
 
     return called
 
@@ -88,7 +88,7 @@ def hanging() -> str:
     return served(scenes.hang(before=60, after=60).stage.loop)
 
 
-def on(lines: int, width: int, chosen: Chosen, count: int = 8) -> str:
+def on(lines: int, width: int, chosen: ViewState, count: int = 8) -> str:
     """A screen of so many lines and columns while a job hangs."""
     console = Console(width=width, file=io.StringIO(), color_system=None)
     shown = NodeNow.model_validate_json(a_node(count))
@@ -112,7 +112,7 @@ def test_it_shows_what_is_wrong_and_sorts_and_filters_until_told_to_quit() -> No
         terminal.strike("\x1b")
         terminal.shows("sorted by watts.  g")
         terminal.strike("qq")
-        assert terminal.child.wait(PATIENCE) == 0
+        assert terminal.child.wait(TIMEOUT) == 0
 
 
 def test_nothing_is_lost_at_the_edge_of_a_terminal(run: Run) -> None:
@@ -152,8 +152,8 @@ def test_a_low_terminal_scrolls() -> None:
             terminal.strike("\x1b[6~")  # page down
             shown = terminal.shows("q: quit")
         assert order(shown)[-1] == "15"
-    assert order(on(20, 140, Chosen(), count=16)) == [str(n) for n in range(13)]
-    assert "\nsorted by GPU" in on(30, 140, Chosen(), count=16)
+    assert order(on(20, 140, ViewState(), count=16)) == [str(n) for n in range(13)]
+    assert "\nsorted by GPU" in on(30, 140, ViewState(), count=16)
 
 
 def test_enter_opens_the_evidence_of_the_chosen_gpu() -> None:
@@ -172,13 +172,13 @@ def test_enter_opens_the_evidence_of_the_chosen_gpu() -> None:
         terminal.strike("\x1b")
         terminal.shows("Enter: evidence")
         terminal.strike("q")
-        assert terminal.child.wait(PATIENCE) == 0
+        assert terminal.child.wait(TIMEOUT) == 0
 
 
 @pytest.mark.parametrize(("lines", "cut"), [(9, True), (12, True), (16, False)])
 def test_an_opened_gpu_fits_with_the_keys_below_it(lines: int, cut: bool) -> None:
     """Of what has no room, the most telling is kept."""
-    shown = on(lines, 60, Chosen(opened=True))
+    shown = on(lines, 60, ViewState(opened=True))
     assert len(shown.splitlines()) <= lines
     assert "Enter: all GPUs  up, down: another  q: quit" in shown
     assert "GPU 0 is hanging: waits for GPU 5" in shown
@@ -217,7 +217,7 @@ def test_what_began_before_the_first_point_has_lasted_longer(
 def test_a_dumb_terminal_gets_the_table_once() -> None:
     with top(f"--url={hanging()}", terminal="dumb") as terminal:
         assert "kill -CONT 41205" in terminal.shows("owner")
-        assert terminal.child.wait(PATIENCE) == 0
+        assert terminal.child.wait(TIMEOUT) == 0
 
 
 def test_it_says_since_when_the_daemon_is_gone(fake: FakeDriver) -> None:
@@ -230,7 +230,7 @@ def test_it_says_since_when_the_daemon_is_gone(fake: FakeDriver) -> None:
         running.process.terminate()
         terminal.shows("No answer since ")
         terminal.strike("q")
-        assert terminal.child.wait(PATIENCE) == 0
+        assert terminal.child.wait(TIMEOUT) == 0
 
 
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
@@ -239,7 +239,7 @@ def test_a_signal_leaves_the_terminal_as_it_was(sent: signal.Signals) -> None:
         terminal.shows("q: quit")
         assert not termios.tcgetattr(terminal.side)[3] & termios.ECHO
         terminal.child.send_signal(sent)
-        terminal.child.wait(PATIENCE)
+        terminal.child.wait(TIMEOUT)
         assert termios.tcgetattr(terminal.side)[3] & termios.ECHO
 
 
@@ -256,7 +256,7 @@ def test_an_answer_that_drips_ends(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         threading.Thread(target=drip, args=(listener,), daemon=True).start()
-        with pytest.raises(NoDaemon, match="no whole answer within"):
+        with pytest.raises(DaemonError, match="no whole answer within"):
             ask(DaemonAddress(f"http://127.0.0.1:{listener.getsockname()[1]}"))
 
 
@@ -278,7 +278,7 @@ def test_what_does_not_speak_http_is_told(greeting: bytes) -> None:
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         threading.Thread(target=greet, args=(listener,), daemon=True).start()
-        with pytest.raises(NoDaemon, match="what answers is no gpunode"):
+        with pytest.raises(DaemonError, match="what answers is no gpunode"):
             ask(DaemonAddress(f"http://127.0.0.1:{listener.getsockname()[1]}"))
 
 
@@ -303,7 +303,7 @@ def answering(content: bytes, ends: bool = True) -> Iterator[str]:
         listener.shutdown(socket.SHUT_RDWR)  # which ends the thread's wait; to close it does not
 
 
-def told(changes: dict[str, object], gpu: dict[str, object]) -> bytes:
+def node_answer(changes: dict[str, object], gpu: dict[str, object]) -> bytes:
     """What a daemon answers, with changes of the node and of its first GPU."""
     changed = json.loads(a_node())
     changed |= changes
@@ -342,11 +342,11 @@ EVIL: dict[str, Changes] = {
 
 @pytest.mark.parametrize("what", EVIL)
 def test_no_text_of_a_server_controls_the_terminal(what: str) -> None:
-    with answering(answer_of(told(*EVIL[what]))) as url:
+    with answering(answer_of(node_answer(*EVIL[what]))) as url:
         found = ask(DaemonAddress(url))
     console = Console(width=200, file=io.StringIO(), force_terminal=True, color_system=None)
     for opened in (False, True):
-        console.print(screen(found, Chosen(opened=opened), "", console))
+        console.print(screen(found, ViewState(opened=opened), "", console))
     said = console.file.getvalue()  # type: ignore[attr-defined]
     assert not re.search(r"\x1b(?!\[[0-9;]*m)|[\x07\x9b\u202e]", said), said
 
@@ -361,10 +361,10 @@ NEWER: dict[str, Changes] = {
 
 @pytest.mark.parametrize("what", NEWER)
 def test_a_newer_daemon_is_shown(what: str) -> None:
-    with answering(answer_of(told(*NEWER[what]))) as url:
+    with answering(answer_of(node_answer(*NEWER[what]))) as url:
         found = ask(DaemonAddress(url))
     console = Console(width=140, file=io.StringIO())
-    console.print(screen(found, Chosen(), "", console))
+    console.print(screen(found, ViewState(), "", console))
     assert "llama" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
@@ -384,10 +384,10 @@ NO_NODE: dict[str, bytes | Changes] = {
 @pytest.mark.parametrize("what", NO_NODE)
 def test_what_no_daemon_says_is_refused_in_a_line(what: str) -> None:
     said = NO_NODE[what]
-    body = said if isinstance(said, bytes) else told(*said)
+    body = said if isinstance(said, bytes) else node_answer(*said)
     with (
         answering(answer_of(body)) as url,
-        pytest.raises(NoDaemon, match="no gpunode of this version"),
+        pytest.raises(DaemonError, match="no gpunode of this version"),
     ):
         ask(DaemonAddress(url))
 
@@ -395,8 +395,8 @@ def test_what_no_daemon_says_is_refused_in_a_line(what: str) -> None:
 @pytest.mark.parametrize(
     ("start", "why", "seconds"),
     [
-        (b"HTTP/1.1 200 OK\r\nX: ", "no gpunode of this version", PATIENCE),
-        (b"HTTP/1.1 200 OK\r\n\r\n", "more than 1 MiB", PATIENCE),
+        (b"HTTP/1.1 200 OK\r\nX: ", "no gpunode of this version", TIMEOUT),
+        (b"HTTP/1.1 200 OK\r\n\r\n", "more than 1 MiB", TIMEOUT),
         (b"HTTP/1.1 100 Continue\r\n\r\n", "no whole answer", 0.5),
     ],
     ids=["in its headers", "in its body", "before it"],
@@ -404,19 +404,19 @@ def test_what_no_daemon_says_is_refused_in_a_line(what: str) -> None:
 def test_an_answer_without_end_ends(
     start: bytes, why: str, seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpunode.cli.daemon.LARGEST_ANSWER", 1 << 20)
+    monkeypatch.setattr("gpunode.cli.daemon.MAX_ANSWER_BYTES", 1 << 20)
     monkeypatch.setattr("gpunode.cli.daemon.ANSWER_TIMEOUT", seconds)
-    with answering(start, ends=False) as url, pytest.raises(NoDaemon, match=why):
+    with answering(start, ends=False) as url, pytest.raises(DaemonError, match=why):
         ask(DaemonAddress(url))
 
 
 @pytest.mark.parametrize("status", ["302 Found", "308 Permanent"])
 def test_no_redirect_carries_a_password_to_another(status: str) -> None:
-    with answering(answer_of(told({}, {}))) as other:
+    with answering(answer_of(node_answer({}, {}))) as other:
         elsewhere = f"Location: {other}/api/v1/node\x1b".encode()
         with answering(answer_of(b"", status, elsewhere)) as url:
             address = DaemonAddress(url, ("alice", "correct horse"))
-            with pytest.raises(NoDaemon, match="redirects to http") as caught:
+            with pytest.raises(DaemonError, match="redirects to http") as caught:
                 ask(address)
     assert "\x1b" not in str(caught.value)
     assert "correct horse" not in repr(address)
@@ -433,7 +433,7 @@ def test_no_redirect_carries_a_password_to_another(status: str) -> None:
     ],
 )
 def test_a_refusal_is_told_in_the_words_of_the_daemon(status: str, body: bytes, why: str) -> None:
-    with answering(answer_of(body, status)) as url, pytest.raises(NoDaemon, match=why):
+    with answering(answer_of(body, status)) as url, pytest.raises(DaemonError, match=why):
         ask(DaemonAddress(url))
 
 

@@ -36,9 +36,9 @@ from gpunode.driver.driver import DriverError, Gpu, Process
 from gpunode.holders.census import Census
 from gpunode.jobs.steps import (
     BACKLOG,
+    ClientReports,
     Progress,
-    SaidByClients,
-    SaidToStand,
+    ReportedPosition,
     TrainingSteps,
     parse,
 )
@@ -47,9 +47,9 @@ from gpunode.source import Absent
 from gpunode.unread import Unread
 from tests import conftest
 from tests.conftest import Series, until
-from tests.daemon import PATIENCE, Daemon
+from tests.daemon import TIMEOUT, Daemon
 from tests.fakes.nvml import FakeDriver
-from tests.machine import MachineGpu, OneGpu, exported, told
+from tests.machine import MachineGpu, OneGpu, exported, read_source
 from tests.needs import need_library
 
 ROOT = Path(__file__).parents[2]
@@ -74,7 +74,7 @@ def listening(node: OneGpu, path: str) -> TrainingSteps:
 
 def values(source: TrainingSteps) -> dict[str, float]:
     """What is exported, without the labels of the GPU."""
-    lines = (line.rpartition(" ") for line in exported(told(source)).splitlines())
+    lines = (line.rpartition(" ") for line in exported(read_source(source)).splitlines())
     return {
         name.replace('gpu="0",', "")
         .replace(',uuid="GPU-aa"', "")
@@ -85,7 +85,7 @@ def values(source: TrainingSteps) -> dict[str, float]:
 
 def wait_for(source: TrainingSteps, name: str, at_least: float) -> dict[str, float]:
     """Read until a value has arrived; the receiver has a thread of its own."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while (found := values(source)).get(name, 0.0) < at_least:
         assert time.monotonic() < deadline, found
         time.sleep(0.01)
@@ -534,7 +534,7 @@ def test_a_forked_child_tells_nothing() -> None:
         raise SystemExit(os.waitpid(child, 0)[1])
     """)
     # A process of tests has threads of others: a fork of it may wait for locks that they hold.
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=PATIENCE)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=TIMEOUT)
 
 
 def test_nothing_is_raised_into_training(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
@@ -550,7 +550,7 @@ def test_nothing_is_raised_into_training(monkeypatch: pytest.MonkeyPatch, path: 
     session.flush()
 
 
-class Traced:
+class Profile:
     """A profile of torch.profiler."""
 
     started = 0
@@ -559,7 +559,7 @@ class Traced:
         pass
 
     def start(self) -> None:
-        Traced.started += 1
+        Profile.started += 1
 
     def stop(self) -> None:
         pass
@@ -573,18 +573,18 @@ def test_a_job_that_a_profile_leaves_slower_is_profiled_once(
     after: float, profiles: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     torch = ModuleType("torch")
-    torch.profiler = SimpleNamespace(profile=Traced)  # type: ignore[attr-defined]
+    torch.profiler = SimpleNamespace(profile=Profile)  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "torch", torch)
-    monkeypatch.setattr(Traced, "started", 0)
+    monkeypatch.setattr(Profile, "started", 0)
     now = 0.0
     monkeypatch.setattr(profiler, "perf_counter", lambda: now)
     step = profiler.StepProfiler(100, lambda _: None)
     for number in range(450):
         varies = 0.0001 * (number % 7)
-        now += varies + (0.9 if Traced.started and number % 100 == 0 else 0.0)
-        now += after if Traced.started else 0.0359
+        now += varies + (0.9 if Profile.started and number % 100 == 0 else 0.0)
+        now += after if Profile.started else 0.0359
         step()
-    assert Traced.started == profiles
+    assert Profile.started == profiles
     said = "a step takes 46.9 ms since the first profile, and took 36.2 ms before it"
     assert (said in caplog.text) == (profiles == 1)
 
@@ -689,7 +689,7 @@ def test_pytorch_tells_a_daemon_how_its_training_goes(
         training(torch_python, path, 30, 0.05) as process,
     ):
         fake.write(f"gpus 1\ngpu 0 process {process.pid} 1000000\n")
-        out, err = process.communicate(timeout=PATIENCE)
+        out, err = process.communicate(timeout=TIMEOUT)
         assert process.returncode == 0, err
         found = conftest.until(lambda: complete(conftest.scrape(running)))
     assert float(out) > 0
@@ -710,12 +710,12 @@ def test_training_goes_on_when_the_daemon_is_killed(
         with contextlib.suppress(RuntimeError), watching(fake, path) as running:
             fake.write(f"gpus 1\ngpu 0 process {process.pid} 1000000\n")
             running.process.send_signal(signal.SIGKILL)
-        out, err = process.communicate(timeout=PATIENCE)
+        out, err = process.communicate(timeout=TIMEOUT)
     assert process.returncode == 0, err
     assert err.startswith("gpunode: ")
     assert err.count("\n") == 1, "the status alone"
     with training(torch_python, path, 20, 0.0) as alone:
-        assert alone.communicate(timeout=PATIENCE)[0] == out
+        assert alone.communicate(timeout=TIMEOUT)[0] == out
 
 
 FLOOD = """
@@ -748,7 +748,7 @@ def test_a_flood_is_absorbed_or_dropped_without_harm(path: str) -> None:
 
 
 def wait_for_own(source: TrainingSteps, path: str) -> dict[str, float]:
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while True:
         with (
             contextlib.suppress(BlockingIOError),
@@ -1140,7 +1140,7 @@ def test_a_finalizer_that_hangs_is_told_while_it_does(path: str) -> None:
 def test_a_collection_that_keeps_the_lock_of_python_is_told_once_it_has_ended(path: str) -> None:
     with collecting(path, "ctypes.PyDLL(None).usleep(300_000)", before=1.5) as source:
         assert GARBAGE in wait_for(source, ACCEPTED, 1), "0, before the first"
-        assert wait_for(source, GARBAGE, 0.3)[GARBAGE] < PATIENCE
+        assert wait_for(source, GARBAGE, 0.3)[GARBAGE] < TIMEOUT
         (one,) = said_by_clients(source)
     assert one.progress.collecting == 0.0
 
@@ -1172,7 +1172,7 @@ def test_a_signal_that_comes_during_a_collection_is_not_lost() -> None:
         env={**os.environ, "PYTHONPATH": str(ROOT / "exporter")},
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=TIMEOUT,
         check=False,
     )
     assert ran.returncode == 0, ran.stderr
@@ -1248,7 +1248,7 @@ def test_no_process_collects_for_longer_than_time_has_passed(path: str) -> None:
     assert wait_for(source, ACCEPTED, 4)[GARBAGE] == pytest.approx(BACKLOG)
 
 
-def said_by_clients(source: TrainingSteps) -> tuple[SaidToStand, ...]:
+def said_by_clients(source: TrainingSteps) -> tuple[ReportedPosition, ...]:
     detail = source.read().detail
-    assert isinstance(detail, SaidByClients)
+    assert isinstance(detail, ClientReports)
     return detail.processes

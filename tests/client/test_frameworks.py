@@ -12,7 +12,7 @@ import pytest
 
 from gpunode.client.protocol import PHASES
 from tests.conftest import Series, read_again, scrape, until, values, watching
-from tests.daemon import PATIENCE, free_port
+from tests.daemon import TIMEOUT, free_port
 from tests.fakes.nvml import FakeDriver
 from tests.needs import ROOT, need_library
 
@@ -68,7 +68,7 @@ def train(
             until(lambda: len(values(scrape(running), "gpunode_gpu_process_info")) == ranks)
             for process in processes:
                 print(file=process.stdin, flush=True)
-            said = [process.communicate(timeout=PATIENCE) for process in processes]
+            said = [process.communicate(timeout=TIMEOUT) for process in processes]
         finally:
             for process in processes:
                 process.kill()

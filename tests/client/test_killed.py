@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Series, by_label, scrape, until, values, watching
-from tests.daemon import PATIENCE, Daemon
+from tests.daemon import TIMEOUT, Daemon
 from tests.fakes.nvml import FakeDriver
 from tests.needs import ROOT, need_library
 
@@ -29,7 +29,7 @@ def attempt(running: Daemon, fake: FakeDriver, command: list[str], socket: str) 
             fake.write(f"gpus 1\n{WORKS}gpu 0 process {process.pid} 1000000\n")
             until(lambda: len(values(scrape(running), "gpunode_gpu_process_info")) == 1)
             print(file=process.stdin, flush=True)
-            process.wait(timeout=PATIENCE)
+            process.wait(timeout=TIMEOUT)
             found = scrape(running)
         finally:
             process.kill()

@@ -22,7 +22,7 @@ from gpunode.driver.driver import Fabric, Identity, Unsupported
 from gpunode.driver.nvidia.device import Device
 from gpunode.driver.nvidia.fabric import fabric
 from gpunode.driver.nvidia.vendor import is_device
-from gpunode.driver.nvidia.xids import CODES, OF_NVLINK5, RECOVERY_ACTIONS, recovery_action
+from gpunode.driver.nvidia.xids import CODES, NVLINK5_XIDS, RECOVERY_ACTIONS, recovery_action
 from gpunode.export import dcgm_names as dcgm
 from gpunode.gpu.health import GpuHealth
 from gpunode.gpu.models import model_of
@@ -37,7 +37,7 @@ from gpunode.host.mounts import parse
 from gpunode.host.nvlink_xids import NvlinkXids
 from gpunode.nccl.log import DebugLog
 from gpunode.node import http
-from gpunode.node.cgroup import strange_container, whose
+from gpunode.node.cgroup import cgroup_owner, strange_container
 from gpunode.node.local import LocalNode
 from gpunode.node.node import lines_of
 from gpunode.serving.engines import SERIES
@@ -151,9 +151,9 @@ def cgroups() -> Iterator[Outcome]:
             (named[name] or "") if trusted else ""
             for name in ("pod_uid", "container_id", "slurm_job", "slurm_step", "task_id")
         ]
-        found = _of(list(astuple(whose(entry["line"]))))
+        found = _owner_text(list(astuple(cgroup_owner(entry["line"]))))
         unread = strange_container(entry["line"]) != ""
-        yield Outcome(entry["line"], _fate(found, _of(wanted), unread))
+        yield Outcome(entry["line"], _fate(found, _owner_text(wanted), unread))
 
 
 def slurm() -> Iterator[Outcome]:
@@ -178,7 +178,7 @@ def _fate_of_a_job(path: str, entry: dict[str, Any], first_version: bool) -> Fat
     with TemporaryDirectory() as folder:
         node = SlurmNode(Path(folder))
         if first_version:
-            return _fate(whose(f"5:devices:{path}").slurm_job or None, wanted)
+            return _fate(cgroup_owner(f"5:devices:{path}").slurm_job or None, wanted)
         if wanted and sluid:
             step = f"{path.partition(sluid)[0]}{sluid}/step_{entry['step']}"
             node.run(f"{step}/slurm", f"slurmstepd: [{wanted}.{entry['step']}]", uid=0)
@@ -215,8 +215,8 @@ def rdma_counters() -> Iterator[Outcome]:
 
 
 def _rdma_counter(name: str, wanted: dict[str, Any]) -> Fate:
-    known: rdma.Counters = {**rdma.KNOWN, **rdma.CXI}
-    name = name.removeprefix(rdma.OF_A_FUNCTION)
+    known: rdma.Counters = {**rdma.MEANINGS, **rdma.CXI}
+    name = name.removeprefix(rdma.VPORT_PREFIX)
     if name not in known:
         return "unread"
     found = known[name]
@@ -350,7 +350,7 @@ def nvlink5_lines() -> Iterator[Outcome]:
     """Severity, link and action of each error of NVLink 5 in the kernel log."""
     facts = [*load("xids")["nvlink5"]["lines"], *load("kernel_lines")["lines"]]
     for entry in facts:
-        if entry.get("xid") not in OF_NVLINK5:
+        if entry.get("xid") not in NVLINK5_XIDS:
             continue
         about = XID.match(entry["line"])
         xids_of_links = NvlinkXids()
@@ -436,7 +436,7 @@ FAMILIES: dict[str, Callable[[], Iterator[Outcome]]] = {
 }
 
 
-def _of(place: list[str]) -> str | None:
+def _owner_text(place: list[str]) -> str | None:
     """An owner as one text, None if nothing is known of it."""
     return " ".join(place).strip() or None
 

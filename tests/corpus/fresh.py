@@ -21,7 +21,7 @@ from gpunode.host.pcie import Pcie
 from gpunode.nccl.log import DebugLog
 from gpunode.nccl.ras import parse as parse_ras
 from gpunode.node import http
-from gpunode.node.cgroup import strange_container, whose
+from gpunode.node.cgroup import cgroup_owner, strange_container
 from gpunode.node.kubelet import _flattened
 from gpunode.node.kubelet import podresources_pb2 as messages
 from gpunode.node.local import LocalNode
@@ -93,7 +93,7 @@ def nccl(entry: dict[str, Any]) -> Fate:
 
 def cgroup(entry: dict[str, Any]) -> Fate:
     """Whom a line of /proc/PID/cgroup names."""
-    found, unread = whose(entry["line"]), strange_container(entry["line"]) != ""
+    found, unread = cgroup_owner(entry["line"]), strange_container(entry["line"]) != ""
     told = asdict(found)
     wanted = {name: entry.get(name, "") for name in told}
     if unread:

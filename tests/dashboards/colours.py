@@ -46,8 +46,8 @@ NO_BLUE_CONES = (
     ),
 )
 SEPARATES = np.array([0.03901, -0.02788, -0.01113])
-"""The same by Brettel, Viénot and Mollon 1997, whose model is the better one for lack of blue
-cones: a matrix on each side of a plane, from https://github.com/DaltonLens/libDaltonLens."""
+"""The plane of the model by Brettel, Viénot and Mollon 1997, the better one for lack of blue cones:
+a matrix on each side, from https://github.com/DaltonLens/libDaltonLens."""
 
 TO_XYZ = _matrix(
     (0.4124564, 0.3575761, 0.1804375),
@@ -61,7 +61,7 @@ def distance(one: str, other: str) -> float:
     """The smallest difference (CIEDE2000) over all kinds of sight."""
     return min(
         difference(seen, against)
-        for seen, against in zip(_seen(_linear(one)), _seen(_linear(other)), strict=True)
+        for seen, against in zip(_as_seen(_linear(one)), _as_seen(_linear(other)), strict=True)
     )
 
 
@@ -98,7 +98,7 @@ def difference(one: Array, other: Array) -> float:
     return float(np.sqrt(lighter**2 + fuller**2 + turned**2 + rotation * fuller * turned))
 
 
-def _seen(linear: Array) -> list[Array]:
+def _as_seen(linear: Array) -> list[Array]:
     """A colour as each kind of sight has it, in CIELAB."""
     matrices = [*SIGHT.values(), NO_BLUE_CONES[0 if linear @ SEPARATES >= 0 else 1]]
     return [_lab(np.clip(matrix @ linear, 0, 1)) for matrix in matrices]

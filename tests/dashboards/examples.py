@@ -26,7 +26,7 @@ Given = Mapping[Series, float]
 """Values; of counters, what they gain a second."""
 
 NODE_AND_GPU = {"instance": "training", "gpu": "0", "uuid": "GPU-a"}
-HELD = {
+HELD_LABELS = {
     "owner_namespace": "research",
     "owner_pod": "llm-worker-0",
     "owner_container": "main",
@@ -55,7 +55,7 @@ def known_labels(name: str) -> frozenset[str]:
 ADAPTER = {"device": "mlx5_0", "port": "1"}
 
 TRAINING: Given = {
-    series("gpunode_gpu_owner_info", **HELD): 1.0,
+    series("gpunode_gpu_owner_info", **HELD_LABELS): 1.0,
     series("gpunode_gpu_held_up_seconds", cause="data_loading_storage"): 300.0,
     series("gpunode_gpu_process_info", pid="1", rank="0", owner_pod="llm-worker-0"): 1.0,
     series("gpunode_gpu_workload", kind="training"): 1.0,

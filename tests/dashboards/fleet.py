@@ -27,7 +27,7 @@ NODES_OF_JOB = 4
 BROKEN = 50
 """One node in so many has a fault, where the fleet is whole."""
 
-KEPT = 40
+EXPOSITIONS = 40
 """Expositions of each tape: twenty minutes."""
 
 OWNER = (
@@ -49,7 +49,7 @@ TROUBLED = [name for name, raises in TWO_GPUS.items() if raises]
 
 
 @cache
-def expositions(tape: str, seconds: int = KEPT * SCRAPE, every: int = SCRAPE) -> list[str]:
+def expositions(tape: str, seconds: int = EXPOSITIONS * SCRAPE, every: int = SCRAPE) -> list[str]:
     """What a node that lives through a tape over and over shows, every so many seconds."""
     node = TapeNode(TAPES / f"{tape}.jsonl.gz")
     settings = RunSettings(_cli_parse_args=["--client.socket="])
@@ -210,7 +210,7 @@ class Fleet:
     def text(self, path: str) -> bytes:
         """What a node shows now: ``/metrics?node=N``."""
         node = int(parse_qs(urlparse(path).query)["node"][0])
-        at = min(KEPT - 2, int((time.monotonic() - self.begin) / SCRAPE))
+        at = min(EXPOSITIONS - 2, int((time.monotonic() - self.begin) / SCRAPE))
         job = node // NODES_OF_JOB
         tapes = QUIET if job % self.one_in else TROUBLED
         shown = self.shown[tapes[job // self.one_in % len(tapes)]]

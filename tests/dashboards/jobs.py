@@ -11,7 +11,7 @@ BAD, WAITS = "data_loading_storage", "straggler"
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class ExampleJob:
     """A job on nodes of its own. All its ranks but one have the same verdict."""
 
     name: str
@@ -97,17 +97,19 @@ class Played:
 
 # No node has InfiniBand.
 PLAYED = (
-    Played("k8s", "gpt", 8, 3, namespace="team", pod="gpt-worker-{rank}"),
-    Played("slurm", "slurm-7", 8, 5, slurm="7", user="kim"),
-    Played("bare", "kim@bare-0000", 8, 2, user="kim"),
-    Played("pods", "bert", 8, 6, namespace="team", pod="bert-{rank}", processes=False),
-    Played("alone", "solo", 1, 0, namespace="team", pod="solo-0", cause="shm"),
-    Played("a100", "slurm-80", 8, 4, slurm="80", user="ana", counters=False),
-    Played("mig", "slice", 7, 5, namespace="team", pod="slice-{rank}", mig=True),
-    Played("fine", "well", 8, 0, namespace="team", pod="well-{rank}", others="none", cause="none"),
-    Played("large", "slurm-512", 512, 139, slurm="512", user="lee"),
-    Played("crashed", "ended", 16, 11, namespace="team", pod="ended-{rank}", ends="process"),
-    Played("lost", "slurm-10", 24, 11, slurm="10", user="kim", ends="node"),
+    ExampleJob("k8s", "gpt", 8, 3, namespace="team", pod="gpt-worker-{rank}"),
+    ExampleJob("slurm", "slurm-7", 8, 5, slurm="7", user="kim"),
+    ExampleJob("bare", "kim@bare-0000", 8, 2, user="kim"),
+    ExampleJob("pods", "bert", 8, 6, namespace="team", pod="bert-{rank}", processes=False),
+    ExampleJob("alone", "solo", 1, 0, namespace="team", pod="solo-0", cause="shm"),
+    ExampleJob("a100", "slurm-80", 8, 4, slurm="80", user="ana", counters=False),
+    ExampleJob("mig", "slice", 7, 5, namespace="team", pod="slice-{rank}", mig=True),
+    ExampleJob(
+        "fine", "well", 8, 0, namespace="team", pod="well-{rank}", others="none", cause="none"
+    ),
+    ExampleJob("large", "slurm-512", 512, 139, slurm="512", user="lee"),
+    ExampleJob("crashed", "ended", 16, 11, namespace="team", pod="ended-{rank}", ends="process"),
+    ExampleJob("lost", "slurm-10", 24, 11, slurm="10", user="kim", ends="node"),
 )
 
 

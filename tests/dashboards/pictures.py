@@ -27,28 +27,28 @@ FOLDER = Path(__file__).parents[2] / "docs/dashboards"
 LAPTOP = (1280, 720)
 DESKTOP = (1600, 900)
 
-LATELY = {"from": "now-30m"}
-HUNG = {**LATELY, "var-job": "slurm-48213"}
+LAST_HALF_HOUR = {"from": "now-30m"}
+HUNG = {**LAST_HALF_HOUR, "var-job": "slurm-48213"}
 
 
-def _of(node: str, **others: str) -> dict[str, str]:
-    return {**LATELY, "var-node": node, **others}
+def _variables(node: str, **others: str) -> dict[str, str]:
+    return {**LAST_HALF_HOUR, "var-node": node, **others}
 
 
 PICTURES: dict[str, tuple[str, dict[str, str], tuple[int, int], str]] = {
-    "fleet": ("gpunode-fleet", LATELY, DESKTOP, "dark"),
-    "fleet-laptop": ("gpunode-fleet", LATELY, LAPTOP, "light"),
+    "fleet": ("gpunode-fleet", LAST_HALF_HOUR, DESKTOP, "dark"),
+    "fleet-laptop": ("gpunode-fleet", LAST_HALF_HOUR, LAPTOP, "light"),
     "job": ("gpunode-job", HUNG, DESKTOP, "dark"),
     "job-deuteranopia": ("gpunode-job", HUNG, DESKTOP, "dark"),
-    "serving": ("gpunode-serving", {**LATELY, "var-job": "assistant"}, DESKTOP, "dark"),
-    "node": ("gpunode-node", _of("gpu-05"), DESKTOP, "dark"),
-    "node-h200_hang": ("gpunode-node", _of("gpu-03"), LAPTOP, "dark"),
-    "node-straggler": ("gpunode-node", _of("gpu-11"), LAPTOP, "dark"),
-    "node-comm_nop2p": ("gpunode-node", _of("gpu-07"), LAPTOP, "dark"),
-    "node-h200_shm": ("gpunode-node", _of("gpu-12"), LAPTOP, "dark"),
-    "host": ("gpunode-host", _of("gpu-05"), DESKTOP, "dark"),
-    "gpu": ("gpunode-gpu", _of("gpu-11", **{"var-gpu": "3"}), DESKTOP, "dark"),
-    "health": ("gpunode-health", LATELY, DESKTOP, "dark"),
+    "serving": ("gpunode-serving", {**LAST_HALF_HOUR, "var-job": "assistant"}, DESKTOP, "dark"),
+    "node": ("gpunode-node", _variables("gpu-05"), DESKTOP, "dark"),
+    "node-h200_hang": ("gpunode-node", _variables("gpu-03"), LAPTOP, "dark"),
+    "node-straggler": ("gpunode-node", _variables("gpu-11"), LAPTOP, "dark"),
+    "node-comm_nop2p": ("gpunode-node", _variables("gpu-07"), LAPTOP, "dark"),
+    "node-h200_shm": ("gpunode-node", _variables("gpu-12"), LAPTOP, "dark"),
+    "host": ("gpunode-host", _variables("gpu-05"), DESKTOP, "dark"),
+    "gpu": ("gpunode-gpu", _variables("gpu-11", **{"var-gpu": "3"}), DESKTOP, "dark"),
+    "health": ("gpunode-health", LAST_HALF_HOUR, DESKTOP, "dark"),
     "capacity": ("gpunode-capacity", {"from": "now-30d"}, DESKTOP, "light"),
 }
 """By name: the dashboard, its variables, the size of the window, and the theme."""

@@ -152,7 +152,7 @@ EMPTY: Mapping[tuple[str, str, str], str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class QueryResult:
     """What Prometheus said to a query of a panel."""
 
     uid: str
@@ -238,7 +238,7 @@ def ask(
 
 
 def body(prometheus: str, expression: str, instant: bool, since: float, points: int) -> bytes:
-    """The same as it comes over the network."""
+    """The answer to a query as it comes over the network."""
     now = time.time()
     over_time = {"start": now - since, "end": now, "step": since / points}
     when = {"time": now} if instant else over_time
@@ -258,7 +258,7 @@ def answers(
     uid: str = "*",
     since: float = SINCE,
     points: int = 12,
-) -> Iterator[Asked]:
+) -> Iterator[QueryResult]:
     """What every query of every dashboard finds, or of one.
 
     It takes as long as with the part that says that nothing was found, which finds something.
@@ -279,7 +279,7 @@ def answers(
                 found = json.loads(answer)
                 if asked != target["expr"] and "error" not in found:
                     found = ask(prometheus, filled(asked, chosen), *over)
-                yield Asked(
+                yield QueryResult(
                     content["uid"],
                     panel["title"],
                     target["refId"],
@@ -322,7 +322,7 @@ def walked(prometheus: str, node: str) -> tuple[set[str], frozenset[str]]:
     return causes, frozenset(crossed)
 
 
-def faults(found: Sequence[Asked]) -> list[str]:
+def faults(found: Sequence[QueryResult]) -> list[str]:
     """What is wrong with the answers: errors, and panels that are empty though they need not be."""
     return [
         f"{one.uid}: {one.panel}: {one.letter}: {one.error or 'nothing'}"

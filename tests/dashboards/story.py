@@ -246,7 +246,7 @@ def uuid(node: int, gpu: int) -> str:
     return f"GPU-{node:02}{gpu}4d7c1"
 
 
-def held(node: int, gpu: int) -> Holding | None:
+def holding(node: int, gpu: int) -> Holding | None:
     """The job that holds a GPU."""
     return next((job for job in JOBS if node in job.nodes and gpu in job.gpus), None)
 
@@ -272,7 +272,7 @@ class Story:
         lines = []
         hosts = ""
         for gpu in range(GPUS_OF_NODE):
-            job = held(node, gpu)
+            job = holding(node, gpu)
             begin, part = job.part(seconds / 60) if job else (0, FREE)
             odd = job is not None and (node, gpu) == job.odd
             shown = self.shown[part.tape]

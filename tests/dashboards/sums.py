@@ -19,7 +19,7 @@ PLACES = "Racks and fabric, whole fleet"
 STATES, WAITS = "Compute: GPUs by state", "Communication: GPUs wait or move data"
 
 
-def shown(
+def figure_sum(
     title: str,
     letter: str = "A",
     chosen: Mapping[str, str] = CHOSEN,
@@ -38,18 +38,18 @@ def highest(title: str, over: str) -> str:
 
     By the minute, as Grafana asks where scrapes are 15 seconds apart.
     """
-    lately = shown(
+    lately = figure_sum(
         title, chosen={**CHOSEN, "$__rate_interval": "1m"}, uid="gpunode-node", over=over
     )
     return f"max_over_time(({lately})[15m:15s])"
 
 
 SUMS: Mapping[str, str] = {
-    title: shown(title) for title in (GPUS, HELD, HELD_UP, GRAPH, CAUSES, JOBS)
+    title: figure_sum(title) for title in (GPUS, HELD, HELD_UP, GRAPH, CAUSES, JOBS)
 } | {
-    PLACES: f"max ({shown(PLACES, 'C').replace('sum', 'sum by (kind)', 1)})",
-    "useful now": shown("Useful share"),
-    "useful of 7 days": shown("Useful share", "B"),
+    PLACES: f"max ({figure_sum(PLACES, 'C').replace('sum', 'sum by (kind)', 1)})",
+    "useful now": figure_sum("Useful share"),
+    "useful of 7 days": figure_sum("Useful share", "B"),
     STATES: highest(STATES, "sum"),
     WAITS: highest(WAITS, "max"),
 }

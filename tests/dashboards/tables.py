@@ -36,7 +36,9 @@ class Row:
         return {name.removeprefix("var-"): values[0] for name, values in query.items()}
 
 
-def shown(panel: Mapping[str, Any], answers: Iterable[Sequence[tuple[Labels, float]]]) -> list[Row]:
+def table_rows(
+    panel: Mapping[str, Any], answers: Iterable[Sequence[tuple[Labels, float]]]
+) -> list[Row]:
     """The rows of a table, from the series that each of its queries found.
 
     Skips the test where Node.js or Grafana's package is not here.
@@ -92,6 +94,6 @@ def lost(prometheus: str) -> list[str]:
         ]
         for target in jobs["targets"]
     ]
-    rows = shown(jobs, answers)
+    rows = table_rows(jobs, answers)
     assert rows
     return [row.links["Job"] for row in rows if not found(row)]

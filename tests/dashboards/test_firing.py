@@ -19,7 +19,7 @@ from dashboards.layout import GROUPS
 from dashboards.promql import NO_NAMESPACE
 from tests.dashboards.promtool import Found, promtool, with_labels
 from tests.dashboards.queries import CHOSEN, filled
-from tests.dashboards.tables import Row, shown
+from tests.dashboards.tables import Row, table_rows
 
 GROUP = GROUPS.partition("|")[0]
 ALERTS: Mapping[str, str] = {"alertstate": "firing", "group": GROUP, "cluster": "c"}
@@ -37,7 +37,7 @@ PAGES: tuple[Mapping[str, str], ...] = (
 )
 TICKETS = 1000
 
-FOUND: Mapping[tuple[str, str], float] = {
+EXPECTED_GPUS: Mapping[tuple[str, str], float] = {
     ("JobStalled", "llama"): 512.0,
     ("JobStalled", "slurm-42"): 8.0,
     ("GpuUnhealthy", "llama"): 512.0,
@@ -78,15 +78,18 @@ def given() -> Iterator[tuple[str, str]]:
     yield with_labels("job:gpunode_gpus:count", {"cluster": "c", **SLURM}), "8x10"
 
 
-def asked(folder: Path, checks: Mapping[str, Found]) -> str:
+def run_promtool(folder: Path, checks: Mapping[str, Found]) -> str:
     """What promtool says against expressions having come to these results."""
     return promtool(folder, given(), {(5, one): found for one, found in checks.items()})
 
 
 def test_each_page_has_a_row_and_a_thousand_tickets_have_one(tmp_path: Path) -> None:
     gpus, since = (filled(target["expr"]) for target in panel()["targets"])
-    rows = [({"alertname": alert, "its_job": job}, value) for (alert, job), value in FOUND.items()]
-    told = asked(
+    rows = [
+        ({"alertname": alert, "its_job": job}, value)
+        for (alert, job), value in EXPECTED_GPUS.items()
+    ]
+    told = run_promtool(
         tmp_path,
         {
             f"max by (alertname, its_job) ({gpus})": rows,
@@ -95,7 +98,7 @@ def test_each_page_has_a_row_and_a_thousand_tickets_have_one(tmp_path: Path) -> 
                 ({"severity": "page", "alerts": "1"}, 4.0),
                 ({"severity": "ticket", "alerts": str(TICKETS)}, 1.0),
             ],
-            f"count({since})": [({}, float(len(FOUND)))],
+            f"count({since})": [({}, float(len(EXPECTED_GPUS)))],
             f"count(({gpus}) unless ({since}))": [],
         },
     )
@@ -127,7 +130,7 @@ def test_a_namespace_has_its_alerts_and_those_of_hardware(
 ) -> None:
     gpus = filled(panel()["targets"][0]["expr"], {**CHOSEN, "${namespace:pipe}": namespace})
     found = [({"severity": "page"}, float(pages)), ({"severity": "ticket"}, 1.0)]
-    told = asked(tmp_path, {f"count by (severity) ({gpus})": found})
+    told = run_promtool(tmp_path, {f"count by (severity) ({gpus})": found})
     assert not told, told
 
 
@@ -147,7 +150,7 @@ def test_a_node_has_marks_of_its_own_pages_and_those_of_its_jobs(
     pages, _ = (one["expr"] for one in content["annotations"]["list"])
     about = 'label_join({}, "about", "", "workload", "part")'
     marks = about.format(filled(pages, {**CHOSEN, "$node": node}))
-    told = asked(
+    told = run_promtool(
         tmp_path, {f"count by (about) ({marks})": [({"about": one}, 1.0) for one in marked]}
     )
     assert not told, told
@@ -191,7 +194,7 @@ def test_rows_lead_to_the_runbook_and_to_what_the_alert_is_about() -> None:
         )
         for labels, to in zip((of_job, of_node, of_fleet), leads.values(), strict=True)
     ]
-    rows = shown(panel(), [answer] * 2)
+    rows = table_rows(panel(), [answer] * 2)
     assert [row.cells["GPUs"] for row in rows] == ["512", "512", "-"]
     for row in rows:
         to_job, job, to_node, node = leads[row.cells["Alert"]]

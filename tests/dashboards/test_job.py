@@ -23,9 +23,9 @@ from dashboards.panels import ABSENT, OR_NONE
 from dashboards.promql import NO_NAMESPACE
 from gpunode.words import CAUSES, REASONS
 from tests.daemon import free_port
-from tests.dashboards.jobs import PLAYED, Nodes, Played
+from tests.dashboards.jobs import PLAYED, ExampleJob, Nodes
 from tests.dashboards.queries import CHOSEN, ask, filled, hurried, wait_for
-from tests.dashboards.tables import Row, shown
+from tests.dashboards.tables import Row, table_rows
 from tests.needs import need
 from tests.prometheus.incidents import SHORT, prometheus_command
 from tests.prometheus.programs import exporter, program
@@ -81,47 +81,47 @@ def until(so: Callable[[], bool], seconds: float = 150.0) -> None:
 
 
 def count(prometheus: str, expression: str) -> int:
-    return int(sum(value for _, value in asked(prometheus, expression)))
+    return int(sum(value for _, value in query(prometheus, expression)))
 
 
-def asked(prometheus: str, expression: str) -> Found:
+def query(prometheus: str, expression: str) -> Found:
     found = ask(prometheus, expression, True)
     assert "data" in found, found
     return [(one["metric"], float(one["value"][1])) for one in found["data"]["result"]]
 
 
-def chosen(job: Played) -> Mapping[str, str]:
+def chosen(job: ExampleJob) -> Mapping[str, str]:
     of_job = {"${namespace:pipe}": job.namespace or NO_NAMESPACE, "$job": job.workload}
     return {**CHOSEN, **of_job, "$hosts": f"{job.name}-.*"}
 
 
-def said(prometheus: str, title: str, selected: Mapping[str, str]) -> list[str]:
+def legend_names(prometheus: str, title: str, selected: Mapping[str, str]) -> list[str]:
     """The names of what a figure shows, as Grafana writes them by their legends; or its text, if
     it shows one for the value.
     """
     (mapping,) = PANELS[title]["fieldConfig"]["defaults"]["mappings"]
     texts = {value: one["text"].strip() for value, one in mapping["options"].items()}
     return [
-        texts.get(f"{value:g}") or written(target["legendFormat"], labels)
+        texts.get(f"{value:g}") or format_legend(target["legendFormat"], labels)
         for target in PANELS[title]["targets"]
-        for labels, value in asked(prometheus, filled(target["expr"], selected))
+        for labels, value in query(prometheus, filled(target["expr"], selected))
     ]
 
 
-def written(legend: str, labels: Mapping[str, str]) -> str:
+def format_legend(legend: str, labels: Mapping[str, str]) -> str:
     return re.sub(r"\{\{(\w+)\}\}", lambda found: labels.get(found[1], ""), legend)
 
 
-def differing(prometheus: str, job: Played) -> list[Row]:
+def differing(prometheus: str, job: ExampleJob) -> list[Row]:
     """The rows of the table of those ranks that differ."""
     return [row for row in listed(prometheus, job) if row.cells.get("Node", ABSENT) != ABSENT]
 
 
-def listed(prometheus: str, job: Played) -> list[Row]:
-    """The same with the row that says that there are none."""
+def listed(prometheus: str, job: ExampleJob) -> list[Row]:
+    """The rows of the table, with the one that says that there are none."""
     (target,) = PANELS["Who differs, and how"]["targets"]
-    found = asked(prometheus, filled(target["expr"], chosen(job)))
-    return shown(PANELS["Who differs, and how"], [found]) if found else []
+    found = query(prometheus, filled(target["expr"], chosen(job)))
+    return table_rows(PANELS["Who differs, and how"], [found]) if found else []
 
 
 RANKS = {
@@ -154,11 +154,11 @@ def test_the_one_bad_rank_is_named_and_its_row_leads_to_it(name: str, prometheus
     }
     assert row.selects("Node")["node"] == node
     assert (row.selects("GPU")["node"], row.selects("GPU")["gpu"]) == (node, gpu)
-    (sentence,) = said(prometheus, "The odd one out", chosen(job))
+    (sentence,) = legend_names(prometheus, "The odd one out", chosen(job))
     who = f"rank {rank} · " if rank != "unknown" else ""
     said_of = "full /dev/shm" if verdict == "shm" else verdict.replace("_", " ")
     assert sentence == f"{who}{node} GPU {gpu}: {said_of}{others} · since"
-    (todo,) = said(prometheus, "What to do", chosen(job))
+    (todo,) = legend_names(prometheus, "What to do", chosen(job))
     assert REMEDIES[todo] == (REASONS[reason] if reason in REASONS else CAUSES[verdict]).do
 
 
@@ -169,10 +169,10 @@ def losing(prometheus: str) -> list[Row]:
     (panel,) = (one for one in panels if one["title"] == "Jobs that lose most")
 
     expressions = [filled(one["expr"]) for one in panel["targets"]]
-    return shown(panel, [asked(prometheus, expression) for expression in expressions])
+    return table_rows(panel, [query(prometheus, expression) for expression in expressions])
 
 
-def of_row(row: Row) -> list[Played]:
+def of_row(row: Row) -> list[ExampleJob]:
     return [job for job in PLAYED if job.workload == row.cells["Job"]]
 
 
@@ -186,8 +186,8 @@ def test_two_clicks_lead_from_the_fleet_to_the_one_bad_rank(
     of_job = {"${namespace:pipe}": opened["namespace"], "$job": opened["job"]}
     cluster = {"$cluster": ".*" if opened["cluster"] == "All" else opened["cluster"]}
     (target,) = PANELS["Who differs, and how"]["targets"]
-    found = asked(prometheus, filled(target["expr"], {**CHOSEN, **of_job, **cluster}))
-    (bad,) = shown(PANELS["Who differs, and how"], [found])
+    found = query(prometheus, filled(target["expr"], {**CHOSEN, **of_job, **cluster}))
+    (bad,) = table_rows(PANELS["Who differs, and how"], [found])
     led = bad.selects("GPU")
     job = JOBS[name]
     assert (led["node"], led["gpu"]) == (job.node(job.bad), job.gpu(job.bad))
@@ -203,7 +203,7 @@ def test_nobody_differs_in_a_job_that_runs_well(prometheus: str) -> None:
     assert differing(prometheus, JOBS["fine"]) == []
     (row,) = listed(prometheus, JOBS["fine"])
     assert row.cells["Rank"] == "No such rank"
-    assert said(prometheus, "The odd one out", chosen(JOBS["fine"])) == ["GPUs, all alike"]
+    assert legend_names(prometheus, "The odd one out", chosen(JOBS["fine"])) == ["GPUs, all alike"]
 
 
 def test_of_a_job_that_is_not_there_nothing_good_is_said(prometheus: str) -> None:
@@ -214,10 +214,10 @@ def test_of_a_job_that_is_not_there_nothing_good_is_said(prometheus: str) -> Non
         ("Starved", "Not running"),
         ("Step", "Needs the training client"),
     ):
-        assert said(prometheus, title, nobody) == [text], title
+        assert legend_names(prometheus, title, nobody) == [text], title
     for title in ("Who differs, and how", "Alerts of the job and its nodes"):
         (target,) = PANELS[title]["targets"]
-        assert asked(prometheus, filled(target["expr"], {**nobody, "$hosts": "no-such-node"})) == []
+        assert query(prometheus, filled(target["expr"], {**nobody, "$hosts": "no-such-node"})) == []
 
 
 @pytest.mark.parametrize("name", ["k8s", "crashed", "large"])
@@ -237,7 +237,7 @@ def test_every_rank_of_a_job_has_a_row_up_to_the_limit(name: str, prometheus: st
     """Whether or not its process is known, or still there."""
     job = JOBS[name]
     first, *_ = PANELS["What holds each rank up"]["targets"]
-    assert len(asked(prometheus, filled(first["expr"], chosen(job)))) == min(32, job.gpus)
+    assert len(query(prometheus, filled(first["expr"], chosen(job)))) == min(32, job.gpus)
 
 
 @pytest.mark.parametrize("name", JOBS)
@@ -246,7 +246,7 @@ def test_no_query_fails_nor_answers_with_a_series_for_each_of_many_ranks(
 ) -> None:
     for panel in PANELS.values():
         for target in panel.get("targets", ()):
-            found = asked(prometheus, filled(target["expr"], chosen(JOBS[name])))
+            found = query(prometheus, filled(target["expr"], chosen(JOBS[name])))
             assert len(found) <= 32, panel["title"]
 
 

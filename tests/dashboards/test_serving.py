@@ -29,7 +29,7 @@ def gpu(number: int) -> dict[str, str]:
     return {"cluster": "c", "instance": "n", "gpu": str(number), "uuid": f"GPU-{number}"}
 
 
-def held(number: int, pod: str) -> tuple[str, str]:
+def held_gpu(number: int, pod: str) -> tuple[str, str]:
     """A GPU of a pod."""
     owner = {
         **dict.fromkeys(("owner_container", "slurm_job", "user"), ""),
@@ -44,7 +44,7 @@ def held(number: int, pod: str) -> tuple[str, str]:
 def instance(number: int, pod: str, role: str, **requests: float) -> Iterator[tuple[str, str]]:
     """An engine on a GPU, with so many requests in each phase."""
     own = {**gpu(number), **MODEL}
-    yield held(number, pod)
+    yield held_gpu(number, pod)
     info = {**own, "first": f"GPU-{number}", "role": role}
     yield with_labels("gpunode_serving_engine_info", info), f"1x{MINUTES}"
     for phase, many in requests.items():
@@ -80,7 +80,7 @@ def test_the_time_of_transfers_is_told_by_service(tmp_path: Path) -> None:
     parts = {**own, "part": "transfer"}
     ended = {**own, "result": "finished"}
     given = (
-        held(0, "llama-decode-0"),
+        held_gpu(0, "llama-decode-0"),
         (with_labels("gpunode_serving_requests_total", ended), f"0+120x{MINUTES}"),
         (with_labels("gpunode_serving_request_part_seconds_total", parts), f"0+60x{MINUTES}"),
     )
@@ -103,7 +103,7 @@ def test_queue_and_answers_are_told_by_model_and_replica(tmp_path: Path) -> None
     ]
     given = (
         *instance(0, "chat-0", "", waiting=6, running=3),
-        held(1, "chat-1"),
+        held_gpu(1, "chat-1"),
         (
             with_labels("gpunode_serving_requests_in_flight", {**calm, "phase": "waiting"}),
             f"0x{MINUTES}",
@@ -143,7 +143,7 @@ def test_batch_and_preemptions_are_told_by_service(tmp_path: Path) -> None:
         one
         for number, pod in enumerate(("chat-0", "search-0"))
         for one in (
-            held(number, pod),
+            held_gpu(number, pod),
             *(
                 (with_labels(f"gpunode_serving_{metric}", {**gpu(number), **MODEL}), values)
                 for metric, values in (

@@ -13,7 +13,7 @@ from dashboards import FOLDER
 from dashboards.panels import LINKED
 from dashboards.promql import NO_NAMESPACE
 from dashboards.variables import OF_NAMESPACES, OF_ONE_LABEL
-from tests.dashboards.tables import Labels, shown
+from tests.dashboards.tables import Labels, table_rows
 
 pytestmark = pytest.mark.integration
 
@@ -72,7 +72,7 @@ def linked() -> Iterator[Any]:
 def test_a_row_leads_to_what_it_is_about(panel: dict[str, Any]) -> None:
     """What a cell shows for a label that is absent would select nothing."""
     found = [(labels, 3.0) for labels in (OF_SLURM, IN_KUBERNETES)]
-    rows = shown(panel, [found] * len(panel["targets"]))
+    rows = table_rows(panel, [found] * len(panel["targets"]))
     assert len(rows) == len(found)
     for row in rows:
         assert not {*row.cells} & {*dict(LINKED.values())}, "they are hidden"

@@ -28,7 +28,7 @@ from tests.daemon import Daemon, free_port, pass_on
 from tests.fakes.nvml import FakeDriver
 
 ROOT = Path(__file__).parents[2]
-KEPT = ROOT / ".image"
+IMAGE_CACHE = ROOT / ".image"
 """Where the images to begin with are kept, as they take a minute to make."""
 
 BUILDERS = ("buildah", "mmdebstrap")
@@ -86,9 +86,9 @@ def locked(python: str = PYTHON) -> dict[str, str]:
 
 def bases() -> Iterator[tuple[str, Path]]:
     """The roots that the image is built from."""
-    KEPT.mkdir(exist_ok=True)
+    IMAGE_CACHE.mkdir(exist_ok=True)
     for name, options in BASES.items():
-        made = KEPT / f"{SUITE}-{name}-{zlib.crc32(' '.join(options).encode()):x}.tar"
+        made = IMAGE_CACHE / f"{SUITE}-{name}-{zlib.crc32(' '.join(options).encode()):x}.tar"
         if not made.exists():
             # Another worker may make the same at the same time.
             half = made.with_suffix(f".{os.getpid()}.tar")

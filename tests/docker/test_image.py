@@ -61,7 +61,7 @@ def names(running: Daemon) -> set[str]:
     return {name for name, _ in scrape(running)}
 
 
-def told(running: Daemon) -> bool:
+def sees_gpus(running: Daemon) -> bool:
     """Whether it sees the GPUs and the pod that holds one."""
     series = scrape(running)
     owned = values(series, OWNER, owner_namespace="research", owner_pod="trainer-0")
@@ -81,7 +81,7 @@ def test_without_any_right_it_serves_all_that_needs_none(
         (sockets / "kubelet.sock").chmod(0o666)  # in a cluster it belongs to root
         uuid = until(lambda: min(by_label(scrape(inside), "gpunode_gpu_info", "uuid"), default=""))
         fake.pods = {("research", "trainer-0", "main"): [("nvidia.com/gpu", uuid)]}
-        until(lambda: told(inside) and told(outside))
+        until(lambda: sees_gpus(inside) and sees_gpus(outside))
         ours, theirs = set[str](), set[str]()
 
         def alike() -> bool:

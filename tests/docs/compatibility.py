@@ -18,7 +18,7 @@ import tests.nccl.test_nccl
 from gpunode.gpu.models import MODELS
 from gpunode.host.lustre import Lustre
 from gpunode.host.rdma_counters import CXI, DRIVERS, MLX5, STANDARD, What
-from gpunode.serving.engines import ENGINES, FIGURES, Name
+from gpunode.serving.engines import ENGINES, FIGURES, Alias
 from tests.corpus.families import first_try, load
 from tests.export.dcgm_clients import (
     CLIENTS,
@@ -73,7 +73,7 @@ OF_MLX5: Mapping[str, str] = {
 HAVE_STANDARD = frozenset({"mlx5", "mlx4", "bnxt_re", "rxe"})
 """Drivers that answer for the counters of the standard: they have ``process_mad``."""
 
-TOLD: Mapping[What, str] = {
+COUNTER_WORDS: Mapping[What, str] = {
     "bytes": "bytes",
     "link_error": "errors of the link",
     "loss": "lost packets",
@@ -216,7 +216,7 @@ def document() -> str:
         LUSTRE_HEAD.format(versions=" and ".join(LUSTRE)),
         *(f"`{metric}` of {version}: {why}." for metric, version, why in _lustre()),
         RDMA,
-        *_table(("driver", *TOLD.values()), _rdma()),
+        *_table(("driver", *COUNTER_WORDS.values()), _rdma()),
         OF_OFED.format(lacks=", ".join(f"`{name}`" for name in sorted(old.lacks))),
         FIRST_TRY.format_map(Counter(one.fate for one in first_try())),
     ]
@@ -338,7 +338,7 @@ def _figures() -> Iterator[Row]:
         yield figure.meaning, *cells
 
 
-def _named_so(name: Name) -> str:
+def _named_so(name: Alias) -> str:
     chosen = ", ".join(sorted(name.values))
     of = f", {name.label} {'other than ' if name.others else ''}{chosen}" if name.label else ""
     also = "".join(f" + `{more}`" for more in name.also)
@@ -360,7 +360,7 @@ def _rdma() -> Iterator[Row]:
     for driver, own in {**drivers, "cxi (HPE Slingshot)": CXI}.items():
         counters = {**own, **(STANDARD if driver in HAVE_STANDARD else {})}
         found = {of.what for of in counters.values() if of is not None}
-        yield driver, *(READ if what in found else NONE for what in TOLD)
+        yield driver, *(READ if what in found else NONE for what in COUNTER_WORDS)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from gpunode.export.palette import CAUSES as COLOUR_OF_CAUSE
 from gpunode.export.palette import STATES as COLOUR_OF_STATE
 from gpunode.gpu.activity import UTILIZATION, WindowDetail
 from gpunode.verdict.causes import CAUSES, NONE
-from gpunode.verdict.causes.cause import LOST
+from gpunode.verdict.causes.cause import MIN_LOSS
 from gpunode.verdict.causes.communication import COMMUNICATES, STALLED
 from gpunode.verdict.causes.host import UNEXPLAINED
 from gpunode.verdict.causes.limits import LAUNCHES, THROTTLED_SHARE
@@ -120,7 +120,7 @@ SHOWN = 0.04
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class GpuRecording:
     """What a tape has of one GPU: the draw by seconds from its begin, and the ledger's windows."""
 
     draw: tuple[tuple[float, float], ...]
@@ -131,7 +131,7 @@ class Recorded:
     """Mean of what the driver said at the end of each window."""
 
 
-def _recorded(incident: str) -> tuple[float, list[Recorded]]:
+def _recorded(incident: str) -> tuple[float, list[GpuRecording]]:
     """How long an incident is, and its GPUs, as the daemon's own code sees them."""
     node = tape(incident)
     loop = loop_over(node)
@@ -152,7 +152,7 @@ def _recorded(incident: str) -> tuple[float, list[Recorded]]:
         found = windows[index]
         ends = sorted(found)
         spans = tuple((begin, end, found[end]) for begin, end in pairwise([0.0, *ends]))
-        gpus.append(Recorded(draw, spans, fmean(said[index, until] for until in ends)))
+        gpus.append(GpuRecording(draw, spans, fmean(said[index, until] for until in ends)))
     return node.end, gpus
 
 
@@ -254,11 +254,11 @@ LIMITS = tuple(cause.name for cause, _ in BOUNDS)
 """What limits the work where nothing is lost, in the order in which it is looked for."""
 
 LOSSES: dict[str, tuple[str, ...]] = {
-    f"blocked ≥ {LOST:g}": ("straggler", "stalled_collective", "no_requests"),
-    f"copy ≥ {LOST:g}": ("data_loading_copy",),
+    f"blocked ≥ {MIN_LOSS:g}": ("straggler", "stalled_collective", "no_requests"),
+    f"copy ≥ {MIN_LOSS:g}": ("data_loading_copy",),
     f"communication ≥ {COMMUNICATES:g}": ("communication",),
     f"short gaps ≥ {LAUNCHES:g}": ("kv_full", "host_bound", "kernel_launch"),
-    f"short gaps ≥ {LOST:g}": ("memory_allocation",),
+    f"short gaps ≥ {MIN_LOSS:g}": ("memory_allocation",),
     f"clocks reduced ≥ {THROTTLED_SHARE:g}": ("thermal", "power"),
 }
 """By the loss, the causes that need no other explanation."""
@@ -295,7 +295,7 @@ def verdict() -> str:
     height = 76 + columns * STEP + 56
     drawn += [
         _box(left, top, width, height),
-        _text(f"without work (starved, idle) ≥ {LOST:g}", left + 18, top + 28, strong=True),
+        _text(f"without work (starved, idle) ≥ {MIN_LOSS:g}", left + 18, top + 28, strong=True),
         _text("the first explanation with evidence:", left + 18, top + 52, colour=QUIET),
     ]
     for at, cause in enumerate(EXPLAINED):

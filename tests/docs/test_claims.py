@@ -122,7 +122,7 @@ LISTS = {"metrics", "METRICS", "USED"}
 """What only lists metrics: to be named there does not mean to be emitted."""
 
 
-class Used(ast.NodeVisitor):
+class NameVisitor(ast.NodeVisitor):
     """The names that code uses, but for those in lists of metrics."""
 
     def __init__(self) -> None:
@@ -144,7 +144,7 @@ class Used(ast.NodeVisitor):
 @cache
 def used(path: Path) -> set[str]:
     """The names that a module uses."""
-    visitor = Used()
+    visitor = NameVisitor()
     visitor.visit(code()[path])
     return visitor.names
 
@@ -231,7 +231,7 @@ def test_everything_that_may_not_be_understood_is_in_the_document() -> None:
 
 
 def test_the_budgets_in_the_document_are_those_of_the_code() -> None:
-    (expires,) = (one for one in rule_files.read() if one.name == "GpunodeCertificateExpires")
+    (expires,) = (one for one in rule_files.read_rules() if one.name == "GpunodeCertificateExpires")
     days = int(expires.expression.partition(" < ")[2].partition(" ")[0])
     written = (ROOT / "docs" / "security.md").read_text()
     words = ("", "one", "two", "three", "four", "five", "six", "seven", "eight")
@@ -239,9 +239,9 @@ def test_the_budgets_in_the_document_are_those_of_the_code() -> None:
         f"| {server.CONNECTIONS}: the origin",
         f"{words[visitors.RESERVED]} connections: {visitors.READERS} addresses, "
         f"{words[visitors.READERS_OF_ORIGIN]} of an origin",
-        f"{guard.CREDIT:g} s of CPU",
-        f"{words[filesystem.MOST_OF_USERS]} at most",
-        f"{words[patience.OF_A_TENANT]} of each owner at a time; from {patience.OF_ALL} on one",
+        f"{guard.CPU_CREDIT:g} s of CPU",
+        f"{words[filesystem.MAX_USER_FILESYSTEMS]} at most",
+        f"{words[patience.PER_TENANT]} of each owner at a time; from {patience.CROWDED} on one",
         f"{words[days]} days before",
     ):
         assert claim in written, claim

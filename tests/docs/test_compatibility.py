@@ -10,7 +10,7 @@ from gpunode.config.daemon import Settings
 from gpunode.host.infiniband import Infiniband
 from gpunode.node.local import LocalNode
 from tests.docs.compatibility import OF_MLX5, OFED, Adapter, document
-from tests.machine import exported, told
+from tests.machine import exported, read_source
 
 DOCUMENT = Path(__file__).parents[2] / "docs/compatibility.md"
 
@@ -27,6 +27,6 @@ def test_the_counters_of_an_adapter_by_its_driver(adapter: Adapter, tmp_path: Pa
     has = OF_MLX5.keys() - adapter.lacks
     for name in has:
         (counters / name).write_text("5\n")
-    found = exported(told(Infiniband(LocalNode(tmp_path), Settings())))
+    found = exported(read_source(Infiniband(LocalNode(tmp_path), Settings())))
     for kind in OF_MLX5.values():
         assert (f'kind="{kind}"' in found) is any(OF_MLX5[name] == kind for name in has)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpunode.catalogue import BLOCK, BLOCKS, DOCUMENTS, Setting, renewed, settings_of
+from gpunode.catalogue import BLOCK, BLOCKS, DOCUMENTS, Setting, renew_blocks, settings_of
 from gpunode.cli import loader
 from gpunode.cli.commands import COMMANDS
 from gpunode.gpu.ledger import STATES
@@ -53,7 +53,7 @@ def test_the_states_are_documented() -> None:
 def test_what_is_generated_within_a_document_is_up_to_date(name: str) -> None:
     document = (ROOT / "docs" / name).read_text()
     assert [block[1] for block in BLOCK.finditer(document)] == list(BLOCKS[name])
-    assert document == renewed(name, document), "run: make docs"
+    assert document == renew_blocks(name, document), "run: make docs"
 
 
 def test_the_causes_are_documented() -> None:

@@ -24,7 +24,7 @@ TOUR = (ROOT / "docs/tour.md").read_text()
 BLOCKS = [block.strip() for block in re.findall(r"```sh\n(.*?)```", TOUR, re.DOTALL)]
 INSTALL, *WALK = BLOCKS
 ENDED = "the block has ended with"
-PATIENCE = 150.0
+TIMEOUT = 150.0
 
 SEEN = (
     "hang: they wait for GPU 5",
@@ -63,7 +63,7 @@ class Shell:
         """Tell it a block; one that asks for something again, while it is not there yet."""
         for before, after in self.replace.items():
             block = block.replace(before, after)
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         for attempt in itertools.count():
             begin = self.printed.stat().st_size
             assert self.process.stdin
@@ -158,7 +158,7 @@ def test_every_command_of_the_tour_works(shell: Shell) -> None:
     assert len(WALK) == len(SEEN)
     for number, (block, until) in enumerate(zip(WALK, SEEN, strict=True)):
         shell.run(block, number, until)
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while psutil.Process(shell.process.pid).children(recursive=True):
         assert time.monotonic() < deadline, "what the tour starts has not ended"
         time.sleep(0.1)

@@ -9,14 +9,14 @@ import pytest
 from gpunode.driver.errands import Errands
 from gpunode.threads import SpareThreads
 from tests.conftest import until
-from tests.daemon import PATIENCE
+from tests.daemon import TIMEOUT
 
 
 def test_an_errand_for_which_there_is_no_thread_is_begun_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("gpunode.driver.errands.SHARED", SpareThreads(kept=0))
-    errands, done = Errands(PATIENCE), list[int]()
+    errands, done = Errands(TIMEOUT), list[int]()
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", refuse)
         assert errands.run({"a GPU": lambda: done.append(1)}) == {"a GPU"}

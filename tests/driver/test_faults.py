@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gpunode.driver.nvidia.xids import OF_HARDWARE
+from gpunode.driver.nvidia.xids import HARDWARE_XIDS
 from gpunode.gpu.ledger import STATES
 from gpunode.jobs.owners import GpuOwners
 from gpunode.verdict.held_up import HELD_UP
@@ -200,12 +200,12 @@ def test_xid_errors_are_counted(fake: FakeDriver) -> None:
 
     fake.write("")
     with watching(fake) as running:
-        assert xids() == dict.fromkeys(map(str, OF_HARDWARE), 0)
+        assert xids() == dict.fromkeys(map(str, HARDWARE_XIDS), 0)
         assert xids("gpunode_gpu_xid_last_timestamp_seconds") == {}
         begin = time.time()
         fake.write("gpu 0 xid 79 1\ngpu 0 xid 79 2\ngpu 0 xid 13 3\n")
         until(lambda: xids().get("13"))
-        assert xids() == {**dict.fromkeys(map(str, OF_HARDWARE), 0), "79": 2, "13": 1}
+        assert xids() == {**dict.fromkeys(map(str, HARDWARE_XIDS), 0), "79": 2, "13": 1}
         times = xids("gpunode_gpu_xid_last_timestamp_seconds")
         assert times.keys() == {"79", "13"}
         assert all(begin - 1 <= moment <= time.time() + 1 for moment in times.values())

@@ -13,7 +13,7 @@ import pynvml
 import pytest
 
 from gpunode.driver.driver import DriverError
-from gpunode.driver.nvidia.gpm import MOST_ALIKE, GpmCounters, GpmSnapshots
+from gpunode.driver.nvidia.gpm import MAX_EQUAL, GpmCounters, GpmSnapshots
 from tests.cases import with_each
 
 WINDOW = 2.0
@@ -89,7 +89,7 @@ def counters(gpu: Gpu) -> GpmCounters:
     return made
 
 
-def told(gpu: Gpu, of: GpmCounters, seconds: float = WINDOW) -> float:
+def graphics_share(gpu: Gpu, of: GpmCounters, seconds: float = WINDOW) -> float:
     gpu.pass_by(seconds)
     activity = of.read()
     assert activity.seconds == pytest.approx(seconds)
@@ -99,8 +99,8 @@ def told(gpu: Gpu, of: GpmCounters, seconds: float = WINDOW) -> float:
 def test_a_steady_gpu_is_asked_once_in_some_windows() -> None:
     gpu = Gpu()
     of = counters(gpu)
-    for _ in range(10 * MOST_ALIKE):
-        assert told(gpu, of) == pytest.approx(0.6)
+    for _ in range(10 * MAX_EQUAL):
+        assert graphics_share(gpu, of) == pytest.approx(0.6)
     assert gpu.asked == 10
 
 
@@ -108,26 +108,26 @@ def test_a_steady_gpu_is_asked_once_in_some_windows() -> None:
 def test_a_change_is_told_in_its_window(change: dict[str, float]) -> None:
     gpu = Gpu()
     of = counters(gpu)
-    told(gpu, of)
+    graphics_share(gpu, of)
     gpu.graphics = 0.9
     for name, value in change.items():
         setattr(gpu, name, value)
-    assert told(gpu, of) == pytest.approx(gpu.graphics)
+    assert graphics_share(gpu, of) == pytest.approx(gpu.graphics)
 
 
 def test_a_kernel_of_one_block_is_a_change() -> None:
     gpu = Gpu(graphics=0.0, sm=0.0)
     of = counters(gpu)
-    told(gpu, of)
+    graphics_share(gpu, of)
     gpu.graphics, gpu.sm = 0.04, 0.04 / 132
-    assert told(gpu, of) == pytest.approx(0.04)
+    assert graphics_share(gpu, of) == pytest.approx(0.04)
 
 
 def test_short_windows_are_all_asked_for() -> None:
     gpu = Gpu()
     of = counters(gpu)
     for _ in range(8):
-        told(gpu, of, 0.125)
+        graphics_share(gpu, of, 0.125)
     assert gpu.asked == 8
 
 
@@ -140,22 +140,22 @@ def test_what_is_told_adds_up_to_what_the_driver_counts(seed: int) -> None:
         if chance.random() < 0.1:
             gpu.sm = chance.random() * 0.8
         gpu.graphics = min(1.0, gpu.sm * chance.uniform(1.1, 1.2))
-        booked += told(gpu, of) * WINDOW
+        booked += graphics_share(gpu, of) * WINDOW
     gpu.sm = 0.9 * gpu.sm  # it is asked for now, if it was not
-    booked += told(gpu, of) * WINDOW
+    booked += graphics_share(gpu, of) * WINDOW
     assert gpu.asked < 250
     assert booked == pytest.approx(gpu.worked[0] - begin, rel=0.002)
 
 
-@with_each(range(MOST_ALIKE))
+@with_each(range(MAX_EQUAL))
 def test_after_a_failure_nothing_before_it_counts(at: int) -> None:
     gpu = Gpu()
     of = counters(gpu)
     for _ in range(at):
-        told(gpu, of)
+        graphics_share(gpu, of)
     gpu.fails, gpu.graphics = True, 1.0
     gpu.pass_by()
     with pytest.raises(DriverError):
         of.read()
     gpu.fails, gpu.graphics = False, 0.7
-    assert told(gpu, of) == pytest.approx(0.7)
+    assert graphics_share(gpu, of) == pytest.approx(0.7)

@@ -16,7 +16,7 @@ from gpunode.driver.nvidia.xids import (
     RULES,
     nvlink_error,
     recovery_action,
-    those_that,
+    xids_by_urgency,
 )
 from tests.cases import with_each
 from tests.corpus.families import load
@@ -60,7 +60,7 @@ def test_each_action_of_the_catalogue_has_words() -> None:
 )
 def test_an_xid_asks_for_what_the_catalogue_says(xid: int, action: str, notify: str) -> None:
     assert (CODES[xid].action, CODES[xid].notify) == (action, notify)
-    assert xid in those_that(CODES[xid].notify)
+    assert xid in xids_by_urgency(CODES[xid].notify)
 
 
 def line_of(rule: dict[str, object], bits: str) -> str:
@@ -115,7 +115,7 @@ def test_the_link_is_read_around_names_of_programs(text: str, link: int | None) 
     assert (found and found.link) == link
 
 
-@given(st.text(max_size=300), st.sampled_from(xids.OF_NVLINK5))
+@given(st.text(max_size=300), st.sampled_from(xids.NVLINK5_XIDS))
 def test_any_text_is_read_or_refused(text: str, xid: int) -> None:
     for found in (nvlink_error(xid, text), nvlink_error(xid, f"NETIR Fatal XC0 i0 Link {text}")):
         assert found is None or -99 <= found.link <= 99

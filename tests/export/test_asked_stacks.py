@@ -26,7 +26,7 @@ import trustme
 from gpunode.cli.main import main
 from tests.conftest import OFTEN as EVERYTHING
 from tests.conftest import until, watching
-from tests.daemon import PATIENCE, Daemon, daemon, free_port
+from tests.daemon import TIMEOUT, Daemon, daemon, free_port
 from tests.fakes.nvml import FakeDriver
 from tests.helper.helper import helpers
 from tests.needs import as_root, need
@@ -77,7 +77,7 @@ def ask(running: Daemon, path: str, password: str = PASSWORD) -> tuple[int, Any,
     known = base64.b64encode(f"ann:{password}".encode()).decode()
     request.add_header("Authorization", f"Basic {known}")
     try:
-        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+        with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
             status, headers, body = answer.status, dict(answer.headers), answer.read().decode()
     except HTTPError as error:
         with error:
@@ -299,7 +299,7 @@ def test_a_look_that_hangs_keeps_neither_pages_nor_the_end_of_the_daemon(
         assert status_of(running) == 429
         assert ask(running, "/metrics")[0] == 200
         child.terminate()
-        child.wait(PATIENCE / 10)
+        child.wait(TIMEOUT / 10)
 
 
 class Lies(BaseHTTPRequestHandler):

@@ -44,7 +44,7 @@ from gpunode.export.dcgm_names import (
     DcgmNames,
 )
 from gpunode.export.dcgm_renames import RENAMED
-from gpunode.faults.fault import Fault, Part, Where
+from gpunode.faults.fault import Fault, Location, Part
 from gpunode.gpu.activity import TEMPERATURE
 from gpunode.gpu.dcgm_fields import DcgmFields
 from gpunode.gpu.units import NVLINK_BYTES
@@ -57,7 +57,7 @@ from gpunode.source import Place, Reading, Source
 from tests.cases import with_each
 from tests.conftest import Series, by_label, scrape, until, values, watching
 from tests.corpus.families import load
-from tests.daemon import PATIENCE, Daemon, free_port
+from tests.daemon import TIMEOUT, Daemon, free_port
 from tests.export.dcgm_clients import (
     CLIENTS,
     DEV,
@@ -195,7 +195,7 @@ EXPECTED = {
 
 
 @dataclass(frozen=True)
-class Scraped:
+class ScrapedDaemon:
     """A daemon, and a Prometheus that scrapes it."""
 
     daemon: Daemon
@@ -240,7 +240,7 @@ def running(fake_library: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 
 @pytest.fixture(scope="module")
-def scraped(running: Daemon, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scraped]:
+def scraped(running: Daemon, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScrapedDaemon]:
     folder, port = tmp_path_factory.mktemp("prometheus"), free_port()
     target = {"targets": [f"127.0.0.1:{running.port}"], "labels": {"pod": "gpunode-x2b4"}}
     scrapes = [{"job_name": "dcgm", "static_configs": [target]}]
@@ -249,7 +249,7 @@ def scraped(running: Daemon, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     (folder / "prometheus.yml").write_text(json.dumps(config))
     need("prometheus")
     with prometheus(folder, port):
-        yield Scraped(running, port)
+        yield ScrapedDaemon(running, port)
 
 
 def _complete(series: Series) -> bool:
@@ -351,7 +351,7 @@ def test_a_client_finds_what_it_asks_for(running: Daemon) -> None:
 
 
 @pytest.mark.integration
-def test_a_real_prometheus_joins_the_pods_and_rates_the_counters(scraped: Scraped) -> None:
+def test_a_real_prometheus_joins_the_pods_and_rates_the_counters(scraped: ScrapedDaemon) -> None:
     """The forms in which rules, dashboards and the console ask."""
     forms = {
         f'sum by (exported_pod, UUID) ({PROF}GR_ENGINE_ACTIVE{{exported_pod=~".+"}})': 0.97,
@@ -380,7 +380,7 @@ def test_kempnerpulse_reads_the_page(running: Daemon) -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=PATIENCE,
+        timeout=TIMEOUT,
     )
     first, second = list(csv.DictReader(io.StringIO(told.stdout)))[:2]
     assert float(first["tensor_active_pct"]) == 62
@@ -394,7 +394,7 @@ def test_kempnerpulse_reads_the_page(running: Daemon) -> None:
 
 
 @pytest.mark.integration
-def test_jobscope_finds_the_gpus_of_a_job(scraped: Scraped) -> None:
+def test_jobscope_finds_the_gpus_of_a_job(scraped: ScrapedDaemon) -> None:
     client = jobscope.prometheus.PrometheusClient(f"http://127.0.0.1:{scraped.port}", 1, 10)
     specs = jobscope.dcgm.ALL_SPECS
 
@@ -509,7 +509,9 @@ def test_health_and_xids_are_told_in_dcgms_words(fake: FakeDriver) -> None:
 def test_a_fault_of_a_gpu_is_told_by_its_watch(
     part: Part, reason: str, watch: tuple[str, int, str] | None
 ) -> None:
-    faults = [Fault(Where("0", uuid, part, ""), reason, "ticket", 0.0) for uuid in (UUID, "GPU-p")]
+    faults = [
+        Fault(Location("0", uuid, part, ""), reason, "ticket", 0.0) for uuid in (UUID, "GPU-p")
+    ]
     told = [watch] if watch else []
     assert list(health({}, NOTHING, faults[:1])) == told
     assert list(health({}, NOTHING, faults[1:])) == []
@@ -536,7 +538,7 @@ NOTHING = DcgmFields(
 )
 
 
-class Held:
+class SharedInstance:
     """An instance that two Slurm jobs of two users hold, whose links have moved so many bytes."""
 
     name = "held"
@@ -566,7 +568,7 @@ def test_each_job_has_a_series_and_each_user_none(
     (tmp_path / "proc/sys/kernel").mkdir(parents=True)
     (tmp_path / "proc/sys/kernel/hostname").write_text("node-8\n")
     node = LocalNode(tmp_path)
-    loop = Loop(node.clock, [Held()], find_every=10.0)
+    loop = Loop(node.clock, [SharedInstance()], find_every=10.0)
     for watched in loop.find():
         watched.step()
     found = exported(DcgmNames(node, Settings()).read(loop).samples).splitlines()
@@ -585,7 +587,7 @@ def test_a_name_of_the_node_may_be_anything(
 ) -> None:
     monkeypatch.setenv("NODE_NAME", name)
     node = LocalNode(tmp_path)
-    loop = Loop(node.clock, [Held()], find_every=10.0)
+    loop = Loop(node.clock, [SharedInstance()], find_every=10.0)
     for watched in loop.find():
         watched.step()
     found = exported(DcgmNames(node, Settings()).read(loop).samples).splitlines()
@@ -594,7 +596,7 @@ def test_a_name_of_the_node_may_be_anything(
 
 
 def test_without_gpm_the_links_counters_tell_their_rate(tmp_path: Path) -> None:
-    node, held, clock = LocalNode(tmp_path), Held(), SteppedClock(1.0)
+    node, held, clock = LocalNode(tmp_path), SharedInstance(), SteppedClock(1.0)
     loop = Loop(clock, [held], find_every=10.0)
     view = DcgmNames(node, Settings())
     (watched,) = loop.find()
@@ -612,7 +614,7 @@ def test_without_gpm_the_links_counters_tell_their_rate(tmp_path: Path) -> None:
 
 
 def test_the_xids_of_the_last_minutes_are_counted(tmp_path: Path) -> None:
-    node, held, clock = LocalNode(tmp_path), Held(), SteppedClock(1.0)
+    node, held, clock = LocalNode(tmp_path), SharedInstance(), SteppedClock(1.0)
     loop = Loop(clock, [held], find_every=10.0)
     view = DcgmNames(node, Settings())
     (watched,) = loop.find()
@@ -638,7 +640,7 @@ def test_the_xids_of_the_last_minutes_are_counted(tmp_path: Path) -> None:
 
 def test_the_reads_with_lower_clocks_are_counted(tmp_path: Path) -> None:
     node, clock = LocalNode(tmp_path), SteppedClock(1.0)
-    held = Held()
+    held = SharedInstance()
     loop = Loop(clock, [held], find_every=10.0)
     view = DcgmNames(node, Settings())
     (watched,) = loop.find()

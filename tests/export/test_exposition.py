@@ -95,7 +95,7 @@ series = st.dictionaries(st.tuples(labels, labels), st.floats(allow_nan=False), 
 GAUGE = Metric("gpunode_test", "gauge", 'Help with a "quote" and a \\ in it.', ("a", "b"))
 
 
-class Fixed(Collector):
+class FixedCollector(Collector):
     def __init__(self, values: dict[tuple[str, str], float]) -> None:
         self.values = values
 
@@ -120,7 +120,7 @@ def test_lines_are_those_of_prometheus_client(
     kept = Exposition(lambda: [Sample(GAUGE, where, value) for where, value in now.items()])
     for now in scrapes:  # series come and go from one scrape to the next
         registry = CollectorRegistry(auto_describe=False)
-        registry.register(Fixed(now))
+        registry.register(FixedCollector(now))
         ours, theirs = kept.encode(accept)[0].decode(), generated(registry).decode()
         for mine, other in zip(ours.split("\n"), theirs.split("\n"), strict=True):
             if mine.startswith("#") or not mine:

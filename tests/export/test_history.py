@@ -15,10 +15,10 @@ from gpunode.export.web.app import create_app
 from gpunode.gpu.activity import MEMORY_USED, SECONDS
 from gpunode.gpu.ledger import STATES
 from gpunode.gpu.power import ENERGY
-from gpunode.incidents.history import MOST_GPUS, POINTS, STEP, History
+from gpunode.incidents.history import MAX_GPUS, POINTS, STEP, History
 from gpunode.metric import Metric
 from gpunode.node.node import SteppedClock
-from gpunode.source import Key, Met, Reported, Silent
+from gpunode.source import DetailReading, Key, Met, SilentPlace
 from gpunode.verdict.source import BOTTLENECK
 from tests.export.page import scenes
 
@@ -29,7 +29,7 @@ HOUR = POINTS - 1
 
 
 @dataclass
-class Said:
+class FakeReadings:
     """Readings as a test says."""
 
     clock: SteppedClock = field(default_factory=lambda: SteppedClock(1_700_000_000.0))
@@ -38,13 +38,13 @@ class Said:
     def values(self, metrics: Collection[Metric]) -> dict[Key, tuple[float, float]]:
         return {key: value for key, value in self.said.items() if key[0] in metrics}
 
-    def details(self, kind: type[D]) -> list[Reported[D]]:  # noqa: ARG002
+    def details(self, kind: type[D]) -> list[DetailReading[D]]:  # noqa: ARG002
         return []
 
     def last(self, metrics: Collection[Metric]) -> dict[Key, tuple[float, float]]:
         return self.values(metrics)
 
-    def silent(self) -> list[Silent]:
+    def silent(self) -> list[SilentPlace]:
         return []
 
     def unread(self) -> list[Met]:
@@ -66,7 +66,7 @@ class Said:
 
 
 def test_a_clock_that_is_set_back_leaves_no_point_in_the_future() -> None:
-    told, history = Said(), History()
+    told, history = FakeReadings(), History()
     for _ in range(60):
         told.say(1, compute=1.0)
         history.read(told)
@@ -82,7 +82,7 @@ def test_a_clock_that_is_set_back_leaves_no_point_in_the_future() -> None:
 
 
 def test_an_hour_of_eight_gpus_takes_less_than_two_mebibytes() -> None:
-    told = Said()
+    told = FakeReadings()
     told.say(8, compute=1.0)
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
@@ -112,7 +112,7 @@ def test_an_hour_of_eight_gpus_takes_less_than_two_mebibytes() -> None:
 
 
 def test_what_is_not_known_is_null_and_a_gpu_that_is_gone_is_forgotten() -> None:
-    told, history = Said(), History()
+    told, history = FakeReadings(), History()
     for _ in range(3):
         told.say(2, compute=1.0)
         history.read(told)
@@ -137,7 +137,7 @@ def test_what_is_not_known_is_null_and_a_gpu_that_is_gone_is_forgotten() -> None
 
 
 def test_a_counter_that_falls_is_no_share() -> None:
-    told, history = Said(), History()
+    told, history = FakeReadings(), History()
     for _ in range(2):
         told.say(1, compute=1.0)
         history.read(told)
@@ -150,11 +150,11 @@ def test_a_counter_that_falls_is_no_share() -> None:
 
 
 def test_no_number_of_gpus_makes_it_grow() -> None:
-    told, history = Said(), History()
+    told, history = FakeReadings(), History()
     for _ in range(2):
-        told.say(MOST_GPUS + 50, compute=1.0)
+        told.say(MAX_GPUS + 50, compute=1.0)
         history.read(told)
-    assert len(history.after(0.0)[1]) == MOST_GPUS
+    assert len(history.after(0.0)[1]) == MAX_GPUS
 
 
 @pytest.fixture(scope="module")

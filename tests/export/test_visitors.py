@@ -21,15 +21,15 @@ from gpunode.export.web import guard
 from gpunode.export.web.access import Access
 from gpunode.export.web.guard import Guard, Passwords, takes_gzip
 from gpunode.export.web.visitors import (
-    LATELY,
     READERS,
     READERS_OF_ORIGIN,
+    RECENT,
     RESERVED,
     Reader,
     Visitors,
     origin_of,
 )
-from tests.daemon import PATIENCE
+from tests.daemon import TIMEOUT
 from tests.needs import as_root
 
 
@@ -41,15 +41,15 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True)
-class Connected:
+class Connection:
     """A connection."""
 
     visit: Any
     begun: float
 
 
-def connected(begun: float, address: str, origin: str = "") -> Connected:
-    return Connected(Known(Reader(origin or address, address)), begun)
+def connected(begun: float, address: str, origin: str = "") -> Connection:
+    return Connection(Known(Reader(origin or address, address)), begun)
 
 
 SCRAPER = Reader("user 65534", "127.0.0.1")
@@ -69,7 +69,7 @@ def test_who_has_lately_read_a_page_has_a_reserve_also_within_its_origin() -> No
     crowd = [connected(10 + n, f"127.9.9.{n}", SCRAPER.origin) for n in range(60)]
     assert visitors.makes_way([*crowd, *scrapes]) is scrapes[-1]
     assert visitors.makes_way([*crowd, *scrapes[:-1]]) is crowd[0]
-    now[0] += LATELY
+    now[0] += RECENT
     assert visitors.makes_way([*crowd, *scrapes]) is scrapes[0]
 
 
@@ -181,7 +181,7 @@ def test_a_user_who_is_not_there_costs_as_much_as_the_dearest(
         compared.append(hashed)
         return True, 0.0
 
-    monkeypatch.setattr(guard, "compared", note)
+    monkeypatch.setattr(guard, "compare_password", note)
     dearest = bcrypt.hashpw(b"right", bcrypt.gensalt(5))
     users = {"a": HASHED, "b": dearest, "c": HASHED}
     assert asyncio.run(Passwords().right(users, "nobody", b"x", SCRAPER)) is False
@@ -230,7 +230,7 @@ def asked(app: Any, target: bytes) -> int:
 
     async def ask() -> None:
         async def receive() -> Mapping[str, Any]:
-            await asyncio.sleep(PATIENCE)  # it sends no body, and does not hang up
+            await asyncio.sleep(TIMEOUT)  # it sends no body, and does not hang up
             return {"type": "http.disconnect"}
 
         async def send(message: Mapping[str, Any]) -> None:

@@ -24,7 +24,7 @@ from gpunode.sources import watch
 from gpunode.unread import Unknown
 from gpunode.verdict.causes import CAUSES
 from gpunode.verdict.causes.cause import Cause
-from gpunode.verdict.findings import counted
+from gpunode.verdict.findings import gpu_list
 from gpunode.verdict.guidance import Guidance
 from gpunode.verdict.reasons import REASONS, Reason
 from gpunode.words import CLOSER
@@ -162,7 +162,7 @@ COUNTED = {
 
 
 def test_gpus_are_counted_in_words() -> None:
-    assert {words: counted(labels) for words, labels in COUNTED.items()} == {
+    assert {words: gpu_list(labels) for words, labels in COUNTED.items()} == {
         words: words for words in COUNTED
     }
 

@@ -26,9 +26,9 @@ import pytest
 import trustme
 from cryptography import x509
 
-from gpunode.cli.daemon import DaemonAddress, NoDaemon
+from gpunode.cli.daemon import DaemonAddress, DaemonError
 from gpunode.cli.main import main
-from gpunode.config.yaml_file import LARGEST_FILE
+from gpunode.config.yaml_file import MAX_SETTINGS
 from gpunode.export.web import access
 from gpunode.export.web.access import CIPHERS, AccessFile
 from gpunode.export.web.entrance import EXPIRY, RELOADED, Entrance
@@ -38,7 +38,7 @@ from gpunode.mistake import UsageError
 from gpunode.node.node import SteppedClock
 from tests import needs
 from tests.conftest import until
-from tests.daemon import PATIENCE, Daemon, daemon, free_port
+from tests.daemon import TIMEOUT, Daemon, daemon, free_port
 
 PASSWORD = "correct horse"
 HASHED = bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(4)).decode()
@@ -108,7 +108,7 @@ def ask(
     if authorization is not None:
         request.add_header("Authorization", authorization)
     try:
-        with urllib.request.urlopen(request, timeout=PATIENCE, context=tls) as answer:
+        with urllib.request.urlopen(request, timeout=TIMEOUT, context=tls) as answer:
             return answer.status, {k.lower(): v for k, v in answer.headers.items()}
     except HTTPError as error:
         with error:
@@ -138,7 +138,7 @@ def test_with_tls_plain_http_gets_nothing_and_https_everything(
     with pytest.raises((OSError, HTTPException)):
         ask(running)
     with pytest.raises(OSError, match="CERTIFICATE_VERIFY_FAILED"):  # an unknown authority
-        urllib.request.urlopen(f"https://127.0.0.1:{running.port}/metrics", timeout=PATIENCE)
+        urllib.request.urlopen(f"https://127.0.0.1:{running.port}/metrics", timeout=TIMEOUT)
 
 
 @pytest.mark.parametrize(
@@ -150,8 +150,8 @@ def test_a_command_says_what_it_takes_to_ask_a_daemon_with_tls(
 ) -> None:
     url = f"{scheme}://127.0.0.1:{locked[1].port}"
     address = DaemonAddress(url, tls=ssl.create_default_context())
-    with pytest.raises(NoDaemon, match=why):
-        address.get("/api/v1/node", PATIENCE)
+    with pytest.raises(DaemonError, match=why):
+        address.get("/api/v1/node", TIMEOUT)
 
 
 def test_who_has_to_show_a_certificate_gets_nothing_without(papers: Papers) -> None:
@@ -276,7 +276,7 @@ def test_users_and_authorities_change_without_a_restart_and_a_mistake_changes_no
         ("emptied", lambda: papers.write("")),
         (
             "too long",
-            lambda: papers.write(SERVER + USERS.replace("alice", "bob") + "#" * LARGEST_FILE),
+            lambda: papers.write(SERVER + USERS.replace("alice", "bob") + "#" * MAX_SETTINGS),
         ),
         ("no file", lambda: (papers.folder / "web.yml").unlink()),
         ("without values", lambda: papers.write("basic_auth_users:\ntls_server_config:\n")),
@@ -363,13 +363,13 @@ def test_a_dead_mount_in_place_of_the_file_is_told_and_costs_one_thread(
     monkeypatch.setattr(access, "ANSWER", 0.01)
     file = AccessFile(papers.write(USERS))
     answers = threading.Event()
-    look = access.look
+    look = access.read_access
 
     def late(path: Path) -> access.AccessFiles:
         answers.wait()
         return look(path)
 
-    monkeypatch.setattr(access, "look", late)
+    monkeypatch.setattr(access, "read_access", late)
     threads = threading.active_count()
     for _ in range(20):
         file.look_again()
@@ -378,7 +378,7 @@ def test_a_dead_mount_in_place_of_the_file_is_told_and_costs_one_thread(
     papers.write(USERS.replace("alice", "bob"))
     answers.set()
     until(lambda: threading.active_count() == threads)
-    monkeypatch.setattr(file._patience, "_wait", PATIENCE)
+    monkeypatch.setattr(file._patience, "_wait", TIMEOUT)
     file.look_again()
     assert file.in_force
     assert file.access.users.keys() == {"bob"}
@@ -624,7 +624,9 @@ def test_prometheus_scrapes_with_its_certificate_and_password(papers: Papers) ->
         ]
         with subprocess.Popen(command) as child:
             try:
-                targets = until(lambda: seen(f"http://127.0.0.1:{port}/api/v1/targets"), 30)
+                targets = until(
+                    lambda: scrape_targets(f"http://127.0.0.1:{port}/api/v1/targets"), 30
+                )
             finally:
                 child.terminate()
     found = {target["labels"]["job"]: target for target in targets}
@@ -638,10 +640,10 @@ def test_prometheus_scrapes_with_its_certificate_and_password(papers: Papers) ->
     assert "401 Unauthorized" not in found["stranger"]["lastError"]
 
 
-def seen(url: str) -> list[dict[str, Any]]:
+def scrape_targets(url: str) -> list[dict[str, Any]]:
     """The targets of a Prometheus once each was scraped."""
     try:
-        with urllib.request.urlopen(url, timeout=PATIENCE) as answer:
+        with urllib.request.urlopen(url, timeout=TIMEOUT) as answer:
             targets = json.load(answer)["data"]["activeTargets"]
     except OSError:
         return []

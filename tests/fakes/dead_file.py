@@ -43,7 +43,7 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptProcesses:
     """The processes that the kernel keeps."""
 
     maps: int
@@ -153,7 +153,7 @@ def state(process: int) -> str:
 
 
 @contextmanager
-def kept(user: int) -> Iterator[Kept]:
+def kept(user: int) -> Iterator[KeptProcesses]:
     """Processes of a user that never come back."""
     if os.geteuid() != 0 or not os.path.exists("/dev/fuse"):
         pytest.skip("only root may mount, and only where there is /dev/fuse")
@@ -173,7 +173,7 @@ def kept(user: int) -> Iterator[Kept]:
             if not said:
                 pytest.skip("FUSE is not allowed here")
             time.sleep(0.2)
-            yield Kept(*said)
+            yield KeptProcesses(*said)
         finally:
             for process in said:
                 os.kill(process, 9)

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpunode.faults.register import MOST, Register
-from gpunode.faults.sightings import MOST_PARTS
+from gpunode.faults.register import MAX_FAULTS, Register
+from gpunode.faults.sightings import MAX_PARTS
 from gpunode.gpu import health, nvlink, power, xids
 from gpunode.gpu.activity import PROCESSES
 from gpunode.gpu.operational_events import EVENT_TIME
@@ -354,7 +354,7 @@ def test_mounts_that_come_and_go_take_no_memory_without_end() -> None:
         node.play(10)
         for mount in range(50):
             del node.series[filesystem.READ_ONLY][f"/pods/{number}-{mount}", "ext4"]
-    assert len(node.found._register.before.well) <= MOST_PARTS
+    assert len(node.found._register.before.well) <= MAX_PARTS
     node.set(filesystem.READ_ONLY, 1.0, "/", "ext4")
     assert broken(node.play(30)) == [("", "filesystem", "readonly", "page")]
 
@@ -377,9 +377,9 @@ def test_repaired_links_and_filesystems_are_told_for_two_minutes() -> None:
 
 def test_faults_beyond_all_that_are_remembered_are_counted() -> None:
     node = TestNode()
-    for number in range(MOST + 3):
+    for number in range(MAX_FAULTS + 3):
         node.set(disk.STATE, 0.0, f"nvme{number}")
-    assert len(node.play(60)) == MOST
+    assert len(node.play(60)) == MAX_FAULTS
     refused = [one for one in node.loop.unread() if one.what == "faults"]
     assert [one.times > 0 for one in refused] == [True]
 

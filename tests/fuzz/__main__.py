@@ -18,8 +18,8 @@ from pathlib import Path
 from tests.fuzz.mutations import WORD, WORDS
 from tests.fuzz.table import Parser, named
 
-FOUND = Path(__file__).with_name("found")
-KEPT = Path(".fuzz")
+FOUND_FOLDER = Path(__file__).with_name("found")
+KEPT_FOLDER = Path(".fuzz")
 
 SLOW = 10
 """Seconds for one input after which it counts as a finding."""
@@ -41,7 +41,7 @@ def main() -> int:
 
 def _fuzz(parser: Parser, seconds: int) -> int:
     """Fuzz one parser and print one line; 1 if something was found."""
-    found, kept = FOUND / parser.name, KEPT / parser.name
+    found, kept = FOUND_FOLDER / parser.name, KEPT_FOLDER / parser.name
     kept.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
         begin = Path(scratch) / "begin"

@@ -23,13 +23,13 @@ VALUES: tuple[Any, ...] = (
 )
 """What stands well for a value of JSON."""
 
-MOST = 6
+MAX_CHANGES = 6
 """The most changes to one input."""
 
 
 def mutated(data: bytes, seeds: Sequence[bytes], chance: random.Random) -> bytes:
     """The data with a few changes of all kinds; ``seeds`` lend their parts."""
-    for _ in range(chance.randint(1, MOST)):
+    for _ in range(chance.randint(1, MAX_CHANGES)):
         data = chance.choice(CHANGES)(data, seeds, chance)
     return data
 
@@ -77,26 +77,26 @@ def _value(data: bytes, _: Sequence[bytes], chance: random.Random) -> bytes:
         value = json.loads(data[begin:] if whole else lines[at])
     except (ValueError, RecursionError):
         return _word(data, (), chance)
-    changed = json.dumps(_changed(value, chance), indent=chance.choice((None, 2))).encode()
+    changed = json.dumps(_mutate(value, chance), indent=chance.choice((None, 2))).encode()
     if whole:
         return data[:begin] + changed
     return data[:begin] + b"\n".join((*lines[:at], changed, *lines[at + 1 :]))
 
 
-def _changed(value: Any, chance: random.Random) -> Any:
+def _mutate(value: Any, chance: random.Random) -> Any:
     """The value with something in it replaced, left out, repeated or named otherwise."""
     if not value or not isinstance(value, list | dict) or chance.random() < 0.1:
         return chance.choice(VALUES)
     if isinstance(value, list):
         at = chance.randrange(len(value))
         kept: tuple[list[Any], ...]
-        kept = [_changed(value[at], chance)], [], [value[at]] * chance.choice((2, 40))
+        kept = [_mutate(value[at], chance)], [], [value[at]] * chance.choice((2, 40))
         return [*value[:at], *chance.choice(kept), *value[at + 1 :]]
     name = chance.choice(list(value))
     rest = {other: inner for other, inner in value.items() if other != name}
     what = chance.random()
     if what < 0.6:
-        return {**rest, name: _changed(value[name], chance)}
+        return {**rest, name: _mutate(value[name], chance)}
     return rest if what < 0.8 else {**rest, name + "\ud800": value[name]}
 
 

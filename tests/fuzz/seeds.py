@@ -29,7 +29,7 @@ LONG_ENGINE_PAGE = (
     (HTTP, b"# TYPE ", b""),
     (b"HTTP/1.0 200 OK", b"\r\n", b""),
 )
-LONGEST = 64 << 10
+MAX_SEED_BYTES = 64 << 10
 """The most bytes of a file to begin with."""
 
 
@@ -39,7 +39,7 @@ def files(*patterns: str) -> tuple[bytes, ...]:
         path.read_bytes()
         for pattern in patterns
         for path in sorted(MACHINES.glob(f"*/*/{pattern}"))
-        if path.is_file() and path.stat().st_size <= LONGEST
+        if path.is_file() and path.stat().st_size <= MAX_SEED_BYTES
     ]
     return tuple(dict.fromkeys(found))
 

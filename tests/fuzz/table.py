@@ -26,19 +26,19 @@ from gpunode.cli import incidents
 from gpunode.cli.loader import load
 from gpunode.client import protocol
 from gpunode.config.daemon import Settings, SlurmSettings
-from gpunode.config.yaml_file import LARGEST_FILE, read_yaml
+from gpunode.config.yaml_file import MAX_SETTINGS, read_yaml
 from gpunode.driver.driver import DriverError, Identity
 from gpunode.driver.nvidia import identity
 from gpunode.explain import promql, rule_files
-from gpunode.explain.promql import NotRead
+from gpunode.explain.promql import PromqlError
 from gpunode.export import incident_page
 from gpunode.export.exposition import requested
-from gpunode.export.web.access import WebFile, look
+from gpunode.export.web.access import WebFile, read_access
 from gpunode.faults.register import Register
 from gpunode.faults.source import START
 from gpunode.helper import tcp
-from gpunode.helper.environment import LONGEST_VALUE
-from gpunode.helper.files import LARGEST
+from gpunode.helper.environment import MAX_VALUE
+from gpunode.helper.files import MAX_BYTES
 from gpunode.holders import slurm, slurmstepd
 from gpunode.holders.census import Census
 from gpunode.holders.holder import Holder
@@ -69,22 +69,29 @@ from gpunode.incidents import incident
 from gpunode.jobs import cgroup, processes, steps
 from gpunode.jobs.files import parse_open_files_limit
 from gpunode.jobs.owners import GpuOwners, ProcessRoles
-from gpunode.jobs.versions import IN_TORCH, parse_torch
+from gpunode.jobs.versions import TORCH_VERSION_LINE, parse_torch
 from gpunode.loop.door import Door
 from gpunode.mistake import UsageError
 from gpunode.nccl import bench, fabric, inspector, ras
-from gpunode.nccl.log import HOSTNAME, MOST_COMMUNICATORS, DebugLog
-from gpunode.nccl.ras_answer import BEHIND, COLLECTIVES, FAILED, HERE, NAMED, Asked
+from gpunode.nccl.log import HOSTNAME, MAX_COMMUNICATORS, DebugLog
+from gpunode.nccl.ras_answer import (
+    COLLECTIVES,
+    FAILED,
+    MAX_AWAITED,
+    MAX_BEHIND,
+    MAX_LOCAL_RANKS,
+    ServicePeers,
+)
 from gpunode.node import containers, gdb, http, kernel, kubelet, sockets, tape
-from gpunode.node.cgroup import whose
+from gpunode.node.cgroup import cgroup_owner
 from gpunode.node.datagram_socket import Datagram
 from gpunode.node.kubelet import Allocation, unary
 from gpunode.node.kubelet import podresources_pb2 as messages
 from gpunode.node.node import (
-    LONGEST_PROGRAM,
     MAX_FILE,
-    MOST_LIBRARIES,
-    MOST_READ,
+    MAX_LIBRARIES,
+    MAX_PROGRAM,
+    MAX_READ,
     SHARED_MEMORY,
     Image,
     KeptLines,
@@ -96,20 +103,20 @@ from gpunode.node.node import (
 )
 from gpunode.node.round_trips import parse_round_trips
 from gpunode.node.stacks import (
-    MOST_FRAMES,
-    MOST_THREADS,
+    MAX_FRAMES,
+    MAX_THREADS,
     ProcessStacks,
     ThreadStack,
     stacks_of,
 )
 from gpunode.node.tape import TapeError, TapeNode
 from gpunode.report import baseline, billing, sacct
-from gpunode.report.changes import middle
+from gpunode.report.changes import hodges_lehmann
 from gpunode.report.fabric_picture import drawn
 from gpunode.report.history import JobKey
 from gpunode.serving import page as engine
 from gpunode.serving import totals
-from gpunode.serving.engines import WANTED
+from gpunode.serving.engines import READ_SERIES
 from gpunode.serving.requests import FIRST_TOKEN_BOUNDS
 from gpunode.source import FAILURES, Source
 from gpunode.verdict.where import Looks, StackLook, reason_of, sentence
@@ -152,7 +159,7 @@ class Parser:
             return
 
 
-class Told(OneGpu):
+class OneTextNode(OneGpu):
     """A node that answers one text whichever file is read; two processes are on its GPU."""
 
     def __init__(self, data: bytes, **folders: Sequence[str]) -> None:
@@ -173,7 +180,7 @@ class Told(OneGpu):
         return self.text.split("\n")
 
     def lines(self, _: str, after: int, pattern: Any) -> KeptLines:
-        return lines_of(self.data[after : after + MOST_READ], after, pattern)
+        return lines_of(self.data[after : after + MAX_READ], after, pattern)
 
     def environment(self, _: int) -> dict[str, str]:
         return environment_of(self.text)
@@ -203,14 +210,14 @@ class Told(OneGpu):
         return len(self.text)
 
     def communicates(self, _: int) -> bool:
-        return any(sockets.of_communicators(self.text.splitlines()))
+        return any(sockets.communicator_inodes(self.text.splitlines()))
 
     def network_statistics(self, _: str) -> dict[str, int]:
         return {"rx_prio3_pause": 1}
 
     def datagrams(self, _: str, __: Collection[int]) -> list[Datagram]:
         return [
-            Datagram(PID, text[: protocol.LARGEST_MESSAGE], 1.0) for text in self.text.split("\n")
+            Datagram(PID, text[: protocol.MAX_MESSAGE_BYTES], 1.0) for text in self.text.split("\n")
         ]
 
     def allocations(self, _: str) -> list[Allocation]:
@@ -218,7 +225,7 @@ class Told(OneGpu):
         return list(kubelet._flattened(answer))
 
 
-def exports(source: Source, node: Told) -> None:
+def exports(source: Source, node: OneTextNode) -> None:
     """Read a source twice, as the loop does, and see that what it exports can be encoded."""
     door = Door()
     for _ in range(2):
@@ -249,13 +256,13 @@ def text(*parsers: Callable[[str], object]) -> Callable[[bytes], None]:
 
 
 def ras_answer(data: bytes) -> None:
-    asked = Asked({692, 100}, {693}, {"192.0.2.2", "10.0.0.1"})
+    asked = ServicePeers({692, 100}, {693}, {"192.0.2.2", "10.0.0.1"})
     answer = ras.parse(data.decode("ascii", "ignore"), asked)
-    assert len(answer.behind) <= BEHIND
-    assert all(len(found.ranks) <= NAMED and len(found.name) <= 16 for found in answer.behind)
-    assert len(answer.missing) <= NAMED
+    assert len(answer.behind) <= MAX_BEHIND
+    assert all(len(found.ranks) <= MAX_AWAITED and len(found.name) <= 16 for found in answer.behind)
+    assert len(answer.missing) <= MAX_AWAITED
     assert len(answer.failed) <= FAILED
-    assert len(answer.launched) <= HERE
+    assert len(answer.launched) <= MAX_LOCAL_RANKS
     assert all(len(rank.host) <= 64 for _, rank, _ in answer.missing)
     for found, launches in answer.launched.values():
         assert launches.keys() <= COLLECTIVES | {"other"}
@@ -266,15 +273,15 @@ def engine_page(data: bytes) -> None:
     """A page as it comes over a socket, and a later one of which half of the lines are left."""
     answer = data.decode("ascii", "ignore")
     for part in (answer, answer[: len(answer) // 2]):
-        told = engine.parse(http.scraped_of(part, WANTED).kept)
+        told = engine.parse(http.scraped_of(part, READ_SERIES).kept)
         if told is None:
             continue
         assert len(told.models) <= engine.MODELS + 1
         for name, of in told.models.items():
-            assert len(name) <= engine.LONGEST_MODEL
+            assert len(name) <= engine.MAX_MODEL
             assert all(0 <= value <= 1e21 for value in of.figures.values())
             for times in of.times.values():
-                sums = totals.counted(times, FIRST_TOKEN_BOUNDS)
+                sums = totals.bucket_counts(times, FIRST_TOKEN_BOUNDS)
                 assert sorted(sums[:-1]) == list(sums[:-1])
                 counts = totals.distribution(sums, FIRST_TOKEN_BOUNDS).counts
                 assert min(counts) >= 0
@@ -282,10 +289,10 @@ def engine_page(data: bytes) -> None:
 
 def nccl_log(data: bytes) -> None:
     log = DebugLog("", seeds.NCCL_PID)
-    for at in range(0, len(data), MOST_READ):
-        log.add(lines_of(data[at : at + MOST_READ], at, log.line).kept)
-    lines_of(data[:MOST_READ], 0, HOSTNAME)
-    assert len(log.communicators) <= MOST_COMMUNICATORS
+    for at in range(0, len(data), MAX_READ):
+        log.add(lines_of(data[at : at + MAX_READ], at, log.line).kept)
+    lines_of(data[:MAX_READ], 0, HOSTNAME)
+    assert len(log.communicators) <= MAX_COMMUNICATORS
     assert len(log.on(None)) <= 8
     assert all(len(found.transports) <= 64 for found in log.communicators)
 
@@ -295,18 +302,18 @@ def nccl_inspector(data: bytes) -> None:
         f"{metric.name} {collective} {between}"
         for metric in inspector.NcclInspector.metrics
         for collective in inspector.FUNCTIONS.values()
-        for between in inspector.BETWEEN
+        for between in inspector.SCOPES
     }
-    for at in range(0, len(data), MOST_READ):
-        part = data[at : at + MOST_READ]
+    for at in range(0, len(data), MAX_READ):
+        part = data[at : at + MAX_READ]
         found = sums_of(part, at, partial(inspector.parse, since=0.0)).sums
         assert found.keys() <= names | {inspector.NOT_COUNTED.what}
         assert all(0 <= value < math.inf for value in found.values())
-    lines_of(data[:MOST_READ], 0, inspector.HOSTNAME)
+    lines_of(data[:MAX_READ], 0, inspector.HOSTNAME)
 
 
 def of_the_kernel(data: bytes) -> None:
-    node = Told(data, devices=["0000:1b:00.0"])
+    node = OneTextNode(data, devices=["0000:1b:00.0"])
     source = kernel_log.KernelLog(node, DEFAULTS)
     source._devices, source.xids = {"0000:1b:00.0"}, {"0000:1b:00.0": {}}
     exports(source, node)
@@ -314,26 +321,28 @@ def of_the_kernel(data: bytes) -> None:
         told = kernel_log.KernelLine.of("/var/log/messages", line)
         if told is not None:
             assert len(list(source._count_event([told]))) <= 3
-    assert all(len(counts) <= 64 + len(kernel_log.WATCHED) + 1 for counts in source.xids.values())
+    assert all(
+        len(counts) <= 64 + len(kernel_log.ALWAYS_COUNTED) + 1 for counts in source.xids.values()
+    )
 
 
 def of_mounts(data: bytes) -> None:
     found = mounts.parse(data.decode("utf-8", "replace"))
     for mount in found:
         assert len(mount.point) <= len(data)
-    watched = filesystem.watched(Told(b'{"specVolID": "pv"}'), found)
+    watched = filesystem.select_mounts(OneTextNode(b'{"specVolID": "pv"}'), found)
     assert len(watched) <= len(found)
-    filesystem.unknown(Told(b""), found)
+    filesystem.unknown_types(OneTextNode(b""), found)
 
 
 def of_nfs(data: bytes) -> None:
-    node = Told(data)
+    node = OneTextNode(data)
     exports(nfs.Nfs(node, DEFAULTS), node)
 
 
 def of_lustre(data: bytes) -> None:
     text(lustre.parse_stats, lustre.parse_import, lambda told: lustre.parse_stripes(told, 4))(data)
-    node = Told(
+    node = OneTextNode(
         data,
         osc=["a-OST0000-osc-ffff88105db50000"],
         llite=["a-ffff88105db50000"],
@@ -343,18 +352,18 @@ def of_lustre(data: bytes) -> None:
 
 
 def of_infiniband(data: bytes) -> None:
-    node = Told(data, infiniband=["mlx5_0"], ports=["1"])
+    node = OneTextNode(data, infiniband=["mlx5_0"], ports=["1"])
     exports(infiniband.Infiniband(node, DEFAULTS), node)
 
 
 def of_a_cgroup(data: bytes) -> None:
-    text(cgroup.parse_pairs, cgroup.parse_limit, pressure.parse, whose)(data)
-    node = Told(data)
+    text(cgroup.parse_pairs, cgroup.parse_limit, pressure.parse, cgroup_owner)(data)
+    node = OneTextNode(data)
     place = cgroup.locate(node.text, node)
     if place is not None:
-        cgroup.read(node, place)
-    cgroup.read(node, cgroup.Paths("/sys/fs/cgroup/a/b", "/sys/fs/cgroup/a/b", 2))
-    cgroup.read(node, cgroup.Paths("/sys/fs/cgroup/a/b", "/sys/fs/cgroup/a/b", 1))
+        cgroup.read_cgroup(node, place)
+    cgroup.read_cgroup(node, cgroup.Paths("/sys/fs/cgroup/a/b", "/sys/fs/cgroup/a/b", 2))
+    cgroup.read_cgroup(node, cgroup.Paths("/sys/fs/cgroup/a/b", "/sys/fs/cgroup/a/b", 1))
 
 
 def of_slurm(data: bytes) -> None:
@@ -373,7 +382,7 @@ def of_slurm(data: bytes) -> None:
     }
     for folder in ("", "/run/jobs"):
         for real in ({}, {"cgroup.procs": "1\n", "cgroup": seeds.SLURMSTEPD, "stat": seeds.STAT}):
-            node = Told(data, **tree)
+            node = OneTextNode(data, **tree)
             node.real = real
             settings = Settings(slurm=SlurmSettings(jobs_folder=folder))
             exports(slurm.SlurmJobs(Census(node), settings), node)
@@ -383,8 +392,8 @@ def of_slurm(data: bytes) -> None:
 def of_gdb(data: bytes) -> None:
     """What gdb says of a process."""
     found = gdb.parse(data.decode("utf-8", "replace"))
-    assert len(found) <= MOST_THREADS
-    assert all(len(thread.frames) <= MOST_FRAMES for thread in found)
+    assert len(found) <= MAX_THREADS
+    assert all(len(thread.frames) <= MAX_FRAMES for thread in found)
     assert all(
         f"{frame.function}{frame.file}".isprintable() for one in found for frame in one.frames
     )
@@ -395,8 +404,8 @@ def of_py_spy(data: bytes) -> None:
     said = data.decode("utf-8", "replace")
     stat = "7 (python3) S 1 1 1 0 -1 0 9 0 0 0 1 1 0 0 20 0 1 0 50 0 0"
     found = stacks_of(7, [7, 8], lambda: said, lambda path: stat if "stat" in path else said)
-    assert len(found.threads) <= MOST_THREADS
-    assert all(len(thread.frames) <= MOST_FRAMES for thread in found.threads)
+    assert len(found.threads) <= MAX_THREADS
+    assert all(len(thread.frames) <= MAX_FRAMES for thread in found.threads)
     told = Looks((StackLook(("0", "GPU-0"), 7, 1.0, "0", "", False, 0.0, found),), code=True)
     reason_of(found)
     assert told.sentence(told.looks[0]).isprintable()
@@ -404,13 +413,13 @@ def of_py_spy(data: bytes) -> None:
 
 
 def datagrams(data: bytes) -> None:
-    node = Told(data)
+    node = OneTextNode(data)
     source = steps.TrainingSteps(Census(node), DEFAULTS)
     source._holders = {PID: (1.0, Identity(0, "GPU-aa", "NVIDIA H200"))}
     source._looked = 1e9
     exports(source, node)
     detail = source.read().detail
-    assert isinstance(detail, steps.SaidByClients)
+    assert isinstance(detail, steps.ClientReports)
     found = ProcessStacks(PID, (ThreadStack(PID, ""),), 1)
     for one in detail.processes:
         said = sentence(found, code=True, progress=one.progress)
@@ -483,7 +492,7 @@ def settings_file(data: bytes) -> None:
 def of_status(data: bytes) -> None:
     fields = partial(processes.parse_fields, names=processes.MOVED)
     text(fields, kernel.parse_scheduling, parse_open_files_limit)(data)
-    holder = Holder(Told(data), 1, None)
+    holder = Holder(OneTextNode(data), 1, None)
     for fact in (lambda: tenant(holder), holder.own_pid):
         with contextlib.suppress(OSError, ValueError):
             fact()
@@ -491,16 +500,16 @@ def of_status(data: bytes) -> None:
 
 def of_environ(data: bytes) -> None:
     found = environment_of(data.decode("utf-8", "replace"))
-    assert all(len(value) <= LONGEST_VALUE for value in found.values())
+    assert all(len(value) <= MAX_VALUE for value in found.values())
 
 
 def of_cmdline(data: bytes) -> None:
-    assert len(program_of(data.decode("utf-8", "replace").split("\0"))) <= LONGEST_PROGRAM
+    assert len(program_of(data.decode("utf-8", "replace").split("\0"))) <= MAX_PROGRAM
 
 
 def of_maps(data: bytes) -> None:
     found = libraries_of(data)
-    assert len(found) <= MOST_LIBRARIES
+    assert len(found) <= MAX_LIBRARIES
     assert all("\n" not in path for path in found)
 
 
@@ -515,13 +524,13 @@ def of_a_container(data: bytes) -> None:
 
 def of_libraries(data: bytes) -> None:
     """What a tenant's files say of versions."""
-    for _, version in parse_torch(lines_of(data[:MOST_READ], 0, IN_TORCH).kept):
+    for _, version in parse_torch(lines_of(data[:MAX_READ], 0, TORCH_VERSION_LINE).kept):
         assert re.fullmatch(r"[\w.+-]{1,64}", version, re.ASCII)
 
 
 def of_a_process(data: bytes) -> None:
     """All that is read of a process on a GPU and its job, also where it has a real stat file."""
-    node = Told(data)
+    node = OneTextNode(data)
     gpu = MachineGpu(0, "GPU-aa", "0", (1, PID))
     for real in ({}, {"stat": seeds.STAT}):
         node.real = real
@@ -558,13 +567,13 @@ def of_round_trips(data: bytes) -> None:
 
 def of_sockets(data: bytes) -> None:
     table = data.decode("utf-8", "replace").splitlines()
-    for rows in (sockets.listening, sockets.of_communicators):
+    for rows in (sockets.listening, sockets.communicator_inodes):
         with contextlib.suppress(OSError, ValueError):  # more rows than are looked at
             list(rows(table))
     with contextlib.suppress(OSError):
         for _, at in sockets.listening(table):
             assert not at or sockets.port_of(at) >= 0
-    ras._addresses(Holder(Told(data), 1, None))
+    ras._addresses(Holder(OneTextNode(data), 1, None))
 
 
 def address(data: bytes) -> None:
@@ -578,24 +587,24 @@ def driver_text(data: bytes) -> None:
 
 
 def of_the_kubelet(data: bytes) -> None:
-    pods = Pods(Told(data), DEFAULTS)
+    pods = Pods(OneTextNode(data), DEFAULTS)
     pods.read()
     held = pods.holders(Identity(0, "GPU-aa", "NVIDIA H200", minor=0, gpu_instance=7))
     assert all(len(given.pod) <= 253 for given in held or ())
 
 
 def of_grpc(data: bytes) -> None:
-    calling = unary.UnaryCall("/a/B", b"", kubelet.LARGEST_ANSWER, 5.0)
-    for at in range(0, len(data), unary.READ):
+    calling = unary.UnaryCall("/a/B", b"", kubelet.MAX_ANSWER_BYTES, 5.0)
+    for at in range(0, len(data), unary.READ_BYTES):
         calling.to_send()
-        if calling.take(data[at : at + unary.READ]):
+        if calling.take(data[at : at + unary.READ_BYTES]):
             calling.answer()
             return
 
 
 def rules_of_a_site(data: bytes) -> None:
     for rule in rule_files.rules_of(data.decode("utf-8", "replace"), "x.yaml"):
-        promql.without_parentheses(rule.expression)
+        promql.strip_parentheses(rule.expression)
         promql.comparison(rule.expression)
         promql.alternatives(rule.expression)
         promql.names(rule.expression)
@@ -610,18 +619,18 @@ def billing_file(data: bytes) -> None:
 def of_sacct(data: bytes) -> None:
     found = sacct.parse(data.decode())
     sacct.accounts(found, ("a", "b"))
-    list(sacct.waits(found, 0, 2e9))
+    list(sacct.job_waits(found, 0, 2e9))
 
 
 def of_baseline(data: bytes) -> None:
-    middle([math.log(pace.step) for pace in baseline.parse(data.decode()).values()])
+    hodges_lehmann([math.log(pace.step) for pace in baseline.parse(data.decode()).values()])
 
 
 def web_file(data: bytes) -> None:
     path = Path(SCRATCH.name) / "web.yml"
     path.write_bytes(data)
     if read_yaml(path).keys() & WebFile.model_fields.keys():
-        look(path)
+        read_access(path)
 
 
 def accept(data: bytes) -> None:
@@ -658,22 +667,22 @@ def of_the_host(data: bytes) -> None:
         gpudirect_storage.GpuDirectStorage,
     )
     for kind in kinds:
-        node = Told(data, devices=["0000:1b:00.0"], nvme0=["hwmon1"])
+        node = OneTextNode(data, devices=["0000:1b:00.0"], nvme0=["hwmon1"])
         exports(kind(node, DEFAULTS), node)
-    node = Told(data, hwmon=["hwmon1"], hwmon1=["fan1_input", "temp1_input"])
+    node = OneTextNode(data, hwmon=["hwmon1"], hwmon1=["fan1_input", "temp1_input"])
     node.real["temp1_label"] = "Inlet"
     exports(hwmon.Hwmon(node, DEFAULTS), node)
     for name in ("package-0", node.text):
-        node = Told(data, powercap=["intel-rapl:0", "intel-rapl:0:0"])
+        node = OneTextNode(data, powercap=["intel-rapl:0", "intel-rapl:0:0"])
         node.real["name"] = name
         exports(energy.Energy(node, DEFAULTS), node)
-    node = Told(data)
+    node = OneTextNode(data)
     node.real["dev"] = seeds.DEVICES
     exports(network.Network(node, DEFAULTS), node)
 
 
 def of_the_audit(data: bytes) -> None:
-    node = Told(data)
+    node = OneTextNode(data)
     exports(Audit(node, DEFAULTS), node)
 
 
@@ -685,7 +694,7 @@ def of_the_fabric(printed: str) -> None:
 
 def of_the_bench(data: bytes) -> None:
     text(bench.parse_text, bench.parse_json, of_the_fabric)(data)
-    node = Told(data)
+    node = OneTextNode(data)
     exports(bench.NcclBench(node, DEFAULTS), node)
 
 
@@ -703,17 +712,17 @@ LINKS = ("sys/class/net/*/speed", "sys/class/net/*/operstate", "sys/class/net/*/
 
 TABLE: tuple[Parser, ...] = (
     Parser(
-        "ras_json", ras_answer, seeds.RAS_JSON, largest=tcp.LARGEST_ANSWER, long=seeds.LONG_JSON
+        "ras_json", ras_answer, seeds.RAS_JSON, largest=tcp.MAX_ANSWER_BYTES, long=seeds.LONG_JSON
     ),
     Parser(
-        "ras_text", ras_answer, seeds.RAS_TEXT, largest=tcp.LARGEST_ANSWER, long=seeds.LONG_TEXT
+        "ras_text", ras_answer, seeds.RAS_TEXT, largest=tcp.MAX_ANSWER_BYTES, long=seeds.LONG_TEXT
     ),
     Parser(
         "engine_page",
         engine_page,
         seeds.ENGINE_PAGES,
         (OSError,),
-        largest=tcp.LARGEST_ANSWER,
+        largest=tcp.MAX_ANSWER_BYTES,
         long=seeds.LONG_ENGINE_PAGE,
     ),
     Parser("nccl_log", nccl_log, seeds.NCCL_LOGS, long=seeds.LONG_NCCL_LOG),
@@ -722,7 +731,7 @@ TABLE: tuple[Parser, ...] = (
         "kernel_log",
         of_the_kernel,
         (seeds.KMSG, seeds.SYSLOG),
-        largest=MOST_READ,
+        largest=MAX_READ,
         long=seeds.LONG_KERNEL_LOG,
     ),
     Parser("mountstats", of_nfs, (*files("proc/*/mountstats"), seeds.MOUNTSTATS)),
@@ -743,8 +752,8 @@ TABLE: tuple[Parser, ...] = (
         long=tuple((b"0::", part, b"") for part in (b"/..", b"/kubepods", b"/docker", b"/slurm")),
     ),
     Parser("slurm", of_slurm, seeds.SLURM, largest=1 << 16, runs=512),
-    Parser("gdb", of_gdb, (seeds.GDB,), largest=LARGEST),
-    Parser("py_spy", of_py_spy, (seeds.PY_SPY,), largest=LARGEST),
+    Parser("gdb", of_gdb, (seeds.GDB,), largest=MAX_BYTES),
+    Parser("py_spy", of_py_spy, (seeds.PY_SPY,), largest=MAX_BYTES),
     Parser("incident", of_incident, (seeds.INCIDENT,), largest=1 << 18),
     Parser("faults", of_faults, seeds.FAULTS, largest=1 << 18),
     Parser(
@@ -761,7 +770,7 @@ TABLE: tuple[Parser, ...] = (
         settings_file,
         seeds.SETTINGS,
         (UsageError,),
-        LARGEST_FILE,
+        MAX_SETTINGS,
         seeds.LONG_YAML,
         allocates=320,
         runs=512,
@@ -771,8 +780,8 @@ TABLE: tuple[Parser, ...] = (
         "rules_of_a_site",
         rules_of_a_site,
         seeds.RULES_OF_A_SITE,
-        (UsageError, NotRead),
-        rule_files.LARGEST_FILE,
+        (UsageError, PromqlError),
+        rule_files.MAX_FILE,
         seeds.LONG_YAML,
         allocates=320,
         long_enough=1 << 10,
@@ -782,7 +791,7 @@ TABLE: tuple[Parser, ...] = (
         billing_file,
         seeds.BILLING,
         (UsageError,),
-        LARGEST_FILE,
+        MAX_SETTINGS,
         seeds.LONG_YAML,
         allocates=320,
         long_enough=1 << 10,
@@ -798,13 +807,13 @@ TABLE: tuple[Parser, ...] = (
         "container",
         of_a_container,
         (*files("run/containerd/**/*"), *seeds.CONTAINERS),
-        largest=MOST_READ,
+        largest=MAX_READ,
     ),
     Parser(
         "libraries",
         of_libraries,
         files("proc/*/root/**/*"),
-        largest=MOST_READ,
+        largest=MAX_READ,
     ),
     Parser(
         "process",
@@ -825,16 +834,16 @@ TABLE: tuple[Parser, ...] = (
         of_the_kubelet,
         seeds.kubelet(),
         (DecodeError,),
-        kubelet.LARGEST_ANSWER,
+        kubelet.MAX_ANSWER_BYTES,
         seeds.LONG_PROTOCOL,
     ),
-    Parser("grpc", of_grpc, seeds.grpc(), (OSError,), kubelet.LARGEST_ANSWER),
+    Parser("grpc", of_grpc, seeds.grpc(), (OSError,), kubelet.MAX_ANSWER_BYTES),
     Parser(
         "web_file",
         web_file,
         seeds.WEB_FILES,
         (UsageError,),
-        LARGEST_FILE,
+        MAX_SETTINGS,
         seeds.LONG_YAML,
         allocates=320,
         runs=512,

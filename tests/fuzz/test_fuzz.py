@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.fuzz.mutations import mutated
 from tests.fuzz.table import TABLE, Parser
 
-FOUND = Path(__file__).with_name("found")
+FOUND_FOLDER = Path(__file__).with_name("found")
 """What once failed a parser, or would have."""
 
 EXAMPLES = 20
@@ -25,7 +25,7 @@ EXAMPLES = 20
 @pytest.mark.parametrize("parser", TABLE, ids=lambda parser: parser.name)
 def test_what_is_real_was_found_or_is_spoiled_is_read_or_refused(parser: Parser) -> None:
     assert parser.seeds
-    found = sorted((FOUND / parser.name).glob("*"))
+    found = sorted((FOUND_FOLDER / parser.name).glob("*"))
     for data in (*parser.seeds, *(file.read_bytes() for file in found), b""):
         parser.tolerates(data)
 
@@ -39,4 +39,4 @@ def test_what_is_real_was_found_or_is_spoiled_is_read_or_refused(parser: Parser)
 
 
 def test_what_was_found_belongs_to_a_parser() -> None:
-    assert {folder.name for folder in FOUND.iterdir()} <= {parser.name for parser in TABLE}
+    assert {folder.name for folder in FOUND_FOLDER.iterdir()} <= {parser.name for parser in TABLE}

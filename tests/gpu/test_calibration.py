@@ -13,9 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpunode.driver.driver import Activity, Gpu, Identity, Limits
-from gpunode.gpu.calibration import PLAUSIBLE, calibration, implausible, kept, written
+from gpunode.gpu.calibration import (
+    PLAUSIBLE,
+    calibration,
+    format_ceilings,
+    implausible,
+    read_ceilings,
+)
 from gpunode.gpu.models import MEASURED_ON_H200, Ceilings
-from gpunode.gpu.probe import Probed, ProbeError, Sensed, measured, probe
+from gpunode.gpu.probe import ProbeError, ProbeResult, SensorReadings, measured_ceilings, probe
 from gpunode.node.local import LocalNode
 from tests.machine import MachineGpu
 
@@ -23,23 +29,25 @@ L40S = Identity(0, "GPU-0", "NVIDIA L40S", compute_capability="8.9")
 PATH = "/var/lib/gpunode/calibration.json"
 
 OF_AN_H100 = {
-    "rest": Sensed({}, 125.0),
-    "tensor": Sensed({"graphics": 1.0, "sm": 0.98, "tensor": 0.93, "dram": 0.24}, 690.0),
-    "pipe": Sensed({"graphics": 1.0, "sm": 0.99, "fp32": 0.77}, 600.0),
-    "dram": Sensed({"graphics": 1.0, "sm": 0.97, "dram": 0.89}, 480.0),
+    "rest": SensorReadings({}, 125.0),
+    "tensor": SensorReadings({"graphics": 1.0, "sm": 0.98, "tensor": 0.93, "dram": 0.24}, 690.0),
+    "pipe": SensorReadings({"graphics": 1.0, "sm": 0.99, "fp32": 0.77}, 600.0),
+    "dram": SensorReadings({"graphics": 1.0, "sm": 0.97, "dram": 0.89}, 480.0),
 }
 """What an H100 showed, rounded."""
 
 
-def probed(**readings: Sensed) -> Probed:
-    return Probed({**OF_AN_H100, **readings}, 132, Limits(nvlink_bytes_per_second=450e9), 700.0)
+def probed(**readings: SensorReadings) -> ProbeResult:
+    return ProbeResult(
+        {**OF_AN_H100, **readings}, 132, Limits(nvlink_bytes_per_second=450e9), 700.0
+    )
 
 
-def found(**readings: Sensed) -> Ceilings:
-    return measured(cast(Gpu, SimpleNamespace(identity=L40S)), probed(**readings))
+def calibrated(**readings: SensorReadings) -> Ceilings:
+    return measured_ceilings(cast(Gpu, SimpleNamespace(identity=L40S)), probed(**readings))
 
 
-class Counted(MachineGpu):
+class CountingGpu(MachineGpu):
     """A GPU with counters."""
 
     def activity(self) -> Activity:
@@ -56,7 +64,7 @@ def node(folder: Path, text: str | None = None) -> LocalNode:
 
 
 def test_the_sensors_tell_the_ceilings() -> None:
-    ceilings = found()
+    ceilings = calibrated()
     assert (ceilings.tensor, ceilings.pipe, ceilings.dram) == (0.93, 0.77, 0.89)
     assert ceilings.dram_of_tensor == pytest.approx(0.24 / 0.93)
     assert ceilings.resting_power == pytest.approx(125 / 700)
@@ -65,18 +73,18 @@ def test_the_sensors_tell_the_ceilings() -> None:
 
 def test_a_collective_tells_what_the_links_reach() -> None:
     moved = {"nvlink_receive": 234e9, "nvlink_transmit": 240e9, "sm": 24 / 132}
-    ceilings = found(collective=Sensed(moved, 295.0))
+    ceilings = calibrated(collective=SensorReadings(moved, 295.0))
     assert ceilings.nvlink_channels == 24
     assert ceilings.nvlink_of_collective == pytest.approx(0.52)
 
 
 def test_a_gpu_that_others_disturb_is_not_measured() -> None:
     with pytest.raises(ProbeError, match=r"`dram` ran for 60% of the time"):
-        found(dram=Sensed({"graphics": 0.6, "dram": 0.5}, 300.0))
+        calibrated(dram=SensorReadings({"graphics": 0.6, "dram": 0.5}, 300.0))
 
 
 def test_what_a_site_has_measured_is_used_and_told(tmp_path: Path) -> None:
-    here = node(tmp_path, written({L40S.name: replace(MEASURED_ON_H200, tensor=0.8)}))
+    here = node(tmp_path, format_ceilings({L40S.name: replace(MEASURED_ON_H200, tensor=0.8)}))
     calibrated = calibration(here, L40S, PATH)
     assert (calibrated.own, calibrated.ceilings.tensor) == (True, 0.8)
     other = calibration(here, replace(L40S, name="NVIDIA L4"), PATH)
@@ -115,10 +123,10 @@ def test_a_collective_that_does_not_begin_costs_the_links_alone(
 ) -> None:
     (tmp_path / "probed.py").write_text(PROBED.format(then=then))
     monkeypatch.setattr("gpunode.gpu.probe.PROGRAM", tmp_path / "probed.py")
-    monkeypatch.setattr("gpunode.gpu.probe.PATIENCE", 0.5 if "select" in then else 60.0)
+    monkeypatch.setattr("gpunode.gpu.probe.LINE_TIMEOUT", 0.5 if "select" in then else 60.0)
     monkeypatch.setattr("gpunode.gpu.probe.SETTLE", 0.0)
     monkeypatch.setattr("gpunode.gpu.probe.MEASURE", 0.0)
-    gpus = cast(list[Gpu], [Counted(index, f"GPU-{index}", "") for index in range(2)])
+    gpus = cast(list[Gpu], [CountingGpu(index, f"GPU-{index}", "") for index in range(2)])
     assert set(probe(gpus[0], gpus[1:]).readings) == {"rest", "tensor", "pipe", "dram"}
     assert why in caplog.text
 
@@ -160,5 +168,5 @@ def test_a_file_that_cannot_be_is_not_used_and_the_log_says_why(
 )
 def test_what_is_written_is_read_again(values: dict[str, float]) -> None:
     ceilings = Ceilings(**values)  # type: ignore[arg-type]
-    read = asdict(kept(written({"NVIDIA L40S": ceilings}))["NVIDIA L40S"])
+    read = asdict(read_ceilings(format_ceilings({"NVIDIA L40S": ceilings}))["NVIDIA L40S"])
     assert read == pytest.approx(asdict(ceilings), rel=0.01, abs=1e-6)

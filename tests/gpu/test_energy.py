@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from gpunode.driver.driver import Buffered, DriverError, Gpu, Unsupported
+from gpunode.driver.driver import DriverError, Gpu, SampleBuffer, Unsupported
 from gpunode.gpu.buffers import PowerBuffer
 from gpunode.gpu.energy import StateEnergy, divided
 from gpunode.gpu.ledger import STATES
@@ -19,7 +19,7 @@ REST = 122.0
 LIMIT = 700.0
 
 
-class Metered:
+class MeteredGpu:
     """A GPU with a power buffer and an energy counter, which tells ``told`` times the samples."""
 
     def __init__(self, watts: Callable[[float], float], told: float = 1.0) -> None:
@@ -30,13 +30,13 @@ class Metered:
         self.counter_from = 0.0
         self.reads = 0
 
-    def power_samples(self, after: int) -> Buffered:
+    def power_samples(self, after: int) -> SampleBuffer:
         newest = round(self.until * 50)
         samples = [
             (round((START + n / 50) * 1e6), self.watts(n / 50))
             for n in range(max(0, newest - self.shown), newest + 1)
         ]
-        return Buffered([(time, watts) for time, watts in samples if time > after])
+        return SampleBuffer([(time, watts) for time, watts in samples if time > after])
 
     def energy(self) -> float:
         self.reads += 1
@@ -53,7 +53,7 @@ class Metered:
 class Follower:
     """Reads a GPU as its activity does."""
 
-    def __init__(self, gpu: Metered) -> None:
+    def __init__(self, gpu: MeteredGpu) -> None:
         self.gpu = gpu
         self.buffer = PowerBuffer(cast(Gpu, gpu))
         self.energy = StateEnergy(cast(Gpu, gpu))
@@ -80,7 +80,7 @@ def square(time: float) -> float:
 
 @with_each(product([0.93, 1.0, 1.06], [20, 130, 600]))
 def test_the_states_sum_to_the_energy_counter(told: float, seconds: float) -> None:
-    gpu = Metered(square, told)
+    gpu = MeteredGpu(square, told)
     follower = Follower(gpu)
     follower.follow(seconds, compute=0.6, starved=0.4)
     assert follower.total == pytest.approx(gpu.drawn(), rel=0.01)
@@ -90,10 +90,10 @@ def test_the_states_sum_to_the_energy_counter(told: float, seconds: float) -> No
 def test_a_load_that_begins_at_a_read_of_the_counter_is_counted_right() -> None:
     """The counter has the beginning of the load and the samples, which are late, do not."""
 
-    class Late(Metered):
-        def power_samples(self, after: int) -> Buffered:
+    class Late(MeteredGpu):
+        def power_samples(self, after: int) -> SampleBuffer:
             late = 0.2
-            buffered = Metered(lambda t: self.watts(t - late))
+            buffered = MeteredGpu(lambda t: self.watts(t - late))
             buffered.until = self.until
             return buffered.power_samples(after)
 
@@ -106,7 +106,7 @@ def test_a_load_that_begins_at_a_read_of_the_counter_is_counted_right() -> None:
 
 
 def test_what_samples_miss_comes_from_the_counter() -> None:
-    gpu = Metered(lambda _: 500.0)
+    gpu = MeteredGpu(lambda _: 500.0)
     follower = Follower(gpu)
     follower.follow(60)
     gpu.shown = 49  # the driver keeps 1 s of each window of 2 s
@@ -116,7 +116,7 @@ def test_what_samples_miss_comes_from_the_counter() -> None:
 
 
 def test_a_window_that_comes_late_gets_all_of_its_energy() -> None:
-    gpu = Metered(lambda time: 600.0 if time < 60 else 300.0)
+    gpu = MeteredGpu(lambda time: 600.0 if time < 60 else 300.0)
     follower = Follower(gpu)
     follower.follow(60)
     follower.follow(60, every=60, unknown=1.0)
@@ -125,7 +125,7 @@ def test_a_window_that_comes_late_gets_all_of_its_energy() -> None:
 
 
 def test_a_counter_that_is_reset_takes_nothing_away() -> None:
-    gpu = Metered(square)
+    gpu = MeteredGpu(square)
     follower = Follower(gpu)
     follower.follow(100)
     gpu.counter_from = gpu.until
@@ -134,7 +134,7 @@ def test_a_counter_that_is_reset_takes_nothing_away() -> None:
 
 
 def test_without_a_counter_the_samples_are_counted() -> None:
-    class Unmetered(Metered):
+    class Unmetered(MeteredGpu):
         def energy(self) -> float:
             raise Unsupported("energy")
 
@@ -144,7 +144,7 @@ def test_without_a_counter_the_samples_are_counted() -> None:
     assert follower.total == pytest.approx(gpu.drawn(), rel=0.01)
 
 
-class Failing(Metered):
+class Failing(MeteredGpu):
     """The driver answers with an error in some of the time."""
 
     fails: tuple[float, float] = 0.0, 0.0

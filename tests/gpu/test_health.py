@@ -108,7 +108,7 @@ def script(gpus: dict[str, str]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class TwoPages:
     """What was exported first, and then."""
 
     first: Series
@@ -132,7 +132,7 @@ def replays(series: Series, gpu: str) -> float | None:
     return by_label(series, "gpunode_gpu_nvlink_errors_total", "kind", gpu=gpu).get("replay")
 
 
-def left(series: Series) -> list[str]:
+def remaining_metrics(series: Series) -> list[str]:
     """What is told of that which an ordinary GPU loses."""
     return [name for name in LOST if values(series, f"gpunode_gpu_{name}", gpu=ORDINARY)]
 
@@ -144,13 +144,13 @@ def has_begun(series: Series) -> bool:
         and len(values(series, "gpunode_gpu_nvlink_up", gpu=DOWN)) == 18
         and replays(series, PARTLY) == 5
         and throttled(series).get("hw_thermal", 0) > 1
-        and left(series) == [*LOST]
+        and remaining_metrics(series) == [*LOST]
     )
 
 
 def has_changed(series: Series) -> bool:
     return (
-        not left(series)
+        not remaining_metrics(series)
         and not values(series, "gpunode_gpu_c2c_links", gpu=C2C)
         and replays(series, DOWN) == 900
         and replays(series, PARTLY) is None
@@ -168,7 +168,7 @@ def once(running: Daemon, holds: Callable[[Series], bool]) -> Series:
 
 
 @pytest.fixture(scope="module")
-def told(fake_library: Path, tmp_path_factory: pytest.TempPathFactory) -> Told:
+def told(fake_library: Path, tmp_path_factory: pytest.TempPathFactory) -> TwoPages:
     fake = FakeDriver(fake_library, tmp_path_factory.mktemp("gpus") / "nvml.script")
     fake.write(script(FIRST))
     with watching(fake, "--gpu.nvlink-interval=1", "--discovery.interval=1") as running:
@@ -176,10 +176,10 @@ def told(fake_library: Path, tmp_path_factory: pytest.TempPathFactory) -> Told:
         # NVML cannot be opened again: nothing here is a reason to.
         fake.write("init 9\n" + script(THEN))
         begun = seconds(once(running, has_changed))
-        return Told(first, page, once(running, lambda now: seconds(now) > begun + 3))
+        return TwoPages(first, page, once(running, lambda now: seconds(now) > begun + 3))
 
 
-def test_what_only_some_gpus_have(told: Told) -> None:
+def test_what_only_some_gpus_have(told: TwoPages) -> None:
     assert modes(told.first, GRACE) == {"passthrough": 1, "power_smoothing": 1, **OF_THE_NODE}
     assert values(told.first, "gpunode_gpu_module_power_watts") == [1850]
     assert values(told.first, "gpunode_gpu_module_power_limit_watts") == [2500]
@@ -195,7 +195,7 @@ def test_what_only_some_gpus_have(told: Told) -> None:
 
 
 @pytest.mark.parametrize("gpu", [ORDINARY, FAILING])
-def test_a_gpu_without_them_has_all_else(told: Told, gpu: str) -> None:
+def test_a_gpu_without_them_has_all_else(told: TwoPages, gpu: str) -> None:
     """Whether they are not there or their error is unknown, which hides no other."""
     assert modes(told.first, gpu) == OF_THE_NODE
     names = {name for name, labels in told.first if ("gpu", gpu) in labels}
@@ -204,15 +204,15 @@ def test_a_gpu_without_them_has_all_else(told: Told, gpu: str) -> None:
     assert values(told.first, "gpunode_gpu_row_remap_pending", gpu=gpu) == [0]
 
 
-def test_a_link_to_the_cpu_that_does_not_answer_is_no_reading(told: Told) -> None:
+def test_a_link_to_the_cpu_that_does_not_answer_is_no_reading(told: TwoPages) -> None:
     assert by_label(told.first, "gpunode_gpu_c2c_links", "state", gpu=C2C) == {"up": 2, "down": 0}
     errors = by_label(told.first, "gpunode_gpu_c2c_errors_total", "kind", gpu=C2C)
     assert errors == {"interrupt": 6}
     assert not values(told.then, "gpunode_gpu_c2c_links", gpu=C2C)
 
 
-def test_a_sensor_that_fails_costs_itself_and_is_counted(told: Told) -> None:
-    assert (left(told.first), left(told.then)) == ([*LOST], [])
+def test_a_sensor_that_fails_costs_itself_and_is_counted(told: TwoPages) -> None:
+    assert (remaining_metrics(told.first), remaining_metrics(told.then)) == ([*LOST], [])
     assert values(told.then, "gpunode_gpu_recovery_action", gpu=ORDINARY) == [1]
     for source in ("gpu_activity", "gpu_health"):
         assert 0 not in values(told.then, "gpunode_source_up", source=source, gpu=ORDINARY)
@@ -223,7 +223,7 @@ def test_a_sensor_that_fails_costs_itself_and_is_counted(told: Told) -> None:
         assert (before, after >= 2) == (0, True)
 
 
-def test_what_the_driver_does_not_count_of_throttling_is_sampled(told: Told) -> None:
+def test_what_the_driver_does_not_count_of_throttling_is_sampled(told: TwoPages) -> None:
     counted = throttled(told.first)
     assert counted.pop("hw_thermal") > 1
     none = dict.fromkeys(
@@ -232,7 +232,7 @@ def test_what_the_driver_does_not_count_of_throttling_is_sampled(told: Told) -> 
     assert counted == {"sw_power_cap": 5, **none}
 
 
-def test_a_gpu_without_memory_of_its_own_says_so(told: Told) -> None:
+def test_a_gpu_without_memory_of_its_own_says_so(told: TwoPages) -> None:
     assert b"NVIDIA GB10" in told.page
     assert modes(told.first, SPARK) == {"unified_memory": 1, **OF_THE_NODE}
     assert not values(told.first, "gpunode_gpu_memory_used_bytes", gpu=SPARK)
@@ -243,20 +243,20 @@ def test_a_gpu_without_memory_of_its_own_says_so(told: Told) -> None:
     }
 
 
-def test_a_model_without_figures_is_counted_and_has_no_peak(told: Told) -> None:
+def test_a_model_without_figures_is_counted_and_has_no_peak(told: TwoPages) -> None:
     assert any(values(told.first, "gpunode_unread_total", what="gpu_model"))
     assert values(told.first, "gpunode_gpu_persistence_mode", gpu=UNLISTED) == [1]
     assert not values(told.first, "gpunode_gpu_peak_flops_per_second", gpu=UNLISTED)
     assert values(told.first, "gpunode_gpu_peak_flops_per_second", gpu=ORDINARY)
 
 
-def test_nvlinks_that_were_down_are_read_in_full_once_they_are_up(told: Told) -> None:
+def test_nvlinks_that_were_down_are_read_in_full_once_they_are_up(told: TwoPages) -> None:
     assert values(told.first, "gpunode_gpu_nvlink_up", gpu=DOWN) == [0] * 18
     assert replays(told.first, DOWN) is None
     (speed,) = values(told.then, "gpunode_gpu_nvlink_speed_bytes_per_second", gpu=DOWN)
     assert (replays(told.then, DOWN), speed) == (900, 18 * 26562e6)
 
 
-def test_nvlinks_that_are_not_there_hide_no_error_of_the_others(told: Told) -> None:
+def test_nvlinks_that_are_not_there_hide_no_error_of_the_others(told: TwoPages) -> None:
     assert (replays(told.first, PARTLY), replays(told.then, PARTLY)) == (5, None)
     assert sum(values(told.then, "gpunode_gpu_nvlink_up", gpu=PARTLY)) == 12

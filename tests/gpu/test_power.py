@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from gpunode.driver.driver import Buffered, Gpu
+from gpunode.driver.driver import Gpu, SampleBuffer
 from gpunode.gpu.buffers import PowerBuffer
 from gpunode.gpu.rhythm import Rhythm
 from tests.cases import with_each
@@ -25,13 +25,13 @@ class PowerSamples:
         self.until = 0.0
         self.shift = 0.0
 
-    def power_samples(self, after: int) -> Buffered:
+    def power_samples(self, after: int) -> SampleBuffer:
         newest = round(self.until * 50)
         samples = [
             (round((START + self.shift + n / 50) * 1e6), self.watts(n / 50))
             for n in range(max(0, newest - 119), newest + 1)
         ]
-        return Buffered([(time, watts) for time, watts in samples if time > after])
+        return SampleBuffer([(time, watts) for time, watts in samples if time > after])
 
 
 def drained(gpu: PowerSamples, seconds: float, every: float = 2.0) -> tuple[PowerBuffer, Rhythm]:

@@ -30,7 +30,7 @@ CLIFF = 0.05
 """The most that a share may change where one reading of a recorded window changes by 1 %."""
 
 STEEP = 0.08
-"""The same of a window made up from signatures, in one of some hundred."""
+"""The limit for a window made up from signatures, in one of some hundred."""
 
 
 def window(

@@ -10,15 +10,15 @@ import pytest
 from gpunode.config.daemon import Settings
 from gpunode.driver.driver import (
     Activity,
-    Buffered,
     DriverError,
     Identity,
     Limits,
     PowerLimits,
+    SampleBuffer,
     Unsupported,
     Utilization,
 )
-from gpunode.gpu.activity import BLOCKED_STREAK, SURE_AFTER, GpuActivity
+from gpunode.gpu.activity import BLOCKED_STREAK, STALL_FROM, GpuActivity
 from tests.holders.proc import Card, Proc
 
 RESTS, SPINS, COMPUTES = 60.0, 88.0, 330.0
@@ -47,16 +47,18 @@ class A100(Card):
     def power_limits(self) -> PowerLimits:
         return PowerLimits(400.0, 400.0)
 
-    def power_samples(self, after: int) -> Buffered:  # noqa: ARG002
+    def power_samples(self, after: int) -> SampleBuffer:  # noqa: ARG002
         end = self.now
-        return Buffered([(round((end - 0.02 * n) * 1e6), self.watts) for n in range(99, -1, -1)])
+        return SampleBuffer(
+            [(round((end - 0.02 * n) * 1e6), self.watts) for n in range(99, -1, -1)]
+        )
 
     def utilization(self) -> Utilization:
         return Utilization(self.busy, self.accessed)
 
-    def utilization_samples(self, after: int) -> Buffered:  # noqa: ARG002
+    def utilization_samples(self, after: int) -> SampleBuffer:  # noqa: ARG002
         end = self.now
-        return Buffered([(round((end - 0.2 * n) * 1e6), self.busy) for n in range(20, -1, -1)])
+        return SampleBuffer([(round((end - 0.2 * n) * 1e6), self.busy) for n in range(20, -1, -1)])
 
     def activity(self) -> Activity:
         if self.of_dcgm is None:
@@ -78,7 +80,7 @@ class A100(Card):
         return unsupported
 
 
-class Watched:
+class A100Ledger:
     """The ledger of an A100 on which a process of a job runs."""
 
     def __init__(self, root: Path, ranks: int = 8) -> None:
@@ -102,28 +104,28 @@ class Watched:
 
 
 def test_a_hang_is_told_after_a_minute(tmp_path: Path) -> None:
-    seen = Watched(tmp_path)
+    seen = A100Ledger(tmp_path)
     assert seen.windows(20, bytes_per_second=50e9) == 0
     seen.card.hang()
-    assert seen.windows(SURE_AFTER - 4) == 0
-    assert seen.windows(8) == pytest.approx(SURE_AFTER + 4, abs=4)
+    assert seen.windows(STALL_FROM - 4) == 0
+    assert seen.windows(8) == pytest.approx(STALL_FROM + 4, abs=4)
     seen.card.watts = COMPUTES
     assert seen.windows(2, bytes_per_second=50e9) == 0
 
 
 def test_what_moves_little_over_nvlink_is_no_hang(tmp_path: Path) -> None:
-    seen = Watched(tmp_path)
+    seen = A100Ledger(tmp_path)
     seen.windows(20, bytes_per_second=50e9)
     seen.card.hang()
     assert seen.windows(300, bytes_per_second=5e6) == 0
 
 
 def test_a_step_of_small_kernels_that_ends_within_a_minute_is_no_hang(tmp_path: Path) -> None:
-    seen = Watched(tmp_path)
+    seen = A100Ledger(tmp_path)
     for _ in range(6):
         seen.card.watts = SPINS
         seen.card.accessed = 0.0
-        assert seen.windows(SURE_AFTER - 10) == 0
+        assert seen.windows(STALL_FROM - 10) == 0
         assert seen.windows(4, bytes_per_second=5e9) == 0
 
 
@@ -136,7 +138,7 @@ def test_a_step_of_small_kernels_that_ends_within_a_minute_is_no_hang(tmp_path: 
     ],
 )
 def test_what_works_a_little_is_no_hang(tmp_path: Path, field: str, value: float) -> None:
-    seen = Watched(tmp_path)
+    seen = A100Ledger(tmp_path)
     seen.windows(20, bytes_per_second=50e9)
     seen.card.hang()
     setattr(seen.card, field, value)
@@ -144,20 +146,20 @@ def test_what_works_a_little_is_no_hang(tmp_path: Path, field: str, value: float
 
 
 def test_tiny_kernels_of_a_process_without_peers_are_no_hang(tmp_path: Path) -> None:
-    seen = Watched(tmp_path, ranks=1)
+    seen = A100Ledger(tmp_path, ranks=1)
     seen.card.hang()
     assert seen.windows(300) == 0
 
 
 def test_without_counters_of_links_a_hang_cannot_be_told(tmp_path: Path) -> None:
-    seen = Watched(tmp_path)
+    seen = A100Ledger(tmp_path)
     seen.card.linked = False
     seen.card.hang()
     assert seen.windows(300) == 0
 
 
 def test_bytes_that_dcgm_counted_do_not_count_again_once_it_is_silent(tmp_path: Path) -> None:
-    seen = Watched(tmp_path)
+    seen = A100Ledger(tmp_path)
     seen.windows(10, bytes_per_second=1e9)
     seen.card.of_dcgm = Activity(2.0, {"nvlink_receive": 1e9}, "dcgm")
     seen.windows(20, bytes_per_second=1e9)
@@ -168,7 +170,7 @@ def test_bytes_that_dcgm_counted_do_not_count_again_once_it_is_silent(tmp_path: 
 
 
 def test_time_in_which_a_sensor_failed_is_unknown(tmp_path: Path) -> None:
-    seen = Watched(tmp_path)
+    seen = A100Ledger(tmp_path)
     seen.windows(20)
     seen.card.fails = True
     for _ in range(15):
@@ -181,7 +183,7 @@ def test_time_in_which_a_sensor_failed_is_unknown(tmp_path: Path) -> None:
 
 
 def test_samples_that_are_stamped_since_boot_are_of_the_same_time(tmp_path: Path) -> None:
-    seen = Watched(tmp_path)
+    seen = A100Ledger(tmp_path)
     for _ in range(10):
         seen.proc.clock.now += 2.0
         seen.card.now = seen.proc.clock.monotonic()

@@ -47,7 +47,7 @@ class Hang:
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class HangReport:
     """What the daemon reported about a job that hangs."""
 
     seconds: float
@@ -90,7 +90,7 @@ def hanging(ranks: int, logs: Path) -> Iterator[Hang]:
         yield Hang([process.pid for process in started], since)
 
 
-def named(running: Daemon, job: Hang) -> Named:
+def named(running: Daemon, job: Hang) -> HangReport:
     """Wait until the daemon names the rank. Raises ``TimeoutError`` after a minute."""
     channels = series(running, "gpunode_nccl_channels")
     while (awaited := series(running, "gpunode_nccl_awaited_rank_info")) is None:
@@ -100,7 +100,7 @@ def named(running: Daemon, job: Hang) -> Named:
     took = time.time() - job.since
     node = LocalNode(Path("/"))
     formats = {"json": "SET FORMAT json\n", "text": ""}
-    return Named(
+    return HangReport(
         took,
         awaited,
         channels,

@@ -111,8 +111,8 @@ def test_the_daemon_accounts_for_every_gpu() -> None:
     for gpu in known:
         uuid = gpu["identity"]["uuid"]
         assert values(series, "gpunode_source_up", source="gpu_activity", uuid=uuid) == [1]
-        assert len(values(series, "gpunode_gpu_power_watts", **who(gpu))) == 1
+        assert len(values(series, "gpunode_gpu_power_watts", **gpu_labels(gpu))) == 1
 
 
-def who(gpu: dict[str, Any]) -> dict[str, str]:
+def gpu_labels(gpu: dict[str, Any]) -> dict[str, str]:
     return {"uuid": gpu["identity"]["uuid"]}

@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from tests.conftest import until
-from tests.daemon import PATIENCE, free_ports
+from tests.daemon import TIMEOUT, free_ports
 from tests.needs import ROOT, need
 from tests.prometheus.programs import program
 
@@ -39,7 +39,7 @@ class Cluster:
             input=None if given is None else yaml.safe_dump_all(given),
             capture_output=True,
             text=True,
-            timeout=PATIENCE,
+            timeout=TIMEOUT,
             check=False,
         )
 

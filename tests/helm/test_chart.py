@@ -24,7 +24,7 @@ from gpunode.config.web import WebSettings
 from gpunode.explain import rule_files
 from helm import generate, release
 from tests.conftest import until, watching
-from tests.daemon import PATIENCE
+from tests.daemon import TIMEOUT
 from tests.fakes.nvml import FakeDriver
 from tests.needs import ROOT, need
 
@@ -47,7 +47,7 @@ pytestmark = pytest.mark.integration
 
 def helm(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     command = [need("helm"), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=TIMEOUT)
 
 
 def documents(text: str) -> Iterator[Any]:
@@ -651,10 +651,10 @@ def test_a_site_has_its_own_thresholds_and_leaves_alerts_out(tmp_path: Path) -> 
     found = rendered_rules(tmp_path, {}, thresholds=figure, disabled=left_out)
     (tmp_path / "rules").mkdir()
     (tmp_path / "rules/all.yaml").write_text(yaml.safe_dump({"groups": found}))
-    rules = rule_files.read(tmp_path / "rules")
-    given = figures(rule_files.read())
+    rules = rule_files.read_rules(tmp_path / "rules")
+    given = figures(rule_files.read_rules())
     assert figures(rules) == {**given, **figure}
-    names = {rule.name for rule in rule_files.read() if rule.alerts}
+    names = {rule.name for rule in rule_files.read_rules() if rule.alerts}
     assert {rule.name for rule in rules if rule.alerts} == names - {*left_out}
     check = [need("promtool"), "check", "rules", "--lint=all", "--lint-fatal"]
     checked = subprocess.run(

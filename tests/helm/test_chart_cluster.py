@@ -93,7 +93,7 @@ def settled(cluster: Cluster, *namespaces: str) -> set[str]:
     return everything(cluster)
 
 
-def left(cluster: Cluster, before: set[str], namespace: str) -> set[str]:
+def left_behind(cluster: Cluster, before: set[str], namespace: str) -> set[str]:
     """Uninstall a release; what is there afterwards and was not before."""
     helm(cluster, "uninstall", "gpunode", f"--namespace={namespace}", "--wait")
     until(lambda: not everything(cluster) - before)
@@ -131,7 +131,7 @@ def test_every_gpu_node_has_a_pod_until_it_is_uninstalled(cluster: Cluster) -> N
     for one in pods():
         asked = [container["resources"] for container in one["spec"]["containers"]]
         assert "nvidia.com/gpu" not in json.dumps(asked)
-    assert not left(cluster, before, namespace)
+    assert not left_behind(cluster, before, namespace)
 
 
 def test_all_that_it_can_make_is_gone_once_it_is_uninstalled(
@@ -159,7 +159,7 @@ def test_all_that_it_can_make_is_gone_once_it_is_uninstalled(
         *("ConfigMap", "Secret", "RoleBinding", "PodMonitor", "PrometheusRule"),
     }
     until(lambda: kinds <= {one.split()[1] for one in everything(cluster) - before})
-    assert not left(cluster, before, namespace)
+    assert not left_behind(cluster, before, namespace)
 
 
 @pytest.mark.parametrize("profile", NEEDED)
@@ -275,7 +275,7 @@ def test_it_is_installed_where_nothing_of_the_operator_is(cluster: Cluster) -> N
     try:
         told = helm(cluster, "install", "gpunode", str(CHART), f"--namespace={namespace}")
         assert "Nothing tells Prometheus to scrape it" in told
-        assert not left(cluster, before, namespace)
+        assert not left_behind(cluster, before, namespace)
     finally:
         cluster.kubectl("apply", "--server-side", f"--filename={CRDS}")
 
@@ -320,7 +320,7 @@ def test_the_last_release_is_upgraded_with_its_values_rolled_back_and_removed(
     until(lambda: named() == of_old)  # also without what the new version brought
     helm(cluster, "upgrade", "gpunode", str(CHART), given, "--reset-then-reuse-values")
     assert running()["selector"] == old["selector"]
-    assert not left(cluster, before, namespace)
+    assert not left_behind(cluster, before, namespace)
 
 
 # A job's side

@@ -58,7 +58,7 @@ def helpers(*options: str, works: tuple[str, ...] = WORKS) -> Iterator[Path]:
         yield folder
 
 
-def asked(folder: Path, work: str, verb: str, *arguments: str) -> bytes:
+def ask(folder: Path, work: str, verb: str, *arguments: str) -> bytes:
     """What a helper answers. Raises ``OSError``."""
     with one_at(folder / f"{work}.sock") as one:
         return one.ask(verb, *arguments)[0]

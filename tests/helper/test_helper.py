@@ -25,17 +25,17 @@ import pytest
 
 from gpunode.config.daemon import KubernetesSettings, Settings
 from gpunode.helper import capability, confine, files, serve, stacks, tcp
-from gpunode.helper.environment import LONGEST_VALUE
+from gpunode.helper.environment import MAX_VALUE
 from gpunode.holders.pods import Pods
 from gpunode.node import containers, privileged
 from gpunode.node.local import LocalNode
-from gpunode.node.privileged import Privileged
+from gpunode.node.privileged import PrivilegedReads
 from gpunode.source import WHOLE_NODE
 from tests.attacks import seccomp
 from tests.conftest import until
-from tests.daemon import PATIENCE
+from tests.daemon import TIMEOUT
 from tests.fakes.kubelet import kubelet
-from tests.helper.helper import as_user, asked, close, helper, helpers, one_at
+from tests.helper.helper import as_user, ask, close, helper, helpers, one_at
 from tests.needs import ROOT, as_root, need
 from tests.tenant import SECRET, VICTIM, root_with_home, says_who, servers, tenant
 
@@ -126,17 +126,17 @@ def test_a_program_that_does_not_answer_as_it_should_costs_one_look(
     does: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stacks, "FOLDERS", (with_py_spy(tmp_path, does),))
-    monkeypatch.setattr(stacks, "LONGEST", 0.5)
+    monkeypatch.setattr(stacks, "LOOK_TIMEOUT", 0.5)
     tracemalloc.start()
     try:
         with pytest.raises(OSError, match=says):
             stacks.python("", str(os.getpid()))
-        assert tracemalloc.get_traced_memory()[1] < 3 * stacks.LARGEST
+        assert tracemalloc.get_traced_memory()[1] < 3 * stacks.MAX_OUTPUT_BYTES
     finally:
         tracemalloc.stop()
     assert not stacks.one_at_a_time.locked()
     monkeypatch.setattr(stacks, "FOLDERS", (with_py_spy(tmp_path, "echo '[]'"),))
-    monkeypatch.setattr(stacks, "LONGEST", 60.0)
+    monkeypatch.setattr(stacks, "LOOK_TIMEOUT", 60.0)
     assert stacks.python("", str(os.getpid())) == b"[]\n"
 
 
@@ -145,7 +145,7 @@ def test_it_is_told_nothing_of_the_environment(
 ) -> None:
     monkeypatch.setenv("TOKEN", SECRET)
     monkeypatch.setattr(stacks, "FOLDERS", (with_py_spy(tmp_path, 'echo "$TOKEN" "$@"'),))
-    monkeypatch.setattr(stacks, "LONGEST", 60.0)
+    monkeypatch.setattr(stacks, "LOOK_TIMEOUT", 60.0)
     pid = str(os.getpid())
     said = stacks.python("", pid).decode()
     assert said == f" dump --nonblocking --json --pid {pid}\n"
@@ -210,7 +210,7 @@ def test_a_file_leaves_only_if_its_process_names_it(tmp_path: Path, folder: Path
 
     def read(pid: int, path: str) -> str:
         try:
-            return asked(folder, "files", "part", f"/proc/{pid}/{path}", "0").decode()
+            return ask(folder, "files", "part", f"/proc/{pid}/{path}", "0").decode()
         except PermissionError as error:
             return error.strerror or ""
 
@@ -242,32 +242,32 @@ SLOW = "/home/" + "%h" * 50 + "!"
     [
         (SLOW, f"/home/{'a' * 60}?"),
         (SLOW.replace("%h", "%p"), f"/home/{'1' * 60}?"),
-        (f"/home/{'x' * LONGEST_VALUE}", f"/home/{'x' * LONGEST_VALUE}"),
+        (f"/home/{'x' * MAX_VALUE}", f"/home/{'x' * MAX_VALUE}"),
     ],
     ids=["many hosts", "many numbers", "longer than any path"],
 )
 def test_no_name_of_a_log_keeps_a_helper_from_others(
     named: str, asked_for: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(privileged, "OF_TENANTS", frozenset())
-    monkeypatch.setattr(privileged, "WAIT", 20.0)
+    monkeypatch.setattr(privileged, "TENANT_VERBS", frozenset())
+    monkeypatch.setattr(privileged, "TIMEOUT", 20.0)
     with (
         tenant(root_with_home(tmp_path), NCCL_DEBUG_FILE=named) as pid,
         helper("files", tmp_path),
         pytest.raises(PermissionError, match="its process does not name this file"),
     ):
-        asked(tmp_path, "files", "part", f"/proc/{pid}/root{asked_for}", "0")
+        ask(tmp_path, "files", "part", f"/proc/{pid}/root{asked_for}", "0")
 
 
 def test_an_environment_of_very_many_variables_takes_little_memory(tmp_path: Path) -> None:
     """A helper has 64 MiB for all that it is asked at a time."""
     (tmp_path / "proc/7").mkdir(parents=True)
-    much = b"RANK=3\0" + b"ab\0RANK=4\0" * (files.LARGEST // 10)
-    (tmp_path / "proc/7/environ").write_bytes(much[: files.LARGEST])
+    much = b"RANK=3\0" + b"ab\0RANK=4\0" * (files.MAX_BYTES // 10)
+    (tmp_path / "proc/7/environ").write_bytes(much[: files.MAX_BYTES])
     tracemalloc.start()
     try:
         assert files.environment(str(tmp_path), "7") == b"RANK=3"
-        assert tracemalloc.get_traced_memory()[1] < files.LARGEST
+        assert tracemalloc.get_traced_memory()[1] < files.MAX_BYTES
     finally:
         tracemalloc.stop()
 
@@ -282,7 +282,7 @@ def test_a_table_of_very_many_mappings_takes_little_memory(tmp_path: Path) -> No
     tracemalloc.start()
     try:
         assert files.maps(str(tmp_path), "7") == library.strip()
-        assert tracemalloc.get_traced_memory()[1] < files.LARGEST
+        assert tracemalloc.get_traced_memory()[1] < files.MAX_BYTES
     finally:
         tracemalloc.stop()
 
@@ -323,7 +323,7 @@ def test_one_that_ended_is_missed_and_one_that_is_back_is_used(tmp_path: Path) -
 def test_one_that_stands_still_is_waited_for_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(privileged, "WAIT", 0.1)
+    monkeypatch.setattr(privileged, "TIMEOUT", 0.1)
     with (
         tenant(None, RANK="3") as pid,
         helper("files", tmp_path) as child,
@@ -335,7 +335,7 @@ def test_one_that_stands_still_is_waited_for_once(
         child.send_signal(signal.SIGCONT)
         with pytest.raises(OSError, match="it did not answer a moment ago"):
             one.ask("environment", str(pid))
-        monkeypatch.setattr(privileged, "WAIT", 60)
+        monkeypatch.setattr(privileged, "TIMEOUT", 60)
         monkeypatch.setattr(one, "_silent_until", 0.0)
         assert one.ask("environment", str(pid)) == (b"RANK=3", [])
 
@@ -398,7 +398,7 @@ STRANGE: dict[str, tuple[Callable[[socket.socket], object], str]] = {
 def test_one_that_is_taken_over_costs_an_answer_and_no_more(
     how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(privileged, "WAIT", 0.5)
+    monkeypatch.setattr(privileged, "TIMEOUT", 0.5)
     answers, said = STRANGE[how]
 
     def serve_once() -> None:
@@ -408,7 +408,7 @@ def test_one_that_is_taken_over_costs_an_answer_and_no_more(
             connection.recv(1)
             with its:
                 socket.send_fds(connection, [b"\0"], [its.fileno()])
-            ours.recv(serve.LONGEST)
+            ours.recv(serve.MAX_REQUEST_BYTES)
             answers(ours)
 
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
@@ -438,12 +438,12 @@ def test_one_without_descriptors_says_so_and_answers_once_it_has_some(
         process.rlimit(psutil.RLIMIT_NOFILE, (3, before[1]))
         with pytest.raises(OSError, match="Too many open files"):
             known.ask("count", str(pid))
-        monkeypatch.setattr(privileged, "WAIT", 0.1)
+        monkeypatch.setattr(privileged, "TIMEOUT", 0.1)
         # The kernel may have reserved a descriptor for who connects next.
         with pytest.raises(OSError, match=r"does not answer|Too many open files"):
             late.ask("count", str(pid))
         process.rlimit(psutil.RLIMIT_NOFILE, before)
-        monkeypatch.setattr(privileged, "WAIT", 60)
+        monkeypatch.setattr(privileged, "TIMEOUT", 60)
         monkeypatch.setattr(late, "_silent_until", 0.0)
         assert late.ask("environment", str(pid)) == (b"RANK=3", [])
 
@@ -482,7 +482,7 @@ def test_of_processors_their_energy_leaves(tmp_path: Path) -> None:
 def test_without_a_helper_the_reason_is_that_of_the_kernel(tmp_path: Path) -> None:
     (tmp_path / "proc/7/environ").mkdir(parents=True)
     with pytest.raises(IsADirectoryError):
-        Privileged(str(tmp_path), str(tmp_path)).read("environment", "7")
+        PrivilegedReads(str(tmp_path), str(tmp_path)).read("environment", "7")
 
 
 def test_one_that_hangs_is_not_well_and_one_that_answers_others_is(tmp_path: Path) -> None:
@@ -505,7 +505,7 @@ def test_one_that_hangs_is_not_well_and_one_that_answers_others_is(tmp_path: Pat
 def test_one_tells_systemd_that_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(str(tmp_path / "notify"))
-        systemd.settimeout(PATIENCE)
+        systemd.settimeout(TIMEOUT)
         monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
         with helper("files", tmp_path):
             for _ in range(2):  # also where nobody asks anything
@@ -521,7 +521,7 @@ def test_more_connections_than_there_are_threads_are_closed(folder: Path) -> Non
     for _ in range(300):
         held.append(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
         held[-1].connect(path)
-    until(lambda: sum(map(is_closed, held)) >= 300 - serve.MOST)
+    until(lambda: sum(map(is_closed, held)) >= 300 - serve.MAX_PAIRS)
     for one in held:
         one.close()
     until(lambda: answers(folder))
@@ -530,7 +530,7 @@ def test_more_connections_than_there_are_threads_are_closed(folder: Path) -> Non
 def answers(folder: Path) -> bool:
     """Whether the helper has a thread for one more connection: it closes those it has none for."""
     try:
-        return bool(asked(folder, "files", "count", str(os.getpid())))
+        return bool(ask(folder, "files", "count", str(os.getpid())))
     except OSError:
         return False
 
@@ -549,21 +549,21 @@ def test_what_is_read_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     """A file, a part of a log, a table of descriptors."""
     volume = "/var/lib/kubelet/plugins/kubernetes.io/csi/driver/volume/vol_data.json"
     (tmp_path / volume[1:]).parent.mkdir(parents=True)
-    (tmp_path / volume[1:]).write_bytes(bytes(files.LARGEST + 1))
+    (tmp_path / volume[1:]).write_bytes(bytes(files.MAX_BYTES + 1))
     with pytest.raises(OSError, match="File too large"):
         files.text(str(tmp_path), volume)
     log = tmp_path / "proc/7/root/log"
     log.parent.mkdir(parents=True)
     says_who(tmp_path / "proc/7")
-    log.write_bytes(bytes(files.MOST + 100))
+    log.write_bytes(bytes(files.MAX_READ + 100))
     with ThreadPoolExecutor(1) as another:  # which keeps the rights of that process's user
         part = another.submit(files.part, str(tmp_path), "/proc/7/root/log", "0").result()
-    assert len(part) == files.MOST + len("0 ")
+    assert len(part) == files.MAX_READ + len("0 ")
     pairs = [socket.socketpair() for _ in range(8)]
     monkeypatch.setattr(files, "DESCRIPTORS", 8)
-    monkeypatch.setattr(tcp, "MOST_HELD", 8)
+    monkeypatch.setattr(tcp, "MAX_DESCRIPTORS", 8)
     assert len(files.sockets("", str(os.getpid())).split()) <= 8
-    assert len(tcp.held("/proc/self") or ()) <= 8
+    assert len(tcp.socket_inodes("/proc/self") or ()) <= 8
     for pair in pairs:
         for one in pair:
             one.close()
@@ -613,7 +613,7 @@ def test_no_group_or_user_of_a_helper_s_own_opens_a_tenant_s_path(
         helper("files", tmp_path, before=(need("setpriv"), rights)),
         pytest.raises(PermissionError),
     ):
-        asked(tmp_path, "files", "part", f"/proc/{pid}/root/private/log", "0")
+        ask(tmp_path, "files", "part", f"/proc/{pid}/root/private/log", "0")
 
 
 def test_no_program_that_is_started_has_a_helper_s_sockets(folder: Path) -> None:
@@ -699,7 +699,7 @@ capability.keep(work.capabilities)
 if confined == "confined":
     confine.confine(work)
 done = []
-with capability.raised():
+with capability.elevate():
     for what, attempt in tries.items():
         try:
             attempt()
@@ -720,7 +720,7 @@ MAY = {
 changes the node."""
 
 
-def taken(work: str, how: str, folder: Path) -> set[str]:
+def allowed_tries(work: str, how: str, folder: Path) -> set[str]:
     """What succeeds of the tries, or fails for another reason than that it is not allowed."""
     for name, user in (("file", 0), ("file.secret", VICTIM)):
         (folder / name).write_text("x")
@@ -743,13 +743,13 @@ def taken(work: str, how: str, folder: Path) -> set[str]:
 def test_whoever_takes_a_helper_over_changes_nothing_and_leaves_by_no_other_way(
     work: str, tmp_path: Path
 ) -> None:
-    assert taken(work, "confined", tmp_path) == MAY[work]
+    assert allowed_tries(work, "confined", tmp_path) == MAY[work]
 
 
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="calls by their numbers on x86-64")
 @as_root
 def test_without_its_list_of_calls_it_could_do_nearly_all(tmp_path: Path) -> None:
-    assert len(taken("files", "free", tmp_path)) >= 25
+    assert len(allowed_tries("files", "free", tmp_path)) >= 25
 
 
 OF_ANOTHER_MACHINE = """
@@ -791,7 +791,7 @@ def test_nobody_of_its_own_user_looks_into_a_helper() -> None:
 
 
 @as_root
-@pytest.mark.parametrize("work", serve.WORKS)
+@pytest.mark.parametrize("work", serve.HELPERS)
 def test_a_helper_keeps_the_capabilities_of_its_work_alone(work: str, tmp_path: Path) -> None:
     kept = serve.work_of(work, "", "/k", "/c").capabilities
     with helper(work, tmp_path, "--kubelet=/k", "--client=/c") as child:
@@ -816,7 +816,7 @@ def test_the_numbers_of_system_calls_are_the_kernels() -> None:
 # Small enough to read
 
 
-MOST_LINES = 624
+MAX_LINES = 624
 
 
 def lines_of_code(file: Path) -> int:
@@ -837,7 +837,7 @@ def lines_of_code(file: Path) -> int:
     return len(code - said)
 
 
-@pytest.mark.parametrize("work", serve.WORKS)
+@pytest.mark.parametrize("work", serve.HELPERS)
 def test_a_helper_is_small_and_loads_nothing_that_parses_or_serves(work: str) -> None:
     load = "import sys, gpunode.helper.serve as s; s.work_of(sys.argv[1], '', '/k', '/c')"
     command = [sys.executable, "-c", f"{load}; print(*sys.modules)", work]
@@ -847,7 +847,7 @@ def test_a_helper_is_small_and_loads_nothing_that_parses_or_serves(work: str) ->
     assert all(name == "gpunode" or re.match(r"gpunode\.helper\b", name) for name in own)
     files_of = [PACKAGE / f"{name.rpartition('.')[2]}.py" for name in own if name.count(".") == 2]
     lines = sum(map(lines_of_code, files_of))
-    assert lines <= MOST_LINES
+    assert lines <= MAX_LINES
     for parser in ("json", "xml", "email", "http", "yaml", "pydantic", "urllib.request", "ssl"):
         assert parser not in loaded
 
@@ -857,6 +857,6 @@ def test_a_helper_may_have_a_folder_of_its_own() -> None:
     with tempfile.TemporaryDirectory() as name:
         (own := Path(name) / "files").mkdir()
         with helper("files", own):
-            doors = Privileged("/", name)
+            doors = PrivilegedReads("/", name)
             assert doors.cost().keys() == {"files"}
             close(doors._helpers["files"])

@@ -19,7 +19,7 @@ from gpunode.holders.holder import (
     THREADS_LAST,
     Holder,
 )
-from gpunode.source import MANY
+from gpunode.source import MAX_ITEMS
 from tests.holders.proc import Card, Proc
 from tests.machine import begin, stat
 
@@ -128,7 +128,7 @@ def test_a_process_is_one_holder_whatever_contexts_it_has(proc: Proc) -> None:
 
 
 def test_of_many_processes_all_are_in_the_look(proc: Proc) -> None:
-    pids = range(100, 100 + 3 * MANY)
+    pids = range(100, 100 + 3 * MAX_ITEMS)
     for pid in pids:
         proc.run(pid)
     proc.cards[0].hold(*pids)
@@ -339,7 +339,9 @@ def test_a_communicator_shows_in_the_names_of_threads(proc: Proc, thread: str, p
 LAUNCHED = ("WORLD_SIZE=8", "OMPI_COMM_WORLD_SIZE=2", "PMI_SIZE=4")
 
 
-def seen(proc: Proc, monkeypatch: pytest.MonkeyPatch, **signs: bool | OSError) -> list[str]:
+def seen_processes(
+    proc: Proc, monkeypatch: pytest.MonkeyPatch, **signs: bool | OSError
+) -> list[str]:
     """Let the node answer whether a process has these signs; the questions that it was asked."""
     asked = []
 
@@ -382,7 +384,7 @@ def test_what_a_single_rank_has_spawned_on_other_gpus_has_peers(
 def test_a_launcher_alone_is_no_evidence_of_peers(
     proc: Proc, monkeypatch: pytest.MonkeyPatch, environment: str
 ) -> None:
-    seen(proc, monkeypatch, communicates=False, shares_memory=False)
+    seen_processes(proc, monkeypatch, communicates=False, shares_memory=False)
     proc.run(7, "python3", environment=f"HOME=/root\0{environment}\0")
     assert proc.holder().peers() is False
 
@@ -392,7 +394,7 @@ def test_a_launched_process_has_peers_by_its_socket_or_memory(
     proc: Proc, monkeypatch: pytest.MonkeyPatch, sign: str
 ) -> None:
     signs = {"communicates": False, "shares_memory": False, sign: True}
-    seen(proc, monkeypatch, **signs)
+    seen_processes(proc, monkeypatch, **signs)
     proc.run(7, "app", environment="WORLD_SIZE=8\0")
     assert proc.holder().peers() is True
 
@@ -400,10 +402,10 @@ def test_a_launched_process_has_peers_by_its_socket_or_memory(
 def test_without_a_launcher_a_socket_tells_and_memory_is_not_looked_at(
     proc: Proc, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = seen(proc, monkeypatch, communicates=False, shares_memory=True)
+    asked = seen_processes(proc, monkeypatch, communicates=False, shares_memory=True)
     assert proc.holder().peers() is False
     assert asked == ["communicates"]
-    seen(proc, monkeypatch, communicates=True, shares_memory=True)
+    seen_processes(proc, monkeypatch, communicates=True, shares_memory=True)
     proc.clock.now += THREADS_LAST
     assert proc.holder().peers() is True
 
@@ -425,7 +427,7 @@ def test_what_may_not_be_looked_at_is_unknown_only_where_others_were_launched(
     memory: bool | OSError,
     peers: bool | None,
 ) -> None:
-    seen(proc, monkeypatch, communicates=PermissionError(), shares_memory=memory)
+    seen_processes(proc, monkeypatch, communicates=PermissionError(), shares_memory=memory)
     proc.run(7, "python3", environment=environment)
     assert proc.holder().peers() is peers
 
@@ -433,16 +435,16 @@ def test_what_may_not_be_looked_at_is_unknown_only_where_others_were_launched(
 def test_a_communicator_that_a_launched_process_makes_later_is_seen_soon(
     proc: Proc, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = seen(proc, monkeypatch, communicates=False, shares_memory=False)
+    asked = seen_processes(proc, monkeypatch, communicates=False, shares_memory=False)
     proc.run(7, "app", environment="WORLD_SIZE=8\0")
     for _ in range(600):
         assert proc.holder().peers() is False
         proc.clock.now += 1
     assert asked.count("communicates") <= 600 / LAUNCHED_LAST + 3
     assert asked.count("shares_memory") <= 600 / THREADS_LAST + 6
-    seen(proc, monkeypatch, communicates=True, shares_memory=False)
+    seen_processes(proc, monkeypatch, communicates=True, shares_memory=False)
     proc.clock.now += LAUNCHED_LAST
     assert proc.holder().peers() is True
-    seen(proc, monkeypatch, communicates=False, shares_memory=False)
+    seen_processes(proc, monkeypatch, communicates=False, shares_memory=False)
     proc.clock.now += THREADS_LAST
     assert proc.holder().peers() is True

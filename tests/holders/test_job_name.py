@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpunode.config.daemon import Settings
-from gpunode.holders.job_name import JobNames, of_pod
+from gpunode.holders.job_name import JobNames, pod_job
 from gpunode.holders.owner import Owner, Started
 from gpunode.holders.pods import Pods
 from gpunode.jobs.owners import GpuOwners
@@ -67,8 +67,8 @@ PODS = (
 def test_a_pod_s_name_tells_its_job(of: str, pod: str, job: str, replica: str | None) -> None:  # noqa: ARG001
     if replica is None:
         replica = "7c9f5d6b4-x2lqz"
-    assert of_pod(pod, some_of_more=False) == (job, replica)
-    assert of_pod(pod, some_of_more=True) == (job, "")
+    assert pod_job(pod, some_of_more=False) == (job, replica)
+    assert pod_job(pod, some_of_more=True) == (job, "")
 
 
 SUFFIX = st.text("bcdfghjklmnpqrstvwxz2456789", min_size=5, max_size=5)
@@ -76,7 +76,7 @@ SUFFIX = st.text("bcdfghjklmnpqrstvwxz2456789", min_size=5, max_size=5)
 
 @given(st.text() | st.from_regex(r"[a-z0-9-]{1,80}", fullmatch=True), st.booleans())
 def test_a_job_s_name_is_the_beginning_of_any_pod_s(pod: str, more: bool) -> None:
-    job, replica = of_pod(pod, some_of_more=more)
+    job, replica = pod_job(pod, some_of_more=more)
     assert pod.startswith(job)
     assert bool(job) is bool(pod)
     assert not replica or pod.endswith(f"-{replica}")
@@ -85,9 +85,9 @@ def test_a_job_s_name_is_the_beginning_of_any_pod_s(pod: str, more: bool) -> Non
 
 @given(SUFFIX, SUFFIX, st.integers(0, 9999))
 def test_only_what_controllers_generate_tells_pods_apart(one: str, other: str, at: int) -> None:
-    assert of_pod(f"fit-it-{one}", some_of_more=False) == ("fit-it", one)
-    assert of_pod(f"fit-it-{at}-{one}", some_of_more=False) == ("fit-it", "")
-    together = {of_pod(f"fit-it-{s}", some_of_more=True) for s in (one, other)}
+    assert pod_job(f"fit-it-{one}", some_of_more=False) == ("fit-it", one)
+    assert pod_job(f"fit-it-{at}-{one}", some_of_more=False) == ("fit-it", "")
+    together = {pod_job(f"fit-it-{s}", some_of_more=True) for s in (one, other)}
     assert together == {("fit-it", "")}
 
 
@@ -154,7 +154,7 @@ class Sensors:
         return Reading(())
 
 
-class Found:
+class SourceFinder:
     """Finds the sources of one GPU."""
 
     name = "gpu"
@@ -180,7 +180,7 @@ def test_a_gpu_that_is_lost_is_still_that_of_who_has_it(
     pods = Pods(proc.node, Settings())
     source = GpuOwners(proc.census, proc.gpu, Settings(), pods, None, JobNames(lambda: "n7", pods))
     monkeypatch.setattr(source._errands, "patience", 0.1)
-    loop = Loop(proc.clock, [Found(Sensors(proc), source)], find_every=1.0)
+    loop = Loop(proc.clock, [SourceFinder(Sensors(proc), source)], find_every=1.0)
 
     def told() -> str:
         proc.clock.now += 5.0

@@ -27,7 +27,7 @@ from gpunode.source import Absent
 from tests.corpus.families import INSTANCE, WHOLE, load
 from tests.fakes.kubelet import FakeKubelet, kubelet
 from tests.holders.proc import Card, Proc
-from tests.machine import MACHINES, MachineGpu, exported, stat, told
+from tests.machine import MACHINES, MachineGpu, exported, read_source, stat
 
 SOCKET = "/var/lib/kubelet/pod-resources/kubelet.sock"
 
@@ -55,7 +55,7 @@ def owners(root: Path, pods: Pods, pids: tuple[int, ...] = ()) -> str:
     source = GpuOwners(
         Census(LocalNode(root)), MachineGpu(0, "GPU-aa", "0", pids), Settings(), pods
     )
-    return exported(told(source))
+    return exported(read_source(source))
 
 
 def test_an_id_longer_than_a_name_may_be_names_no_gpu_for_sure(
@@ -101,7 +101,7 @@ def test_what_is_no_gpu_of_this_driver_is_given_to_none(
     assert (is_device(WHOLE, device), is_device(INSTANCE, device)) == (False, False)
     pods = pods_of(root)
     running.claims = {("b", "dra", "main"): [("gpu.nvidia.com", device)]}
-    assert exported(told(pods)).count("gpunode_kubelet_gpu_pods 1.0") == 1
+    assert exported(read_source(pods)).count("gpunode_kubelet_gpu_pods 1.0") == 1
 
 
 @pytest.mark.parametrize("device", ["0", "GPU-some-other-form", "gpu@3"])
@@ -231,7 +231,7 @@ def test_large_answers_are_taken_and_larger_ones_refused(root: Path, running: Fa
         for n in range(3_000)
     }
     pods.read()
-    running.pods[("ns", "x" * gpunode.node.kubelet.LARGEST_ANSWER, "main")] = []
+    running.pods[("ns", "x" * gpunode.node.kubelet.MAX_ANSWER_BYTES, "main")] = []
     with pytest.raises(OSError, match="Message too long"):
         pods.read()
 
@@ -277,7 +277,7 @@ def test_clients_of_mps_are_counted_and_a_gpu_without_any_has_no_series(root: Pa
         (root / f"proc/{pid}/cgroup").write_text("0::/system.slice\n")
     gpu = SharedThroughMps(0, "GPU-aa", "0", (10, 11, 12))
     source = GpuOwners(Census(LocalNode(root)), gpu, Settings(), pods_of(root))
-    assert 'gpunode_gpu_mps_clients{gpu="0",uuid="GPU-aa"} 2' in exported(told(source))
+    assert 'gpunode_gpu_mps_clients{gpu="0",uuid="GPU-aa"} 2' in exported(read_source(source))
     assert "gpunode_gpu_mps_clients" not in owners(root, pods_of(root), (10, 11, 12))
 
 
@@ -310,7 +310,7 @@ def test_who_only_draws_owns_no_gpu(root: Path, computes: bool) -> None:
     card.running = [Process(10, None, "graphics"), *[Process(11, None, "compute")] * computes]
     card.process_use = list  # type: ignore[attr-defined]
     source = GpuOwners(Census(LocalNode(root)), card, Settings(), pods_of(root))  # type: ignore[arg-type]
-    text = exported(told(source))
+    text = exported(read_source(source))
     assert (
         'slurm_job="42",user="",uuid="GPU-0",via="process",workload="slurm-42"} 1' in text
     ) is computes

@@ -16,8 +16,8 @@ from gpunode.config.daemon import Settings, SlurmSettings
 from gpunode.driver.driver import Identity
 from gpunode.gpu.activity import GpuActivity
 from gpunode.holders.pods import Pods
-from gpunode.holders.slurm import MOST_GPUS, MOST_JOBS, SlurmJobs, parse_gpus, parse_job_file
-from gpunode.holders.slurmstepd import NEAR, parse_pids, parse_title
+from gpunode.holders.slurm import MAX_GPUS, MAX_JOBS, SlurmJobs, parse_gpus, parse_job_file
+from gpunode.holders.slurmstepd import MAX_CANDIDATES, parse_pids, parse_title
 from gpunode.jobs.owners import GpuOwners
 from gpunode.metric import Distribution
 from gpunode.source import Absent, Finder, Place, Source
@@ -25,7 +25,7 @@ from gpunode.sources import finders
 from tests.cases import with_each
 from tests.holders.proc import Card
 from tests.holders.slurm import OTHER, SCOPE, SLUID, SlurmNode, jobs_by_gpu
-from tests.machine import MACHINES, Machine, exported, told
+from tests.machine import MACHINES, Machine, exported, read_source
 
 POD = (
     "/kubepods.slice/kubepods-pod0a0a0a0a_0000_0000_0000_000000000001.slice/"
@@ -81,14 +81,14 @@ def test_of_any_number_of_processes_few_are_asked_for_the_number_of_a_job(tmp_pa
     task = node.step("4301", "0")
     shared = tmp_path / "shared"
     shared.write_text("0::/user.slice\n")
-    for pid in range(1000, 1000 + 2 * NEAR):  # its tenant starts ever more
+    for pid in range(1000, 1000 + 2 * MAX_CANDIDATES):  # its tenant starts ever more
         (tmp_path / f"proc/{pid}").mkdir()
         (tmp_path / f"proc/{pid}/cgroup").hardlink_to(shared)
     asked: list[str] = []
     read = node.node.read_text
     node.node.read_text = lambda path: asked.append(path) or read(path)  # type: ignore[func-returns-value, method-assign]
     assert node.whose(task).slurm_job == "4301"
-    assert len(asked) <= NEAR + 10
+    assert len(asked) <= MAX_CANDIDATES + 10
 
 
 def test_a_folder_of_a_form_that_is_not_known_is_counted_by_its_shape(node: SlurmNode) -> None:
@@ -103,14 +103,14 @@ def test_what_slurm_left_behind_is_not_counted(node: SlurmNode) -> None:
     node.folder(f"{SCOPE}/{SLUID}/step_0/slurm")
     slurm = slurm_on(node)
     assert unread(slurm) == []
-    assert 'gpunode_slurm_jobs{gpus="known"} 0.0' in exported(told(slurm))
+    assert 'gpunode_slurm_jobs{gpus="known"} 0.0' in exported(read_source(slurm))
 
 
 def test_the_gpus_of_a_batch_job_are_its_own_whether_or_not_it_uses_them(node: SlurmNode) -> None:
     node.step("4301", "batch", SLURM_JOB_GPUS="0,2")
     node.hold(0, node.step("4301", "0", SLURM_STEP_GPUS="0"))
     slurm = slurm_on(node)
-    text = exported(told(slurm))
+    text = exported(read_source(slurm))
     assert jobs_by_gpu(slurm, node) == {0: {"4301"}, 1: None, 2: {"4301"}, 3: None}
     assert 'gpunode_slurm_jobs{gpus="known"} 1.0' in text
     assert slurm.owners(node.gpu(2))[0].user == "kim"  # type: ignore[index]
@@ -149,7 +149,7 @@ def test_where_environments_cannot_be_read_nothing_is_counted(node: SlurmNode) -
     environ.symlink_to(environ.name)
     slurm = slurm_on(node)
     assert unread(slurm) == []
-    assert 'gpunode_slurm_jobs{gpus="unknown"} 1.0' in exported(told(slurm))
+    assert 'gpunode_slurm_jobs{gpus="unknown"} 1.0' in exported(read_source(slurm))
 
 
 def test_a_node_without_gpus_counts_no_job(tmp_path: Path) -> None:
@@ -159,9 +159,7 @@ def test_a_node_without_gpus_counts_no_job(tmp_path: Path) -> None:
     assert unread(slurm) == []
 
 
-@pytest.mark.parametrize(
-    "gpus", ["4", "x", "0,,1", "0-3", ",".join(map(str, range(MOST_GPUS + 1)))]
-)
+@pytest.mark.parametrize("gpus", ["4", "x", "0,,1", "0-3", ",".join(map(str, range(MAX_GPUS + 1)))])
 def test_gpus_that_are_not_understood_are_counted_and_given_to_nobody(
     node: SlurmNode, gpus: str
 ) -> None:
@@ -215,10 +213,10 @@ def test_files_of_a_prolog_tell_of_all_gpus(node: SlurmNode) -> None:
 
 
 def test_files_of_more_jobs_than_are_read_are_counted(node: SlurmNode) -> None:
-    for number in range(1, MOST_JOBS + 2):
+    for number in range(1, MAX_JOBS + 2):
         write_job(node, str(number), "")
     slurm = slurm_on(node, "/run/slurm-jobs")
-    said = f"{MOST_JOBS + 1} files of Slurm's jobs, {MOST_JOBS} are read"
+    said = f"{MAX_JOBS + 1} files of Slurm's jobs, {MAX_JOBS} are read"
     assert unread(slurm) == [("slurm_jobs", said)]
     assert set(jobs_by_gpu(slurm, node).values()) == {None}, "one of those left out may have it"
 
@@ -343,7 +341,7 @@ def source_of(node: SlurmNode, slurm: SlurmJobs | None, gpu: int) -> GpuOwners:
 def owners(node: SlurmNode, slurm: SlurmJobs, gpu: int) -> list[str]:
     source = source_of(node, slurm, gpu)
     names = ("gpunode_gpu_owner_info", "gpunode_gpu_allocated")
-    return [line for line in exported(told(source)).splitlines() if line.startswith(names)]
+    return [line for line in exported(read_source(source)).splitlines() if line.startswith(names)]
 
 
 def owner(gpu: int, job: str, user: str, via: str, workload: str = "") -> str:
@@ -371,7 +369,7 @@ def test_a_gpu_that_a_job_has_and_does_not_use_is_exported_as_such(node: SlurmNo
 
 def test_the_ledger_books_what_a_job_has_and_does_not_use_as_idle() -> None:
     machine = Machine(MACHINES / "slurm_sluid")
-    found = [(p.gpu, s) for finder in finders(machine, Settings()) for p, s in _found(finder)]
+    found = [(p.gpu, s) for finder in finders(machine, Settings()) for p, s in _find(finder)]
     (slurm,) = (source for _, source in found if source.name == "slurm")
     slurm.read()
     activities = {gpu: source for gpu, source in found if isinstance(source, GpuActivity)}
@@ -387,7 +385,7 @@ def test_the_ledger_books_what_a_job_has_and_does_not_use_as_idle() -> None:
     assert spent == {"0": {"unknown"}, "1": {"idle"}, "2": {"idle"}, "3": {"free"}}
 
 
-def _found(finder: Finder) -> list[tuple[Place, Source]]:
+def _find(finder: Finder) -> list[tuple[Place, Source]]:
     with contextlib.suppress(Absent):
         return list(finder.find())
     return []
@@ -426,7 +424,7 @@ def test_a_title_has_the_number_of_a_job_or_none(title: str, job: str | None) ->
         assert parse_title(title) == job
 
 
-@given(st.lists(st.integers(0, 999), max_size=MOST_GPUS))
+@given(st.lists(st.integers(0, 999), max_size=MAX_GPUS))
 def test_any_list_of_indices_is_read(indices: list[int]) -> None:
     text = ",".join(map(str, indices))
     assert parse_gpus(text, text) == tuple(dict.fromkeys(map(str, indices)))

@@ -12,7 +12,7 @@ import pytest
 from gpunode import catalogue
 from gpunode.audit.check import Subject
 from gpunode.config.daemon import Settings
-from gpunode.driver.driver import Gpu, Xid, listed
+from gpunode.driver.driver import Gpu, Xid, list_gpus
 from gpunode.gpu.sensors import Sensors
 from gpunode.gpu.xids import XIDS, Xids
 from gpunode.holders.census import Census
@@ -28,13 +28,21 @@ from gpunode.host.pcie import Pcie
 from gpunode.jobs import processes
 from gpunode.jobs.owners import ALLOCATIONS, GpuOwners, ProcessRoles, RolesDetail
 from gpunode.jobs.processes import UNREADABLE, JobProcesses
-from gpunode.jobs.versions import MOST
-from gpunode.nccl.followed import Followed
+from gpunode.jobs.versions import MAX_VERSIONS
+from gpunode.nccl.followed import FollowedFiles
 from gpunode.nccl.ras import NcclRas
 from gpunode.node.kubelet import Allocation
 from gpunode.node.local import LocalNode
 from gpunode.node.node import Node, SteppedClock
-from gpunode.source import MANY, MORE_PROCESSES, MORE_XIDS, Meets, Reading, Source, bounded
+from gpunode.source import (
+    MAX_ITEMS,
+    MORE_PROCESSES,
+    MORE_XIDS,
+    HasUnknowns,
+    Reading,
+    Source,
+    bounded,
+)
 from gpunode.unread import Unread
 from tests.attacks import test_client_socket, test_web
 from tests.attacks.test_forged import a_process
@@ -57,8 +65,8 @@ class OneDriver:
         return self.listed
 
 
-TOO_MANY = range(MANY + 1)
-SAID = f"{MANY + 1} {{}}, {MANY} are read"
+TOO_MANY = range(MAX_ITEMS + 1)
+MORE_THAN_READ = f"{MAX_ITEMS + 1} {{}}, {MAX_ITEMS} are read"
 
 
 def disks(root: Path) -> None:
@@ -138,18 +146,18 @@ def temperatures(root: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "source", "said"),
     [
-        (energy_zones, Energy, SAID.format("energy zones")),
+        (energy_zones, Energy, MORE_THAN_READ.format("energy zones")),
         (chips, Hwmon, f"{CHIPS + 1} chips with sensors, {CHIPS} are read"),
         (sensors, Hwmon, f"{SENSORS + 1} sensors of a chip, {SENSORS} are read"),
         (fans, Hwmon, f"{FANS + 1} fans, {FANS} are read"),
         (temperatures, Hwmon, f"{TEMPERATURES + 1} temperatures, {TEMPERATURES} are read"),
-        (disks, Disks, SAID.format("disks")),
-        (controllers, Disks, SAID.format("NVMe controllers")),
-        (interfaces, Network, SAID.format("network interfaces")),
-        (nfs_mounts, Nfs, SAID.format("NFS mounts")),
-        (adapters, Pcie, SAID.format("GPUs and adapters")),
-        (rdma_ports, Infiniband, SAID.format("RDMA ports")),
-        (lustre_filesystems, Lustre, f"more than {MANY} Lustre filesystems"),
+        (disks, Disks, MORE_THAN_READ.format("disks")),
+        (controllers, Disks, MORE_THAN_READ.format("NVMe controllers")),
+        (interfaces, Network, MORE_THAN_READ.format("network interfaces")),
+        (nfs_mounts, Nfs, MORE_THAN_READ.format("NFS mounts")),
+        (adapters, Pcie, MORE_THAN_READ.format("GPUs and adapters")),
+        (rdma_ports, Infiniband, MORE_THAN_READ.format("RDMA ports")),
+        (lustre_filesystems, Lustre, f"more than {MAX_ITEMS} Lustre filesystems"),
     ],
 )
 def test_a_source_of_the_node_says_what_it_leaves_out(
@@ -166,7 +174,7 @@ def test_a_source_of_the_node_says_what_it_leaves_out(
         assert reading is not None
         (left_out,) = reading.unread
         assert (left_out.kind.bound, left_out.example, left_out.times) == (True, said, 1)
-        assert isinstance(reader, Meets)
+        assert isinstance(reader, HasUnknowns)
         assert left_out.kind in reader.unknowns
 
 
@@ -174,15 +182,15 @@ def test_a_gpu_with_more_versions_than_are_told_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those of one tenant, however many processes it has there, are one."""
-    pids = range(100, 110 + MOST)
+    pids = range(100, 110 + MAX_VERSIONS)
     for pid in pids:
         a_process(tmp_path, pid, "/", "python", 1000)
     node, gpu = LocalNode(tmp_path), MachineGpu(0, "GPU-aa", "0", tuple(pids))
     toolkits = {pid: f"/lib/libcudart.so.{max(9, pid - 99)}.1.2" for pid in pids}
     monkeypatch.setattr(node, "libraries", lambda pid: [toolkits[pid]])
     reading = ProcessRoles(Census(node), gpu, Settings()).read()
-    assert len(reading.samples) == MOST
-    said = f"{MOST + 2} versions, {MOST} are read; 2 of user 1000 are left out"
+    assert len(reading.samples) == MAX_VERSIONS
+    said = f"{MAX_VERSIONS + 2} versions, {MAX_VERSIONS} are read; 2 of user 1000 are left out"
     assert [(one.example, one.times) for one in reading.unread] == [(said, 2)]
 
 
@@ -194,7 +202,7 @@ def test_adapters_left_out_are_counted_whatever_else_is_met(tmp_path: Path) -> N
         (tmp_path / f"sys/class/cxi/cxi{n}/device/telemetry").mkdir(parents=True)
     unread = Infiniband(LocalNode(tmp_path), Settings()).read().unread
     cut = [one.example for one in unread if one.kind.bound]
-    assert cut == [SAID.format("RDMA ports"), SAID.format("Slingshot adapters")]
+    assert cut == [MORE_THAN_READ.format("RDMA ports"), MORE_THAN_READ.format("Slingshot adapters")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,8 +217,8 @@ class Crowd:
 
 @pytest.fixture
 def crowd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Crowd:
-    monkeypatch.setattr(processes, "LOOKED_AT", MANY)
-    noisy = range(100, 100 + 2 * MANY)
+    monkeypatch.setattr(processes, "LOOKED_AT", MAX_ITEMS)
+    noisy = range(100, 100 + 2 * MAX_ITEMS)
     for pid in noisy:
         chosen = {name: str(pid) for name in ("NCCL_ALGO", "NCCL_BUFFSIZE", "NCCL_IB_HCA")}
         a_process(tmp_path, pid, "/", "python", 1000, NCCL_RAS_ADDR=f"127.0.0.1:{pid}", **chosen)
@@ -278,11 +286,11 @@ def play_job(crowd: Crowd) -> Played:
     reading = JobProcesses(crowd.census, crowd.gpu, crowd.settings).read()
     assert reading is not None
     unreadable = [one.value for one in reading.samples if one.metric is UNREADABLE]
-    return reading.unread, MANY - 1 in unreadable
+    return reading.unread, MAX_ITEMS - 1 in unreadable
 
 
 def play_files(crowd: Crowd) -> Played:
-    followed = Followed(crowd.census, crowd.gpu, lambda holder: holder.pid, lambda *_: None)
+    followed = FollowedFiles(crowd.census, crowd.gpu, lambda holder: holder.pid, lambda *_: None)
     read, unread = followed.read()
     return unread, QUIET in read.values()
 
@@ -299,7 +307,7 @@ def play_services(crowd: Crowd) -> Played:
 
 
 def play_audit(crowd: Crowd) -> Played:
-    subject = Subject(crowd.node, listed(crowd.node.drivers))
+    subject = Subject(crowd.node, list_gpus(crowd.node.drivers))
     looked_at = {one.pid for one in subject.holders}
     return subject.unread, QUIET in looked_at
 
@@ -318,7 +326,7 @@ NOISY: dict[tuple[str, str], Callable[[Crowd], Played]] = {
 }
 """What tenants make, and how one has too much of it."""
 
-PATIENCE = test_patience.test_each_tenant_has_a_few_threads_and_leaves_some_to_others
+PATIENCE_TEST = test_patience.test_each_tenant_has_a_few_threads_and_leaves_some_to_others
 ELSEWHERE: dict[tuple[str, str], object] = {
     ("filesystem", "mounts"): (
         test_mounts_of_users.test_no_number_of_mounts_of_users_hides_what_is_mounted_later
@@ -329,8 +337,8 @@ ELSEWHERE: dict[tuple[str, str], object] = {
     ("incidents", "processes"): (
         test_black_box.test_a_crowd_of_processes_makes_none_of_another_gone
     ),
-    ("nccl_inspector", "files"): PATIENCE,
-    ("nccl_log", "files"): PATIENCE,
+    ("nccl_inspector", "files"): PATIENCE_TEST,
+    ("nccl_log", "files"): PATIENCE_TEST,
     ("serving_engines", "servers"): (
         test_servers.test_a_noisy_user_leaves_no_engine_of_another_out
     ),
@@ -387,7 +395,7 @@ def test_owners_and_then_the_gpus_of_each_have_a_share() -> None:
 
 def test_xids_beyond_all_kinds_are_counted_as_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """A driver that makes numbers up makes no series without end."""
-    reported = [Xid(number) for number in range(10_000, 10_000 + 2 * MANY)]
+    reported = [Xid(number) for number in range(10_000, 10_000 + 2 * MAX_ITEMS)]
     monkeypatch.setattr(MachineGpu, "xids", lambda _: reported, raising=False)
     xids = Xids(MachineGpu(0, "GPU-aa", "0"), SteppedClock(1.8e9), Sensors())
     counts = {
@@ -395,7 +403,7 @@ def test_xids_beyond_all_kinds_are_counted_as_others(monkeypatch: pytest.MonkeyP
         for one in xids.samples()
         if one.metric is XIDS and isinstance(one.value, float)
     }
-    assert len(counts) == MANY + 1
-    assert sum(counts.values()) == 2 * MANY
-    assert counts["other"] >= MANY
+    assert len(counts) == MAX_ITEMS + 1
+    assert sum(counts.values()) == 2 * MAX_ITEMS
+    assert counts["other"] >= MAX_ITEMS
     assert sum(one.kind is MORE_XIDS for one in xids.unread()) == counts["other"]

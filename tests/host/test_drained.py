@@ -9,14 +9,16 @@ import pytest
 from gpunode.cli.loader import load
 from gpunode.cli.settings.run import RunSettings
 from gpunode.config.daemon import NodeSettings, Settings
-from gpunode.host.drained import DRAINED, Drained
+from gpunode.host.drained import DRAINED, DrainFile
 from gpunode.metric import Sample
 from gpunode.mistake import UsageError
 from gpunode.node.local import LocalNode
 
 
 def test_the_node_is_drained_for_as_long_as_the_file_is_there(tmp_path: Path) -> None:
-    source = Drained(LocalNode(tmp_path), Settings(node=NodeSettings(drained_file="/run/drained")))
+    source = DrainFile(
+        LocalNode(tmp_path), Settings(node=NodeSettings(drained_file="/run/drained"))
+    )
 
     def told() -> tuple[Sample, ...]:
         return source.read().samples
@@ -33,7 +35,7 @@ def test_the_node_is_drained_for_as_long_as_the_file_is_there(tmp_path: Path) ->
 
 
 def test_without_the_setting_nothing_is_said(tmp_path: Path) -> None:
-    assert Drained(LocalNode(tmp_path), Settings()).read().samples == ()
+    assert DrainFile(LocalNode(tmp_path), Settings()).read().samples == ()
 
 
 @pytest.mark.parametrize("path", ["drained", "/run/"])

@@ -78,7 +78,7 @@ GARBAGE = (
 )
 
 
-class Spoiled(Machine):
+class SpoiledMachine(Machine):
     """A machine one of whose files holds something else, or cannot be read."""
 
     def __init__(self, folder: Path, victim: str = "", content: str | None = None) -> None:
@@ -104,13 +104,13 @@ def in_this_thread(_: Errands, errands: Mapping[str, Callable[[], object]]) -> s
 
 
 def kind_of(path: str) -> str:
-    """The same for the files of two cores or disks, which are read alike."""
+    """A path without numbers: the files of two cores or disks are read alike."""
     return re.sub(r"\d+", "", path)
 
 
 def readers(folder: Path) -> dict[str, set[tuple[str, Place]]]:
     """The files of a machine that sources ask for, and which do."""
-    whole = Spoiled(folder)
+    whole = SpoiledMachine(folder)
     asked: dict[str, set[tuple[str, Place]]] = {}
     for place, source in list(sources(whole)):
         whole.asked = set()
@@ -135,7 +135,7 @@ def test_a_spoiled_file_harms_no_more_than_its_own_source(monkeypatch: pytest.Mo
             spoilt.add(kind_of(victim))
             places = dict(sorted(asking, key=str))  # one of each source: GPUs are read alike
             for content in (None, *GARBAGE[len(spoilt) % 4 :: 4]):
-                spoiled = Spoiled(folder, victim, content)
+                spoiled = SpoiledMachine(folder, victim, content)
                 for place, source in list(sources(spoiled)):
                     if places.get(source.name) == place:
                         spoiled.reset()

@@ -41,7 +41,7 @@ from gpunode.source import Reading
 from gpunode.sources import NodeSources
 from tests import machine
 from tests.cases import with_each
-from tests.daemon import PATIENCE, free_port
+from tests.daemon import TIMEOUT, free_port
 
 ROOT = os.geteuid() == 0
 HERE = LocalNode(Path("/"))
@@ -86,7 +86,7 @@ def in_namespace(*options: str, program: str) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=PATIENCE,
+        timeout=TIMEOUT,
         env={**os.environ, "PYTHON": sys.executable},
     )
     if "unshare" in ran.stderr or "Operation not permitted" in ran.stderr:
@@ -336,7 +336,7 @@ def started(node: LocalNode, *late: str) -> Loop:
     settings = Settings(host=HostSettings(interval=1.0, slow_interval=1.0))
     loop = Loop(node.clock, [NodeSources(Census(node), settings)], find_every=10.0)
     loop.start()
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while time.monotonic() < deadline and not {"filesystem/", *late} <= exported(loop).keys():
         time.sleep(0.02)
     return loop

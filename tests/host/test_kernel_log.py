@@ -195,7 +195,7 @@ LINES = {
     ],
 }
 
-AGAIN = [
+REPEATED_LINES = [
     "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/",
     f"{SXID}, Severity 0 Engine instance 32 Sub-engine instance 00",
     f"{SXID}, Data {{0x00140004, 0x00000000}}",
@@ -299,7 +299,7 @@ def test_a_line_is_of_its_kind(kind: str, line: str) -> None:
     assert kind_of(line) == kind
 
 
-@with_each(AGAIN)
+@with_each(REPEATED_LINES)
 def test_an_event_counts_once(line: str) -> None:
     assert kind_of(line) is None
 
@@ -309,7 +309,7 @@ def test_what_is_no_event_is_not_counted(line: str) -> None:
     assert kind_of(line) is None
 
 
-@with_each(product([*AGAIN, *NORMAL], [None, 3, WARNING, 6]))
+@with_each(product([*REPEATED_LINES, *NORMAL], [None, 3, WARNING, 6]))
 def test_what_is_ordinary_or_was_told_is_not_unread(line: str, level: int | None) -> None:
     assert not troubled(line, level)
 
@@ -325,7 +325,7 @@ def test_a_warning_without_a_word_of_trouble_is_unread_where_its_level_says_so()
     assert [troubled(line, level) for level in (None, WARNING, 5)] == [False, True, False]
 
 
-class Logged(Machine):
+class LoggingMachine(Machine):
     """A machine whose kernel says more."""
 
     def __init__(self, *lines: str) -> None:
@@ -340,7 +340,7 @@ class Logged(Machine):
 
 def test_a_line_of_unknown_form_is_counted_with_its_words_and_no_name() -> None:
     reading = KernelLog(
-        Logged(
+        LoggingMachine(
             "3,1,2,-;NVRM: kgspFoo_GH100: unable to move pid=42, name=bob, of 'alice-secret'",
             "6,2,2,-;NVRM: kgspFoo_GH100: unable, but only for information",
             "4,3,2,-;mlx5_core x[42]: segfault at 0 ip 0 sp 0 error 4",
@@ -354,13 +354,13 @@ def test_a_line_of_unknown_form_is_counted_with_its_words_and_no_name() -> None:
 
 def test_an_xid_of_a_gpu_that_is_not_on_the_bus_is_unread() -> None:
     line = "3,1,2,-;NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus."
-    reading = KernelLog(Logged(line), Settings()).read()
+    reading = KernelLog(LoggingMachine(line), Settings()).read()
     assert [one.kind.what for one in reading.unread] == ["kernel_line"]
 
 
 def test_xids_beyond_the_bound_are_unread() -> None:
     lines = [f"3,{n},2,-;NVRM: Xid (PCI:0000:1b:00): {n}, pid=1" for n in range(1000, 1070)]
-    reading = KernelLog(Logged(*lines), Settings()).read()
+    reading = KernelLog(LoggingMachine(*lines), Settings()).read()
     found = [one.kind.what for one in reading.unread]
     assert (found.count("xids"), found.count("xid"), len(found)) == (6, 70, 76)
 

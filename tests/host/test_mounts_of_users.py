@@ -9,7 +9,7 @@ import pytest
 
 from gpunode.config.daemon import Settings
 from gpunode.host import mounts
-from gpunode.host.filesystem import MOST_OF_USERS, MOST_THREADS, Filesystems
+from gpunode.host.filesystem import MAX_FILESYSTEMS, MAX_USER_FILESYSTEMS, Filesystems
 from gpunode.host.mounts import ParsedMounts, parse
 from gpunode.node import patience
 from gpunode.node.local import LocalNode
@@ -28,7 +28,7 @@ def fuse(number: int, user: int, kind: str = "fuse.sshfs") -> str:
     return f"{number} 22 0:{number} / /home/u{user}/{number} rw - {kind} me@host: {options}\n"
 
 
-class Mounted(LocalNode):
+class MountedNode(LocalNode):
     """A node with a table of mounts, some of which do not answer."""
 
     def __init__(self, root: Path, *lines: str) -> None:
@@ -51,14 +51,14 @@ class Mounted(LocalNode):
 
 def test_no_number_of_mounts_of_users_hides_what_is_mounted_later(tmp_path: Path) -> None:
     crowd = [fuse(100 + n, 1000) for n in range(60)]
-    node = Mounted(tmp_path, ROOT, *crowd, SCRATCH, fuse(300, 1001), HOME)
+    node = MountedNode(tmp_path, ROOT, *crowd, SCRATCH, fuse(300, 1001), HOME)
     found = node.found()
     (left_out,) = found.pop(WHOLE_NODE.mountpoint).read().unread  # type: ignore[union-attr]
     assert list(found)[:3] == ["/", "/scratch", "/home"]
     assert "/home/u1001/300" in found, "each user in turn"
-    assert len(found) == 3 + MOST_OF_USERS
+    assert len(found) == 3 + MAX_USER_FILESYSTEMS
     assert (left_out.kind.what, left_out.kind.bound) == ("mounts", True)
-    assert left_out.times == 61 - MOST_OF_USERS
+    assert left_out.times == 61 - MAX_USER_FILESYSTEMS
     assert left_out.kind in node.filesystems._unwatched.unknowns
 
 
@@ -66,17 +66,17 @@ def test_more_of_the_nodes_own_than_there_are_threads_come_before_those_of_users
     tmp_path: Path,
 ) -> None:
     own = [f"{n} 22 0:{n} / /data/{n} rw - nfs4 filer:/{n} rw\n" for n in range(100, 140)]
-    found = Mounted(tmp_path, fuse(50, 1000), *own).found()
+    found = MountedNode(tmp_path, fuse(50, 1000), *own).found()
     found.pop(WHOLE_NODE.mountpoint)
-    assert list(found) == [f"/data/{n}" for n in range(100, 100 + MOST_THREADS)]
+    assert list(found) == [f"/data/{n}" for n in range(100, 100 + MAX_FILESYSTEMS)]
 
 
 def test_a_user_whose_mounts_do_not_answer_holds_two_threads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(patience, "WAIT", 0.01)
+    monkeypatch.setattr(patience, "TIMEOUT", 0.01)
     before = set(threading.enumerate())
-    node = Mounted(tmp_path, ROOT, *[fuse(100 + n, 1000) for n in range(9)], fuse(200, 1001))
+    node = MountedNode(tmp_path, ROOT, *[fuse(100 + n, 1000) for n in range(9)], fuse(200, 1001))
     node.dead = "/home/u1000"
     try:
         for _ in range(2):
@@ -84,8 +84,8 @@ def test_a_user_whose_mounts_do_not_answer_holds_two_threads(
                 if mountpoint.startswith("/home/u1000"):
                     with pytest.raises(TimeoutError):
                         source.read()
-        assert len(set(threading.enumerate()) - before) == patience.OF_A_TENANT
-        monkeypatch.setattr(patience, "WAIT", 300.0)
+        assert len(set(threading.enumerate()) - before) == patience.PER_TENANT
+        monkeypatch.setattr(patience, "TIMEOUT", 300.0)
         for mountpoint in ("/", "/home/u1001/200"):
             assert node.found()[mountpoint].read().samples  # type: ignore[union-attr]
     finally:
@@ -103,7 +103,7 @@ def test_a_user_mounts_no_volume_of_pods(tmp_path: Path) -> None:
         f"101 22 0:101 / {staged}/globalmount rw - fuse.sshfs me@host: rw,user_id=1000\n",
         f"102 22 0:102 / {true} rw - nfs4 filer:/claim rw\n",
     )
-    node = Mounted(tmp_path, *lines)
+    node = MountedNode(tmp_path, *lines)
     (tmp_path / staged[1:]).mkdir(parents=True)
     (tmp_path / staged[1:] / "vol_data.json").write_text('{"specVolID": "pvc-2"}')
     volumes = {m for m in node.found() if m != WHOLE_NODE.mountpoint}
@@ -111,7 +111,7 @@ def test_a_user_mounts_no_volume_of_pods(tmp_path: Path) -> None:
 
 
 def test_a_table_that_is_too_long_is_told_and_takes_nothing_away(tmp_path: Path) -> None:
-    node = Mounted(tmp_path, ROOT, SCRATCH)
+    node = MountedNode(tmp_path, ROOT, SCRATCH)
     assert "/scratch" in node.found()
     with node.table.open("a") as table:
         table.write(f"2 22 0:2 / /{'x' * MAX_FILE} rw - fuse.x x rw,user_id=7\n")

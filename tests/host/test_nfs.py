@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from gpunode.config.daemon import Settings
 from gpunode.host.nfs import IN_FLIGHT, Nfs, parse
-from tests.machine import MACHINES, Machine, told
+from tests.machine import MACHINES, Machine, read_source
 
 MOUNT = """\
 device filer:/x mounted on /x with fstype nfs statvers=1.1
@@ -35,7 +35,7 @@ class Client(Machine):
         self.clock.now += EVERY
         self.sent += sent
         self.answered += answered
-        (value,) = (s.value for s in told(self.source) if s.metric is IN_FLIGHT)
+        (value,) = (s.value for s in read_source(self.source) if s.metric is IN_FLIGHT)
         assert isinstance(value, float)
         return value
 

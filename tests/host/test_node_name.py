@@ -11,7 +11,7 @@ from gpunode.config.web import NodeNameSettings
 from gpunode.host import node_name
 from gpunode.host.versions import NodeVersions
 from gpunode.node.local import LocalNode
-from tests.machine import exported, told
+from tests.machine import exported, read_source
 
 
 @pytest.mark.parametrize(
@@ -42,6 +42,6 @@ def test_the_name_of_a_node(
         (tmp_path / "etc/slurm").mkdir(parents=True)
         (tmp_path / "etc/slurm/slurm.conf").touch()
     node, settings = LocalNode(tmp_path), Settings(web=NodeNameSettings(node_name=set_up))
-    (info,) = exported(told(NodeVersions(node, settings))).splitlines()
+    (info,) = exported(read_source(NodeVersions(node, settings))).splitlines()
     assert f'node="{label}"' in info
     assert node_name.name(node, settings) == name

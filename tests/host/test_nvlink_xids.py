@@ -29,7 +29,9 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def told(root: Path, *xids: str) -> tuple[dict[tuple[str, ...], object], list[tuple[str, str]]]:
+def nvlink_errors(
+    root: Path, *xids: str
+) -> tuple[dict[tuple[str, ...], object], list[tuple[str, str]]]:
     """Errors of NVLink 5 that are exported, and what is unread, after these XIDs of a GPU."""
     source = KernelLog(LocalNode(root), Settings())
     source.read()
@@ -45,7 +47,9 @@ def told(root: Path, *xids: str) -> tuple[dict[tuple[str, ...], object], list[tu
 
 
 def test_an_error_of_nvlink_5_tells_its_link_and_what_to_do(root: Path) -> None:
-    found, unread = told(root, LINK_DOWN, LINK_DOWN, REMAP, "79, GPU has fallen off the bus.")
+    found, unread = nvlink_errors(
+        root, LINK_DOWN, LINK_DOWN, REMAP, "79, GPU has fallen off the bus."
+    )
     assert found == {
         (BUS, "149", "8", "fatal", "reset_gpu"): 2.0,
         (BUS, "145", "2", "nonfatal", "xid_154_eval"): 1.0,
@@ -69,7 +73,7 @@ def test_an_error_of_nvlink_5_tells_its_link_and_what_to_do(root: Path) -> None:
 def test_what_the_catalogue_does_not_have_is_counted(
     root: Path, xid: str, what: str, example: str
 ) -> None:
-    _, unread = told(root, xid)
+    _, unread = nvlink_errors(root, xid)
     ((kind, shown),) = unread
     assert kind == what
     assert shown.startswith(example)
@@ -77,7 +81,7 @@ def test_what_the_catalogue_does_not_have_is_counted(
 
 
 def test_what_the_driver_advises_has_a_name(root: Path) -> None:
-    assert told(root, f"{ADVISES} 0x5 (Anything)") == ({}, [])
+    assert nvlink_errors(root, f"{ADVISES} 0x5 (Anything)") == ({}, [])
 
 
 def test_endless_kinds_of_errors_are_bounded(root: Path) -> None:
@@ -87,6 +91,6 @@ def test_endless_kinds_of_errors_are_bounded(root: Path) -> None:
         for severity in ("Fatal", "Nonfatal")
         for link in range(100)
     ]
-    found, unread = told(root, *lines)
+    found, unread = nvlink_errors(root, *lines)
     assert len(found) == 448
     assert any("more kinds" in example for _, example in unread)

@@ -24,7 +24,7 @@ from gpunode.jobs import cgroup, processes, versions
 from gpunode.nccl import inspector
 from gpunode.node import kernel, sockets
 from gpunode.node.local import LocalNode
-from gpunode.node.node import LONGEST_PROGRAM, program_of
+from gpunode.node.node import MAX_PROGRAM, program_of
 from tests.cases import with_each
 from tests.fuzz.seeds import UNIX_SOCKETS
 from tests.machine import MACHINES
@@ -34,10 +34,10 @@ ADAPTED: dict[str, Callable[[str], Any]] = {
     "jobs.cgroup.locate": lambda text: cgroup.locate(text, LocalNode(Path("/gone"))),
     "jobs.processes.parse_fields": lambda text: processes.parse_fields(text, processes.OWN_MEMORY),
     "jobs.versions.parse_torch": lambda text: list(
-        versions.parse_torch(versions.IN_TORCH.findall(text))
+        versions.parse_torch(versions.TORCH_VERSION_LINE.findall(text))
     ),
     "nccl.inspector.parse": lambda text: inspector.parse(text, 0.0),
-    "host.memory.parse_vmstat": lambda text: memory.parse_vmstat(text, memory.WANTED),
+    "host.memory.parse_vmstat": lambda text: memory.parse_vmstat(text, memory.VMSTAT_FIELDS),
     "host.lustre.parse_stripes": lambda text: lustre.parse_stripes(text, 4),
     "host.pcie.parse_total": lambda text: pcie.parse_total(text, "fatal"),
 }
@@ -70,7 +70,7 @@ def parses(name: str, function: Callable[..., Any]) -> bool:
     return first == ["text"] or name.rpartition(".")[2].startswith("parse")
 
 
-FOUND = {name: function for name, function in functions() if takes_a_string(function)}
+FOUND_PARSERS = {name: function for name, function in functions() if takes_a_string(function)}
 OF_NODE: dict[str, Callable[[str], Any]] = {
     "node.kernel.counter": kernel.counter,
     "node.kernel.parse_scheduling": kernel.parse_scheduling,
@@ -78,17 +78,17 @@ OF_NODE: dict[str, Callable[[str], Any]] = {
     "node.kernel.parse_status": kernel.parse_status,
     "node.sockets.listening": lambda text: [*sockets.listening(text.splitlines())],
 }
-PARSERS = {**FOUND, **ADAPTED, **OF_NODE}
+PARSERS = {**FOUND_PARSERS, **ADAPTED, **OF_NODE}
 
 
 def test_every_parser_is_given_anything_to_read() -> None:
     named = {name for name, function in functions() if parses(name, function)}
     assert named <= PARSERS.keys(), "adapt those that require more than a text"
-    assert ADAPTED.keys() <= named - FOUND.keys()
+    assert ADAPTED.keys() <= named - FOUND_PARSERS.keys()
     assert {"host.cpu.parse", "jobs.steps.parse", "nccl.ras.parse"} <= named
 
 
-TOLD = {
+CLIENT_MESSAGE = {
     "v": 1,
     "steps": {"counts": [1, 2], "sum": 3.0},
     "median": 1.0,
@@ -113,7 +113,7 @@ SOCKETS = """\
    1: 0100007F:A237 0100007F:BFC0 06 00000000:00000000 03:00000C3D 00000000     0        0 0 3
    2: 0100007F:A238 0100007F:BFC0 01 00000000:00000000 00:00000000 00000000  1000        0 1577 1
 """
-REAL.append(json.dumps(TOLD))
+REAL.append(json.dumps(CLIENT_MESSAGE))
 REAL.append(json.dumps({"NVIDIA H100 80GB HBM3": {"tensor": 0.929, "dram": 0.888, "sms": 132}}))
 REAL.append(SOCKETS)
 REAL.append("NVRM: Xid (PCI:0000:1b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off\n")
@@ -166,13 +166,25 @@ def test_a_parser_of_anything_returns_or_raises_value_error(text: str) -> None:
             parse(text)
 
 
-LONG = ("[", '{"a":', "(", " ", "1 ", "a", "\n", "a: 1 kB\n", "cpu0 1 2 3 4 5 6\n", "0-9,", "\\040")
+REPEATED_PARTS = (
+    "[",
+    '{"a":',
+    "(",
+    " ",
+    "1 ",
+    "a",
+    "\n",
+    "a: 1 kB\n",
+    "cpu0 1 2 3 4 5 6\n",
+    "0-9,",
+    "\\040",
+)
 
 
 @pytest.mark.attack
 @with_each(PARSERS)
 def test_a_parser_of_a_long_text_takes_no_time(name: str) -> None:
-    for part in LONG:
+    for part in REPEATED_PARTS:
         begin = time.process_time()
         with contextlib.suppress(ValueError):
             PARSERS[name](part * (100_000 // len(part)))
@@ -248,7 +260,7 @@ def test_a_filesystem_is_read_only_by_its_mount_or_after_an_error(
 def test_a_long_line_of_the_kernel_log_takes_no_time(start: str) -> None:
     line = start + "a blocked Error was Link " * 3000
     begin = time.process_time()
-    kernel_log.kind_of(line[: kernel_log.LONGEST_LINE])
+    kernel_log.kind_of(line[: kernel_log.MAX_LINE])
     assert time.process_time() - begin < 0.1
 
 
@@ -280,8 +292,8 @@ def test_a_port_of_the_kernel_s_or_of_ranks_makes_no_server(
 
 
 def test_a_communicators_socket_is_told_by_its_name() -> None:
-    assert [*sockets.of_communicators(UNIX_SOCKETS.decode().splitlines())] == ["31415"]
-    assert [*sockets.of_communicators(SOCKETS.splitlines())] == []
+    assert [*sockets.communicator_inodes(UNIX_SOCKETS.decode().splitlines())] == ["31415"]
+    assert [*sockets.communicator_inodes(SOCKETS.splitlines())] == []
 
 
 COMPILE_WORKER = "/opt/lib/python3.12/site-packages/torch/_inductor/compile_worker/__main__.py"
@@ -345,7 +357,7 @@ RUN = st.sampled_from(
 
 @given(st.lists(WORDS))
 def test_any_command_line_has_a_program_of_few_characters(arguments: list[str]) -> None:
-    assert len(program_of(arguments)) <= LONGEST_PROGRAM
+    assert len(program_of(arguments)) <= MAX_PROGRAM
 
 
 @given(

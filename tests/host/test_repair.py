@@ -18,7 +18,7 @@ from gpunode.mistake import UsageError
 from gpunode.node.local import LocalNode
 
 
-def told(root: Path, path: str = "/run/repaired") -> tuple[Sample, ...]:
+def read(root: Path, path: str = "/run/repaired") -> tuple[Sample, ...]:
     settings = Settings(node=NodeSettings(repaired_file=path))
     return Repair(LocalNode(root), settings).read().samples
 
@@ -26,15 +26,15 @@ def told(root: Path, path: str = "/run/repaired") -> tuple[Sample, ...]:
 def test_when_the_node_was_started(tmp_path: Path) -> None:
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/stat").write_text("cpu 1 2 3\nbtime 1790000000\nprocesses 7\n")
-    assert told(tmp_path) == (Sample(BOOTED, (), 1.79e9),)
+    assert read(tmp_path) == (Sample(BOOTED, (), 1.79e9),)
 
 
 def test_a_person_says_when_the_node_was_repaired(tmp_path: Path) -> None:
-    assert told(tmp_path) == (), "there is no file"
+    assert read(tmp_path) == (), "there is no file"
     (tmp_path / "run").mkdir()
     (tmp_path / "run/repaired").write_text("1790000123\n")
-    assert told(tmp_path) == (Sample(REPAIRED, (), 1790000123.0),)
-    assert told(tmp_path, "") == (), "no file is asked for"
+    assert read(tmp_path) == (Sample(REPAIRED, (), 1790000123.0),)
+    assert read(tmp_path, "") == (), "no file is asked for"
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "-5", "1e9", "1790000123 1790000124"])
@@ -42,7 +42,7 @@ def test_a_file_without_a_time_is_an_error_that_says_what_to_do(tmp_path: Path, 
     (tmp_path / "run").mkdir()
     (tmp_path / "run/repaired").write_text(text)
     with pytest.raises(ValueError, match=r"date \+%s"):
-        told(tmp_path)
+        read(tmp_path)
 
 
 @given(st.text())

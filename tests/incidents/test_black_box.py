@@ -10,11 +10,11 @@ from typing import Any, cast
 import pytest
 from starlette.testclient import TestClient
 
-from gpunode.cli.mcp import HEARD_AFTER, of_incident
+from gpunode.cli.mcp import HEARD_AFTER, incident_claims
 from gpunode.config.daemon import IncidentSettings, Settings, StacksSettings
 from gpunode.export.incident_page import page
 from gpunode.export.web.app import create_app
-from gpunode.export.web.guard import Trusted
+from gpunode.export.web.guard import TrustedApplication
 from gpunode.gpu import xids
 from gpunode.incidents import black_box, overheard
 from gpunode.incidents.black_box import BlackBox
@@ -31,18 +31,18 @@ from gpunode.source import View
 from gpunode.sources import watch
 from gpunode.verdict.facts import At
 from gpunode.verdict.findings import NodeStatus
-from gpunode.verdict.held_up import HeldUp
+from gpunode.verdict.held_up import HoldTracker
 from gpunode.verdict.looking import Looking
-from gpunode.verdict.source import Judged
+from gpunode.verdict.source import Judgements
 from gpunode.verdict.where import StackLook
 from tests.machine import MACHINES, Machine
 from tests.verdict.stage import Actor, Stage
-from tests.verdict.test_where import IN_LOCK, Told, actors, node
+from tests.verdict.test_where import IN_LOCK, StackNode, actors, node
 
 HERE = "http://localhost:9816"
 
 
-class Played:
+class PlayedIncident:
     """A recorded incident, played through the whole daemon with a black box."""
 
     def __init__(self, name: str, **settings: Any) -> None:
@@ -58,17 +58,17 @@ class Played:
 
 def get(loop: Loop, path: str) -> Any:
     """An answer of the API to root on this node."""
-    return TestClient(Trusted(create_app(lambda: loop))).get(path)
+    return TestClient(TrustedApplication(create_app(lambda: loop))).get(path)
 
 
 @pytest.fixture(scope="module")
-def hang() -> Played:
-    played = Played("h200_hang")
+def hang() -> PlayedIncident:
+    played = PlayedIncident("h200_hang")
     played.play(1.0)
     return played
 
 
-def test_a_hang_is_one_incident_that_says_who_waits_for_whom(hang: Played) -> None:
+def test_a_hang_is_one_incident_that_says_who_waits_for_whom(hang: PlayedIncident) -> None:
     (brief,) = get(hang.loop, "/api/v1/incidents").json()
     assert brief["kind"] == "stall"
     assert brief["gpus"] == ["0", "1"]
@@ -84,7 +84,7 @@ def test_a_hang_is_one_incident_that_says_who_waits_for_whom(hang: Played) -> No
     assert all(gpu.states for gpu in found.history)
 
 
-def test_its_tape_is_played_to_the_same_verdict(hang: Played, tmp_path: Path) -> None:
+def test_its_tape_is_played_to_the_same_verdict(hang: PlayedIncident, tmp_path: Path) -> None:
     (kept,) = hang.box.kept
     path = tmp_path / "incident.jsonl.gz"
     path.write_bytes(get(hang.loop, f"/api/v1/incidents/{kept.brief.id}/tape").content)
@@ -92,7 +92,7 @@ def test_its_tape_is_played_to_the_same_verdict(hang: Played, tmp_path: Path) ->
     loop = watch(cast(Node, tape), Settings())
     for _ in loop.replay(tape.clock, tape.end):
         pass
-    (told,) = loop.details(Judged)
+    (told,) = loop.details(Judgements)
     assert {one.gpu: one.cause for one in told.detail.verdicts} == {
         "0": "stalled_collective",
         "1": "stopped",
@@ -100,20 +100,20 @@ def test_its_tape_is_played_to_the_same_verdict(hang: Played, tmp_path: Path) ->
     assert kept.brief.title[:40] in tape.comment
 
 
-def test_the_same_answer_for_who_takes_no_gzip(hang: Played) -> None:
+def test_the_same_answer_for_who_takes_no_gzip(hang: PlayedIncident) -> None:
     path = f"/api/v1/incidents/{hang.box.kept[0].brief.id}"
-    client = TestClient(Trusted(create_app(lambda: hang.loop)))
+    client = TestClient(TrustedApplication(create_app(lambda: hang.loop)))
     plain = client.get(path, headers={"accept-encoding": "identity"})
     assert "content-encoding" not in plain.headers
     assert parse(plain.content) == parse(client.get(path).content)
 
 
-def test_an_incident_that_is_not_kept_is_not_found(hang: Played) -> None:
+def test_an_incident_that_is_not_kept_is_not_found(hang: PlayedIncident) -> None:
     for tail in ("x", "20261122T043125Z-stall-9", "20261122T043125Z-stall-9/tape"):
         assert get(hang.loop, f"/api/v1/incidents/{tail}").status_code == 404
 
 
-def test_strangers_read_no_incident_whatever_their_address(hang: Played) -> None:
+def test_strangers_read_no_incident_whatever_their_address(hang: PlayedIncident) -> None:
     """Nothing tells surely what a proxy on the node passes on."""
     for tail in ("", "/{id}", "/{id}/tape"):
         path = f"/api/v1/incidents{tail}".format(id=hang.box.kept[0].brief.id)
@@ -125,7 +125,7 @@ def test_strangers_read_no_incident_whatever_their_address(hang: Played) -> None
 
 
 def test_a_healthy_run_is_no_incident() -> None:
-    played = Played("healthy")
+    played = PlayedIncident("healthy")
     played.play(1.0)
     assert not played.box.kept
 
@@ -136,7 +136,7 @@ class Box(Stage):
     def __init__(
         self, *actors: Actor, views: Sequence[View] = (), code: bool = False, **settings: Any
     ) -> None:
-        super().__init__(*actors, views=[HeldUp(), *views, History(), cast(Any, self)])
+        super().__init__(*actors, views=[HoldTracker(), *views, History(), cast(Any, self)])
         node = Machine(Path("/nowhere"))
         node.clock = self.clock
         self.box = BlackBox(cast(Node, node), IncidentSettings(**settings), code=code)
@@ -327,8 +327,8 @@ def test_a_job_that_hangs_again_is_another_incident() -> None:
 def test_what_goes_on_for_long_is_one_incident_and_keeps_nobody_from_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(black_box, "LONGEST", 100.0)
-    monkeypatch.setattr(black_box, "DRAWN", 60.0)
+    monkeypatch.setattr(black_box, "MAX_DURATION", 100.0)
+    monkeypatch.setattr(black_box, "HISTORY_SECONDS", 60.0)
     box, first, _ = hung()
     box.play(60)
     (before,) = box.incidents
@@ -449,7 +449,7 @@ def test_it_is_kept_when_the_evidence_was_so() -> None:
     box.play(100)
     (again,) = box.incidents
     assert again.seen - found.seen <= 12
-    told = of_incident(again).claims
+    told = incident_claims(again).claims
     assert {claim.at for claim in told if "streak" in claim.promql} == {int(again.seen)}
     assert again.brief.over is not None
     assert told[0].at == int(again.brief.over) + HEARD_AFTER
@@ -464,7 +464,7 @@ def leave(actor: Actor) -> None:
 def hung_in_a_lock(code: bool = True) -> tuple[Any, ...]:
     """A job of four, of which three begin to wait for one that may be looked at, then they."""
     cast_of_four = actors()
-    looking = Looking(node(Told(IN_LOCK)), Settings(stacks=StacksSettings(code=code)))
+    looking = Looking(node(StackNode(IN_LOCK)), Settings(stacks=StacksSettings(code=code)))
     box = Box(*cast_of_four, views=[looking], code=code, where=True)
     box.play(40)
     for actor in cast_of_four:
@@ -476,7 +476,7 @@ def hung_in_a_lock(code: bool = True) -> tuple[Any, ...]:
 
 def test_a_look_is_kept_at_once_for_a_job_may_end_before_the_next_is_due() -> None:
     cast_of_four = actors()
-    box = Box(*cast_of_four, views=[Looking(node(Told(IN_LOCK)), Settings())], where=True)
+    box = Box(*cast_of_four, views=[Looking(node(StackNode(IN_LOCK)), Settings())], where=True)
     box.play(40)
     for actor in cast_of_four:
         actor.block()
@@ -495,7 +495,7 @@ def test_more_incidents_at_a_time_than_anybody_reads_are_counted() -> None:
     for actor in actors:
         fail(actor)
     box.play(60)
-    assert len(box.kinds) == black_box.MOST_OPEN
+    assert len(box.kinds) == black_box.MAX_OPEN_INCIDENTS
     refused = [met.times for met in box.loop.unread() if met.what == "incidents"]
     assert refused
     assert refused[0] > 0
@@ -525,16 +525,16 @@ def test_looks_are_bounded_and_those_left_out_are_counted(monkeypatch: pytest.Mo
 
 
 def test_where_a_process_stands_is_cut_in_the_label(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(black_box, "LONGEST_WHERE", 20)
+    monkeypatch.setattr(black_box, "MAX_WHERE", 20)
     assert where_of(looked_at(120)) == "GPU 1: main thread …"
 
 
 def test_a_label_has_no_part_of_where_another_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(black_box, "LONGEST_WHERE", 1000)
+    monkeypatch.setattr(black_box, "MAX_WHERE", 1000)
     whole = where_of(looked_at(120))
     late, waits, _ = whole.partition("; GPU 0, which waits: ")
     assert waits
-    monkeypatch.setattr(black_box, "LONGEST_WHERE", len(late + waits))
+    monkeypatch.setattr(black_box, "MAX_WHERE", len(late + waits))
     assert where_of(looked_at(120)) == late
 
 
@@ -552,7 +552,7 @@ def looked_at(seconds: float) -> Box:
 
 
 def test_the_series_of_an_incident_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(black_box, "MOST_GPUS", 1)
+    monkeypatch.setattr(black_box, "MAX_GPUS", 1)
     box, *_ = hung()
     box.play(60)
     (found,) = box.incidents
@@ -574,9 +574,9 @@ def test_processes_that_come_at_once_are_bounded(monkeypatch: pytest.MonkeyPatch
 
 
 def test_lines_that_come_at_once_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(overheard, "AT_ONCE", 2)
+    monkeypatch.setattr(overheard, "MAX_NEW_LINES", 2)
     clock = SteppedClock(1e9)
-    heard = overheard.Overheard(clock, RollingTape(clock, 60.0, 1 << 20, code=False))
+    heard = overheard.LogRecorder(clock, RollingTape(clock, 60.0, 1 << 20, code=False))
     lines = [f"6,{n},{n},-;Out of memory: Killed process {n} (python)" for n in range(9)]
     heard.answer("/dev/kmsg", "log_lines", lambda: lines)
     assert [one.text.split()[5] for _, one in heard.new()] == ["7", "8"]
@@ -588,7 +588,7 @@ def test_what_programs_of_one_tenant_say_and_do_pushes_out_nothing_of_others(
     """They crash again and again, and each fills its NCCL log."""
     monkeypatch.setattr(black_box, "MOST_MOMENTS", 60)
     monkeypatch.setattr(black_box, "MOST_PROCESSES", 16)
-    monkeypatch.setattr(overheard, "MOST", 64)
+    monkeypatch.setattr(overheard, "MAX_LINES", 64)
     other = Actor(0, processes=((10, 1.0),), jobs=("other",))
     noisy = Actor(1, jobs=("noisy",) * 12)
     box = Box(other, noisy)
@@ -636,8 +636,8 @@ def test_the_oldest_make_way_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(kept) == 9
     assert kept[0] == len(cut)
     assert kept[-1] == 0
-    assert sum(one.size for one in box.box.kept) <= black_box.MOST_OF_INCIDENTS
-    assert black_box.MOST_OF_INCIDENTS + black_box.MOST_OF_TAPE < black_box.MOST
+    assert sum(one.size for one in box.box.kept) <= black_box.MAX_INCIDENT_BYTES
+    assert black_box.MAX_INCIDENT_BYTES + black_box.MAX_TAPE_BYTES < black_box.MAX_BYTES
 
 
 def test_a_kill_of_a_stranger_before_a_hang_leaves_it_a_hang(
@@ -661,7 +661,7 @@ def test_no_crash_loops_of_one_user_keep_the_hang_of_another_out(
 ) -> None:
     loops = [
         IncidentSign("crash_loop", f"loop {n}", frozenset({(f"9{n}", "MIG")}))
-        for n in range(black_box.MOST_OPEN + 2)
+        for n in range(black_box.MAX_OPEN_INCIDENTS + 2)
     ]
     found = Signs.found
 

@@ -27,7 +27,7 @@ from gpunode.incidents.folder import Folder, unpacked
 from gpunode.incidents.incident import Brief, Incident, as_json, briefs, parse
 from gpunode.mistake import UsageError
 from gpunode.node.node import Node
-from tests.incidents.test_black_box import Box, Played, fail
+from tests.incidents.test_black_box import Box, PlayedIncident, fail
 from tests.machine import Machine
 from tests.needs import as_root
 from tests.prometheus.programs import exporter
@@ -68,7 +68,7 @@ def box_on(path: Path, **settings: Any) -> BlackBox:
 
 
 def test_a_daemon_that_starts_again_has_what_was_kept(tmp_path: Path) -> None:
-    played = Played("h200_hang", folder=tmp_path / "kept")
+    played = PlayedIncident("h200_hang", folder=tmp_path / "kept")
     played.play(1.0)
     (before,) = played.box.kept
     assert not before.brief.complete
@@ -299,7 +299,7 @@ def test_no_more_is_read_into_memory_than_may_be_kept(
     folder = Folder(tmp_path, 1 << 20)
     for number in range(20):
         write(folder, number, tape=20 * KIB)
-    monkeypatch.setattr("gpunode.incidents.black_box.MOST_OF_INCIDENTS", 64 * KIB)
+    monkeypatch.setattr("gpunode.incidents.black_box.MAX_INCIDENT_BYTES", 64 * KIB)
     box = box_on(tmp_path)
     assert [bool(one.tape) for one in box.kept].count(True) == 3
     assert sum(one.size for one in box.kept) <= 64 * KIB
@@ -315,7 +315,7 @@ def test_the_commands_read_a_folder_without_a_daemon(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     kept = tmp_path / "kept"
-    Played("h200_hang", folder=kept).play(1.0)
+    PlayedIncident("h200_hang", folder=kept).play(1.0)
     main(["incidents", f"--folder={kept}"])
     listed = capfd.readouterr().out
     assert "-stall-0  GPU 0 hangs: it waits for GPU 1" in listed

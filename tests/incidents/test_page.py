@@ -16,7 +16,7 @@ from gpunode.incidents.incident import Happening, Incident, OnGpu, as_json, pars
 from gpunode.node.stacks import Frame, ProcessStacks, ThreadStack
 from gpunode.verdict.case import Evidence, WaitedFor
 from gpunode.verdict.where import StackLook
-from tests.incidents.test_black_box import Played
+from tests.incidents.test_black_box import PlayedIncident
 from tests.incidents.test_folder import brief
 
 EVIL = (
@@ -87,7 +87,7 @@ def test_it_survives_what_it_is_kept_as() -> None:
 
 
 def test_it_says_what_since_when_who_where_and_what_to_do() -> None:
-    played = Played("h200_hang")
+    played = PlayedIncident("h200_hang")
     played.play(1.0)
     text = page(parse(gzip.decompress(played.box.kept[0].packed)))
     for wanted in (

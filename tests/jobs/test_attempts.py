@@ -12,12 +12,12 @@ from gpunode.jobs.owners import GpuOwners
 from gpunode.node.kubelet import Allocation
 from tests.cases import with_each
 from tests.holders.proc import Proc
-from tests.machine import exported, told
+from tests.machine import exported, read_source
 
 UID = "0a0a0a0a-0000-0000-0000-000000000001"
 
 
-class Held:
+class OneGpuHolder:
     """A GPU that the kubelet gave to a pod, or nobody to anybody."""
 
     def __init__(self, root: Path, pod: str = "fit-worker-0") -> None:
@@ -52,7 +52,7 @@ class Held:
         self.proc.clock.now += 6.0
         given, _ = self.pods._allocated or ([], 0.0)
         self.pods._allocated = given, self.proc.clock.now
-        lines = exported(told(self.source)).splitlines()
+        lines = exported(read_source(self.source)).splitlines()
         return "".join(x.split()[-1] for x in lines if x.startswith("gpunode_job_attempts_e"))
 
     def start_container(self, number: int, name: str = "main") -> None:
@@ -65,7 +65,7 @@ class Held:
 def test_a_pod_in_a_loop_of_crashes_counts_whether_or_not_it_comes_to_the_gpu(
     tmp_path: Path,
 ) -> None:
-    held = Held(tmp_path)
+    held = OneGpuHolder(tmp_path)
     assert held.ended() == "0.0"
     held.start_container(1)
     assert held.ended() == "0.0"  # that is the first
@@ -89,7 +89,7 @@ def test_ranks_that_come_anew_count_and_one_program_after_another_does_not(
     environment: str, ended: str
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        held = Held(Path(folder))
+        held = OneGpuHolder(Path(folder))
         for pids in ((7,), (7, 8), (8,), ()):
             held.hold(*pids, environment=environment)
             assert held.ended() == "0.0"
@@ -99,7 +99,7 @@ def test_ranks_that_come_anew_count_and_one_program_after_another_does_not(
 
 
 def test_a_job_that_comes_back_goes_on_and_another_begins_anew(tmp_path: Path) -> None:
-    held = Held(tmp_path)
+    held = OneGpuHolder(tmp_path)
     held.start_container(1)
     held.ended()
     held.start_container(2)

@@ -18,7 +18,7 @@ Max locked memory         unlimited            unlimited            bytes
 """
 
 
-class Fixed(LocalNode):
+class OpenFilesNode(LocalNode):
     """Processes with so many open files."""
 
     def __init__(self, rootfs: Path, opened: dict[int, int]) -> None:
@@ -38,12 +38,12 @@ def process(rootfs: Path, pid: int, limit: object) -> None:
 def test_the_fullest_process_counts(tmp_path: Path) -> None:
     process(tmp_path, 1, 1024)
     process(tmp_path, 2, 1024)
-    assert open_files_ratio(Fixed(tmp_path, {1: 256, 2: 960}), ["1", "2"]) == 960 / 1024
+    assert open_files_ratio(OpenFilesNode(tmp_path, {1: 256, 2: 960}), ["1", "2"]) == 960 / 1024
 
 
 def test_who_has_no_limit_is_at_none(tmp_path: Path) -> None:
     process(tmp_path, 1, "unlimited")
-    assert open_files_ratio(Fixed(tmp_path, {1: 10**6}), ["1"]) is None
+    assert open_files_ratio(OpenFilesNode(tmp_path, {1: 10**6}), ["1"]) is None
 
 
 def test_a_process_that_has_ended_says_nothing(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from gpunode.config.daemon import Settings
 from gpunode.holders.census import Census
 from gpunode.jobs.processes import JobProcesses
 from gpunode.node.local import LocalNode
-from tests.machine import MachineGpu, exported, stat, told
+from tests.machine import MachineGpu, exported, read_source, stat
 
 GIB = 1 << 30
 POD = "kubepods-burstable-pod1b3a5c7d_1111_2222_3333_444455556666.slice"
@@ -54,7 +54,7 @@ class Groups:
         gpu = MachineGpu(0, "GPU-0", "0000:01:00.0", (7,))
         source = JobProcesses(Census(LocalNode(self.root)), gpu, Settings())
         found = {}
-        for line in exported(told(source)).splitlines():
+        for line in exported(read_source(source)).splitlines():
             name, _, value = line.removeprefix("gpunode_job_memory_").rpartition(" ")
             if name != line.rpartition(" ")[0]:
                 scale = GIB if "_bytes" in name else 1

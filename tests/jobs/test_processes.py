@@ -84,7 +84,7 @@ class Proc:
             (folder / f"task/{pid}/children").write_text(" ".join(map(str, task.children)))
 
 
-def told(reading: Reading | None, metric: Metric) -> float | None:
+def value_of(reading: Reading | None, metric: Metric) -> float | None:
     assert reading is not None
     found = [sample.value for sample in reading.samples if sample.metric is metric]
     return float(found[0]) if found else None  # type: ignore[arg-type]
@@ -116,16 +116,16 @@ def test_threads_that_share_one_cpu_count_as_one(
 ) -> None:
     proc = Proc(tmp_path, {1: Task(dict(enumerate(threads, 1)))})
     reading = settled(proc)
-    assert told(reading, job.HOST_THREAD) == pytest.approx(host, abs=0.01)
-    assert told(reading, job.HOST_CPUS) == pytest.approx(sum(threads), abs=0.01)
-    assert told(reading, job.LOADER_CPUS) is None
+    assert value_of(reading, job.HOST_THREAD) == pytest.approx(host, abs=0.01)
+    assert value_of(reading, job.HOST_CPUS) == pytest.approx(sum(threads), abs=0.01)
+    assert value_of(reading, job.LOADER_CPUS) is None
 
 
 def test_no_thread_uses_more_than_one_cpu(tmp_path: Path) -> None:
     """A tape may answer with what was read some seconds before."""
     proc = Proc(tmp_path, {1: Task({1: 0.2}, children=(2,)), 2: Task({2: 1.57})})
     reading = settled(proc)
-    assert told(reading, job.BUSIEST_THREAD) == 1.0
+    assert value_of(reading, job.BUSIEST_THREAD) == 1.0
 
 
 def test_a_worker_counts_with_the_threads_of_its_decoder(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_a_worker_counts_with_the_threads_of_its_decoder(tmp_path: Path) -> None
         tmp_path,
         {1: Task({1: 0.1}, children=(2,)), 2: Task({2: 0.0, **threads}, name="pt_data_worker")},
     )
-    assert told(settled(proc), job.LOADER_CPUS) == pytest.approx(2.72, abs=0.05)
+    assert value_of(settled(proc), job.LOADER_CPUS) == pytest.approx(2.72, abs=0.05)
 
 
 def test_what_threads_use_while_the_driver_answers_belongs_to_the_read_before(
@@ -152,7 +152,7 @@ def test_what_threads_use_while_the_driver_answers_belongs_to_the_read_before(
     for _ in range(3):
         proc.pass_by(10)
         reading = source.read()
-    assert told(reading, job.HOST_THREAD) == pytest.approx(0.6, abs=0.01)
+    assert value_of(reading, job.HOST_THREAD) == pytest.approx(0.6, abs=0.01)
 
 
 def test_time_in_the_kernel_is_told_from_time_in_the_program(tmp_path: Path) -> None:
@@ -161,9 +161,9 @@ def test_time_in_the_kernel_is_told_from_time_in_the_program(tmp_path: Path) -> 
     own = Task({1: 0.6, 10: 0.2}, children=(2,), system=0.25, faults=500)
     proc = Proc(tmp_path, {1: own, 2: worker})
     reading = settled(proc)
-    assert told(reading, job.HOST_CPUS) == pytest.approx(0.8, abs=0.01)
-    assert told(reading, job.HOST_SYSTEM) == pytest.approx(0.2, abs=0.01)
-    assert told(reading, job.HOST_FAULTS) == 500 * 30  # since it was first seen
+    assert value_of(reading, job.HOST_CPUS) == pytest.approx(0.8, abs=0.01)
+    assert value_of(reading, job.HOST_SYSTEM) == pytest.approx(0.2, abs=0.01)
+    assert value_of(reading, job.HOST_FAULTS) == 500 * 30  # since it was first seen
 
 
 def test_loaders_compilers_and_the_process_on_the_gpu_are_told_apart(tmp_path: Path) -> None:
@@ -181,11 +181,11 @@ def test_loaders_compilers_and_the_process_on_the_gpu_are_told_apart(tmp_path: P
         },
     )
     reading = settled(proc)
-    assert told(reading, job.HOST_THREAD) == pytest.approx(0.6, abs=0.01)
-    assert told(reading, job.LOADER_CPUS) == pytest.approx(0.8, abs=0.01)
-    assert told(reading, job.COMPILERS) == 2
-    assert told(reading, job.COMPILER_CPUS) == pytest.approx(1.9, abs=0.01)
-    assert told(reading, job.BUSIEST_THREAD) == pytest.approx(1.0, abs=0.01)
+    assert value_of(reading, job.HOST_THREAD) == pytest.approx(0.6, abs=0.01)
+    assert value_of(reading, job.LOADER_CPUS) == pytest.approx(0.8, abs=0.01)
+    assert value_of(reading, job.COMPILERS) == 2
+    assert value_of(reading, job.COMPILER_CPUS) == pytest.approx(1.9, abs=0.01)
+    assert value_of(reading, job.BUSIEST_THREAD) == pytest.approx(1.0, abs=0.01)
 
 
 def test_a_compiler_that_has_just_begun_counts_as_one_cpu(tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ def test_a_compiler_that_has_just_begun_counts_as_one_cpu(tmp_path: Path) -> Non
     proc.tasks[1].children = (2,)
     proc.tasks[2] = Task({2: 0.01}, name="cicc", command="cicc\0--arch\0compute_90\0")
     proc.pass_by(10)
-    assert told(source.read(), job.COMPILER_CPUS) == 1.0
+    assert value_of(source.read(), job.COMPILER_CPUS) == 1.0
 
 
 def test_threads_that_sleep_are_not_read_and_told_when_they_wake(
@@ -220,12 +220,12 @@ def test_threads_that_sleep_are_not_read_and_told_when_they_wake(
     assert [path for path in read if "/task/" in path and path.endswith("/stat")] == [
         "/proc/1/task/1/stat"
     ]
-    assert told(reading, job.HOST_THREAD) == pytest.approx(0.9, abs=0.01)
+    assert value_of(reading, job.HOST_THREAD) == pytest.approx(0.9, abs=0.01)
     proc.tasks[1].threads = {**asleep, 1: 0.3, 2: 0.97}
     proc.pass_by(10)
     reading = source.read()
-    assert told(reading, job.HOST_THREAD) == pytest.approx(0.97, abs=0.01)
-    assert told(reading, job.BUSY_THREADS) == 1
+    assert value_of(reading, job.HOST_THREAD) == pytest.approx(0.97, abs=0.01)
+    assert value_of(reading, job.BUSY_THREADS) == 1
 
 
 def test_children_that_come_and_go_hide_no_thread(tmp_path: Path) -> None:
@@ -237,8 +237,8 @@ def test_children_that_come_and_go_hide_no_thread(tmp_path: Path) -> None:
         proc.tasks[child] = Task({child: 1.0, 10 * child: 1.0}, name="ld")
         proc.pass_by(10)
         reading = source.read()
-    assert told(reading, job.HOST_THREAD) == pytest.approx(0.9, abs=0.01)
-    assert told(reading, job.LOADER_CPUS) == pytest.approx(0.9, abs=0.01)
+    assert value_of(reading, job.HOST_THREAD) == pytest.approx(0.9, abs=0.01)
+    assert value_of(reading, job.LOADER_CPUS) == pytest.approx(0.9, abs=0.01)
 
 
 @pytest.mark.parametrize(("room", "asked"), [(job.THREADS, True), (0, False)])
@@ -255,7 +255,7 @@ def test_a_trainer_in_a_thread_of_its_own_forks_there(
         (tmp_path / "proc/1/task/10/children").write_text("2 ")
         reading = source.read()
     assert reading is not None
-    assert told(reading, job.LOADER_WORKERS) == (1 if asked else None)
+    assert value_of(reading, job.LOADER_WORKERS) == (1 if asked else None)
     assert [one.times for one in reading.unread] == ([] if asked else [1])
 
 
@@ -278,7 +278,7 @@ def test_of_an_old_job_each_read_asks_the_threads_that_fork_and_some_ask_all(
         (tmp_path / "proc/1/task/30/children").write_text(f"{worker} ")
         asked.clear()
         reading = source.read()
-        assert told(reading, job.LOADER_WORKERS) == 1
+        assert value_of(reading, job.LOADER_WORKERS) == 1
         assert {"1", "30"} <= set(asked)
         in_all += "31" in asked
     assert 18 / job.ASK_ALL <= in_all < 9
@@ -298,8 +298,8 @@ def test_a_rank_on_another_gpu_is_no_loader_of_the_one_that_launched_it(tmp_path
         proc.pass_by(10)
         source.census.look(other)  # type: ignore[arg-type]
         reading = source.read()
-    assert told(reading, job.PROCESSES) == 2
-    assert told(reading, job.LOADER_CPUS) == pytest.approx(0.4, abs=0.01)
+    assert value_of(reading, job.PROCESSES) == 2
+    assert value_of(reading, job.LOADER_CPUS) == pytest.approx(0.4, abs=0.01)
 
 
 def test_workers_that_are_new_in_each_epoch_are_known_by_their_whole_life(tmp_path: Path) -> None:
@@ -314,9 +314,9 @@ def test_workers_that_are_new_in_each_epoch_are_known_by_their_whole_life(tmp_pa
         proc.pass_by(10)
         (tmp_path / "proc/uptime").write_text("1100.00 9000.00\n")
         reading = source.read()
-        assert (told(reading, job.LOADER_CPUS) is None) == (epoch == 0)
-    assert told(reading, job.LOADER_CPUS) == pytest.approx(0.9, abs=0.01)
-    assert told(reading, job.HOST_THREAD) == pytest.approx(0.3, abs=0.01)
+        assert (value_of(reading, job.LOADER_CPUS) is None) == (epoch == 0)
+    assert value_of(reading, job.LOADER_CPUS) == pytest.approx(0.9, abs=0.01)
+    assert value_of(reading, job.HOST_THREAD) == pytest.approx(0.3, abs=0.01)
 
 
 def test_a_new_child_that_ends_while_it_is_looked_at_hides_no_thread(tmp_path: Path) -> None:
@@ -329,7 +329,7 @@ def test_a_new_child_that_ends_while_it_is_looked_at_hides_no_thread(tmp_path: P
         (tmp_path / "proc/1/task/1/children").write_text(f"2 {child}")
         (tmp_path / "proc/uptime").write_text("1010.00 9000.00\n")
         reading = source.read()
-    assert told(reading, job.LOADER_CPUS) == pytest.approx(0.9, abs=0.01)
+    assert value_of(reading, job.LOADER_CPUS) == pytest.approx(0.9, abs=0.01)
 
 
 def test_what_a_process_of_one_cpu_does_is_known_at_the_second_look(tmp_path: Path) -> None:
@@ -339,7 +339,7 @@ def test_what_a_process_of_one_cpu_does_is_known_at_the_second_look(tmp_path: Pa
         proc.tasks[1] = Task({1: 0.1, 10: busy})
         proc.pass_by(10)
         reading = source.read()
-    assert told(reading, job.HOST_THREAD) == pytest.approx(1.0, abs=0.01)
+    assert value_of(reading, job.HOST_THREAD) == pytest.approx(1.0, abs=0.01)
 
 
 def test_a_new_job_is_looked_at_early_and_ever_less_often(tmp_path: Path) -> None:
@@ -381,15 +381,15 @@ def test_a_driver_that_fails_for_a_moment_doubles_nobodys_share(tmp_path: Path) 
     proc.fails = False
     proc.pass_by(10)
     reading = source.read()
-    assert told(reading, job.HOST_CPUS) == pytest.approx(0.4, abs=0.01)
-    assert told(reading, job.HOST_THREAD) == pytest.approx(0.4, abs=0.01)
+    assert value_of(reading, job.HOST_CPUS) == pytest.approx(0.4, abs=0.01)
+    assert value_of(reading, job.HOST_THREAD) == pytest.approx(0.4, abs=0.01)
 
 
 def test_a_process_that_cannot_be_read_has_no_share_instead_of_none_at_all(tmp_path: Path) -> None:
     proc = Proc(tmp_path, held_by=(7,))
     reading = settled(proc)
     for metric in (job.HOST_THREAD, job.HOST_CPUS, job.HOST_SYSTEM, job.COMPILERS):
-        assert told(reading, metric) is None
+        assert value_of(reading, metric) is None
 
 
 def test_a_process_that_has_the_id_of_one_before_it_is_another(tmp_path: Path) -> None:
@@ -398,9 +398,9 @@ def test_a_process_that_has_the_id_of_one_before_it_is_another(tmp_path: Path) -
     for _ in range(2):
         proc.pass_by(10)
         reading = source.read()
-    assert told(reading, job.COMPILERS) == 1
+    assert value_of(reading, job.COMPILERS) == 1
     proc.tasks[1] = Task({1: 0.2}, start=2000)
     for _ in range(2):
         proc.pass_by(10)
         reading = source.read()
-    assert told(reading, job.COMPILERS) == 0
+    assert value_of(reading, job.COMPILERS) == 0

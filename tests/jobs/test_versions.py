@@ -24,8 +24,8 @@ from gpunode.node.local import LocalNode
 from gpunode.node.node import Image
 from gpunode.node.tape import RecordingNode, TapeNode, TapeWriter
 from tests.cases import with_each
-from tests.daemon import PATIENCE
-from tests.machine import MACHINES, Machine, MachineGpu, OneGpu, exported, told
+from tests.daemon import TIMEOUT
+from tests.machine import MACHINES, Machine, MachineGpu, OneGpu, exported, read_source
 from tests.needs import as_root
 from tests.tenant import SECRET, USER, root_with_home
 
@@ -38,7 +38,7 @@ VERSION = "__version__ = '2.9.1+cu128'\ncuda: Optional[str] = '12.8'\n"
 def versions_of(*pids: int) -> str:
     """What the source exports of these processes of this machine."""
     gpu = MachineGpu(0, "GPU-aa", "0", pids)
-    return exported(told(ProcessRoles(Census(OneGpu(*pids)), gpu, Settings())))
+    return exported(read_source(ProcessRoles(Census(OneGpu(*pids)), gpu, Settings())))
 
 
 def label(text: str, name: str) -> str:
@@ -58,10 +58,10 @@ class Counting(Machine):
 def test_a_process_that_has_loaded_pytorch_is_looked_at_once() -> None:
     machine = Counting(MACHINES / "pod")
     source = ProcessRoles(Census(machine), GPU, Settings())
-    first = exported(told(source))
+    first = exported(read_source(source))
     for _ in range(100):
         machine.clock.now += FIRST
-        assert exported(told(source)) == first
+        assert exported(read_source(source)) == first
     assert 'torch="2.9.1+cu128"' in first
     assert machine.looks == 1
 
@@ -72,7 +72,7 @@ def test_one_that_has_not_is_looked_at_less_and_less(monkeypatch: pytest.MonkeyP
     source = ProcessRoles(Census(machine), GPU, Settings())
     for _ in range(100):
         machine.clock.now += FIRST
-        found = exported(told(source))
+        found = exported(read_source(source))
     assert 'torch=""' in found
     assert 3 <= machine.looks <= 10
 
@@ -81,7 +81,7 @@ def test_nothing_known_is_no_series() -> None:
     source = ProcessRoles(
         Census(Machine(MACHINES / "slurm")), MachineGpu(0, "a", "0", (900,)), Settings()
     )
-    assert told(source) == ()
+    assert read_source(source) == ()
 
 
 @with_each(
@@ -132,7 +132,7 @@ def test_no_container_is_looked_for_but_by_its_id(tmp_path: Path, name: str) -> 
 def test_a_file_of_a_runtime_that_is_too_large_is_refused(tmp_path: Path) -> None:
     path = tmp_path / f"var/lib/docker/containers/{CONTAINER}/config.v2.json"
     path.parent.mkdir(parents=True)
-    path.write_text('{"Image": "' + "x" * files.MOST)
+    path.write_text('{"Image": "' + "x" * files.MAX_READ)
     with pytest.raises(OSError, match="too large"):
         LocalNode(tmp_path).image(CONTAINER)
 
@@ -152,7 +152,7 @@ def test_a_tape_holds_the_image_and_nothing_else_of_a_container(tmp_path: Path) 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The root of a container in which PyTorch is installed."""
-    monkeypatch.setattr(patience, "WAIT", PATIENCE)
+    monkeypatch.setattr(patience, "TIMEOUT", TIMEOUT)
     root = root_with_home(tmp_path)
     library = root / FOLDER / "torch/lib/libtorch_cuda.so"
     library.parent.mkdir(parents=True)

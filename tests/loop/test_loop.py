@@ -22,23 +22,23 @@ from gpunode.export.exposition import Exposition
 from gpunode.export.web.app import create_app
 from gpunode.holders.owner import Owner, Started
 from gpunode.jobs.owners import OwnersDetail
-from gpunode.loop import MOST_HUNG, Loop, complaints
+from gpunode.loop import MAX_HUNG_READS, Loop, complaints
 from gpunode.loop.complaints import LINES
-from gpunode.loop.door import LONGEST_LABEL, SERIES, Door
+from gpunode.loop.door import MAX_LABEL, SERIES, Door
 from gpunode.loop.metrics import CPU_SECONDS, DROPPED, LATE, REST_CPU_SECONDS, SKIPPED, UNREAD, UP
 from gpunode.loop.watch import Counts, Published, Watch
 from gpunode.metric import Metric, Sample
 from gpunode.node.local import SystemClock
 from gpunode.node.node import SteppedClock
 from gpunode.source import WHOLE_NODE, Place, Reading, Source
-from gpunode.unread import LONGEST, Unknown, shape, unnumbered
+from gpunode.unread import MAX_EXAMPLE, Unknown, shape, unnumbered
 from tests import strict
 from tests.conftest import parse, until, values
 
 NAMED = Metric("gpunode_named", "gauge", "Named by anyone.", ("name",))
 
 
-class Told:
+class ScriptedSource:
     """A source that tells or raises what it is told to."""
 
     metrics = (NAMED,)
@@ -95,7 +95,7 @@ def up(loop: Loop, name: str) -> float | None:
     return found[0] if found and isinstance(found[0], float) else None
 
 
-def of(loop: Loop, metric: Metric, source: str) -> float:
+def loop_metric(loop: Loop, metric: Metric, source: str) -> float:
     """The value of a series about a source, 0 if there is none."""
     found = [s.value for s in loop.samples() if s.metric is metric and s.labels[0] == source]
     assert all(isinstance(value, float) for value in found)
@@ -103,7 +103,7 @@ def of(loop: Loop, metric: Metric, source: str) -> float:
 
 
 def dropped(loop: Loop) -> float:
-    return of(loop, DROPPED, "told")
+    return loop_metric(loop, DROPPED, "told")
 
 
 # What is not understood.
@@ -112,7 +112,7 @@ PORT = Unknown("port", "an RDMA port none of whose counters is known")
 LINE = Unknown("line", "a line of unknown form")
 
 
-class Meets(Told):
+class Meets(ScriptedSource):
     """A source that says what it does not understand."""
 
     unknowns = (PORT, LINE)
@@ -126,11 +126,11 @@ def test_what_is_not_understood_is_counted_from_zero_with_its_latest_examples() 
     (met,) = loop.unread()
     assert (met.source, met.what, met.times) == ("told", "line", 7)
     assert [example[:6] for example in met.examples] == [f"line {n}" for n in (2, 3, 4, 5, 6)]
-    assert all(example.isprintable() and len(example) <= LONGEST for example in met.examples)
+    assert all(example.isprintable() and len(example) <= MAX_EXAMPLE for example in met.examples)
 
 
 def test_a_kind_that_its_source_did_not_declare_is_counted_too() -> None:
-    loop = stepped(Told(lambda: Reading((), unread=(PORT.seen("mlx9_0"),))))
+    loop = stepped(ScriptedSource(lambda: Reading((), unread=(PORT.seen("mlx9_0"),))))
     assert [met.what for met in loop.unread()] == ["port"]
     assert up(loop, "told") == 1.0
 
@@ -163,8 +163,8 @@ NAMES = {
     "a line": (["a\nb"], ["a\ufffdb"]),
     "a terminal": (["\x1b[2J\x00\x9b"], ["\ufffd[2J\ufffd\ufffd"]),
     "right to left": (["\u202egnp.exe"], ["\ufffdgnp.exe"]),
-    "long": (["x" * 10**6], ["x" * LONGEST_LABEL]),
-    "long and odd": (["\udcff" * 10**6], ["\ufffd" * LONGEST_LABEL]),
+    "long": (["x" * 10**6], ["x" * MAX_LABEL]),
+    "long and odd": (["\udcff" * 10**6], ["\ufffd" * MAX_LABEL]),
     "equal when valid": (["a\x01", "b", "a\x02", "a\ufffd"], ["a\ufffd", "b"]),
     "told twice": (["a", "a", "a"], ["a"]),
     "foreign": (["노드", "größe", "a b", 'a"\\'], ["노드", "größe", "a b", 'a"\\']),
@@ -173,11 +173,11 @@ NAMES = {
 
 def test_odd_names_are_exported_as_valid_ones_each_once() -> None:
     for what, (names, exported) in NAMES.items():
-        loop = stepped(Told(lambda names=names: named(*names)))  # type: ignore[misc]
+        loop = stepped(ScriptedSource(lambda names=names: named(*names)))  # type: ignore[misc]
         for _ in range(2):
             (watch,) = loop.watches.values()
             watch.step()
-            assert sorted(told(loop)) == sorted(exported), what
+            assert sorted(named_values(loop)) == sorted(exported), what
         assert dropped(loop) == 3 * (len(names) - len(exported)), what
 
 
@@ -198,7 +198,7 @@ def test_whatever_the_names_every_series_is_valid_and_counted(reads: list[list[s
         Exposition(lambda told=samples: told).encode("")  # type: ignore[misc]
 
 
-def told(loop: Loop) -> dict[str, float]:
+def named_values(loop: Loop) -> dict[str, float]:
     """What is exported of ``NAMED``: a page that has a series twice does not parse."""
     page = TestClient(create_app(lambda: loop)).get("/metrics").text
     lines = [line for line in page.split("\n") if line.startswith("gpunode_named")]
@@ -219,21 +219,23 @@ def test_of_sources_that_tell_the_same_the_first_counts_until_it_fails() -> None
     def step() -> dict[str, float]:
         for watch in loop.watches.values():
             watch.step()
-        return told(loop)
+        return named_values(loop)
 
     fails = ""
     loop = Loop(
-        SteppedClock(0.0), [finds(Told(first, "first"), Told(second, "second"))], find_every=10.0
+        SteppedClock(0.0),
+        [finds(ScriptedSource(first, "first"), ScriptedSource(second, "second"))],
+        find_every=10.0,
     )
     loop.find()
     for _ in range(3):
         assert step() == {"a": 1.0, "b\ufffd": 1.0, "c": 2.0}
-    assert [of(loop, DROPPED, name) for name in ("first", "second")] == [0.0, 6.0]
+    assert [loop_metric(loop, DROPPED, name) for name in ("first", "second")] == [0.0, 6.0]
     fails = "gone"
     assert step() == {"a": 2.0, "b\ufffd": 2.0, "c": 2.0}
     fails = ""
     assert step() == {"a": 2.0, "b\ufffd": 2.0, "c": 2.0}
-    assert [of(loop, DROPPED, name) for name in ("first", "second")] == [2.0, 6.0]
+    assert [loop_metric(loop, DROPPED, name) for name in ("first", "second")] == [2.0, 6.0]
 
 
 def test_sources_that_tell_the_same_at_the_same_time_do_not_both_tell_it() -> None:
@@ -256,7 +258,10 @@ def test_sources_that_tell_the_same_at_the_same_time_do_not_both_tell_it() -> No
 
 def test_what_was_counted_of_a_source_stays_when_a_place_of_it_is_gone() -> None:
     def find() -> list[tuple[Place, Source]]:
-        return [(Place(mountpoint=f"/{at}"), Told(twice(at), "filesystem")) for at in range(places)]
+        return [
+            (Place(mountpoint=f"/{at}"), ScriptedSource(twice(at), "filesystem"))
+            for at in range(places)
+        ]
 
     def twice(at: int) -> Callable[[], Reading]:
         return lambda: named(f"{at}", f"{at}")
@@ -274,7 +279,7 @@ def test_what_was_counted_of_a_source_stays_when_a_place_of_it_is_gone() -> None
 
 def test_a_mount_point_with_an_odd_name_has_valid_series() -> None:
     place = Place(mountpoint="/data\udcff\n")
-    loop = stepped(Told(lambda: named("a"), name="filesystem"), place)
+    loop = stepped(ScriptedSource(lambda: named("a"), name="filesystem"), place)
     text = TestClient(create_app(lambda: loop)).get("/metrics").text
     assert values(parse(text), UP.name, mountpoint="/data\ufffd\ufffd") == [1.0]
 
@@ -288,7 +293,7 @@ def owned(pod: str, setting: str) -> Reading:
 def test_an_odd_name_in_a_detail_does_not_cost_the_answers_of_the_api() -> None:
     place = Place(gpu="0", uuid="GPU-aa")
     for name in {odd for names, _ in NAMES.values() for odd in names}:
-        reads = Told(lambda name=name: owned(name, name), name="gpu_owners")  # type: ignore[misc]
+        reads = ScriptedSource(lambda name=name: owned(name, name), name="gpu_owners")  # type: ignore[misc]
         loop = stepped(reads, place)
         page = TestClient(create_app(lambda loop=loop: loop)).get("/api/v1/gpus")  # type: ignore[misc]
         assert page.status_code == 200, name[:20]
@@ -323,7 +328,7 @@ def test_a_flood_of_series_is_cut_counted_and_mentioned_once(
         read = next(reads)
         return named(*(f"{read} {at}" for at in range(SERIES + 1000)))
 
-    loop = stepped(Told(flood))
+    loop = stepped(ScriptedSource(flood))
     (watch,) = loop.watches.values()
     watch.step()
     assert sum(sample.metric is NAMED for sample in loop.samples()) == SERIES
@@ -373,7 +378,7 @@ def test_a_source_and_a_finder_outlive_whatever_is_raised(
             raise kind
         return []
 
-    with running(finds(Told(read)), Finds(find, "other")) as loop:
+    with running(finds(ScriptedSource(read)), Finds(find, "other")) as loop:
         until(lambda: loop.ready)
         assert up(loop, "told") == up(loop, "other") == 0
         fails.clear()
@@ -403,7 +408,7 @@ def test_an_hour_of_errors_writes_a_line_a_minute_at_most(
 
     caplog.set_level("INFO")
     clock = SteppedClock(0.0)
-    source = Told(read, every=2.0)
+    source = ScriptedSource(read, every=2.0)
     watch = Watch(source, WHOLE_NODE, source.read, clock, Counts(), Door(), Published())
     for at in range(1800):
         clock.now = at * 2.0
@@ -415,11 +420,11 @@ def test_an_error_is_one_short_line_whatever_it_holds(caplog: pytest.LogCaptureF
     def read() -> Reading:
         raise ValueError("\x1b[31m\n2026 INFO all is well\udcff" + "x" * 10**6)
 
-    stepped(Told(read))
+    stepped(ScriptedSource(read))
     (record,) = caplog.records
     line = record.getMessage()
     assert line.isprintable()
-    assert len(line) < 2 * LONGEST_LABEL
+    assert len(line) < 2 * MAX_LABEL
 
 
 # Threads.
@@ -436,7 +441,7 @@ def test_threads_that_cannot_start_are_tried_again(monkeypatch: pytest.MonkeyPat
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", limited)
-    told = Told(lambda: named("a"))
+    told = ScriptedSource(lambda: named("a"))
     with running(finds(told), Finds(list, "other")) as loop:
         until(lambda: refused)
         assert not loop.ready
@@ -445,7 +450,7 @@ def test_threads_that_cannot_start_are_tried_again(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.usefixtures("lenient")
 def test_a_source_that_ends_its_thread_is_read_again() -> None:
-    class Ends(Told):
+    class Ends(ScriptedSource):
         @property
         def every(self) -> float:
             if threading.current_thread().name == "worker" and not ended:
@@ -474,7 +479,7 @@ def test_a_finder_that_hangs_delays_only_its_own_sources(
         return []
 
     hangs = Finds(find, "hangs")
-    with running(hangs, finds(Told(lambda: named("a")))) as loop:
+    with running(hangs, finds(ScriptedSource(lambda: named("a")))) as loop:
         until(lambda: up(loop, "told") == 1)
         until(lambda: loop.ready)
         assert up(loop, "hangs") == 0
@@ -494,8 +499,8 @@ def test_reads_that_hang_cost_a_thread_each_and_delay_no_other() -> None:
         reads[name] += 1
         return named(name)
 
-    sources = [Told(partial(read, f"{at}"), f"told {at}") for at in range(40)]
-    hangs = [Told(hang, f"hangs {at}") for at in range(5)]
+    sources = [ScriptedSource(partial(read, f"{at}"), f"told {at}") for at in range(40)]
+    hangs = [ScriptedSource(hang, f"hangs {at}") for at in range(5)]
     with running(finds(*sources)) as loop:
         until(lambda: len(reads) == 40)
         assert len(workers()) <= 2
@@ -516,7 +521,7 @@ def test_what_sources_and_the_rest_use_is_what_the_process_uses() -> None:
         sum(range(100_000))
         return named("a")
 
-    with running(finds(Told(read))) as loop:
+    with running(finds(ScriptedSource(read))) as loop:
         until(lambda: up(loop, "told") == 1)
         used = sum(
             s.value
@@ -524,7 +529,7 @@ def test_what_sources_and_the_rest_use_is_what_the_process_uses() -> None:
             if s.metric in (CPU_SECONDS, REST_CPU_SECONDS) and isinstance(s.value, float)
         )
         assert used == pytest.approx(time.process_time(), rel=0.05)
-        assert of(loop, CPU_SECONDS, "told") > 0
+        assert loop_metric(loop, CPU_SECONDS, "told") > 0
 
 
 def always_remounted() -> Place:
@@ -539,7 +544,7 @@ numbers = count()
 
 
 @pytest.mark.parametrize(
-    ("where", "most"), [(always_remounted, 1), (elsewhere, MOST_HUNG + 1)], ids=["same", "new"]
+    ("where", "most"), [(always_remounted, 1), (elsewhere, MAX_HUNG_READS + 1)], ids=["same", "new"]
 )
 def test_dead_mounts_that_are_mounted_anew_leave_few_threads(
     where: Callable[[], Place], most: int
@@ -557,10 +562,10 @@ def test_dead_mounts_that_are_mounted_anew_leave_few_threads(
     def find() -> list[tuple[Place, Source]]:
         nonlocal looks
         looks += 1
-        return [(where(), Told(read, "filesystem"))]
+        return [(where(), ScriptedSource(read, "filesystem"))]
 
     with running(Finds(find), find_every=0.02) as loop:
-        until(lambda: looks > 3 * MOST_HUNG)
+        until(lambda: looks > 3 * MAX_HUNG_READS)
         assert 1 <= len(hung) <= most
         assert up(loop, "filesystem") == 0
         answers.set()
@@ -569,7 +574,7 @@ def test_dead_mounts_that_are_mounted_anew_leave_few_threads(
 
 def test_a_replay_leaves_alone_and_forgets_what_is_gone() -> None:
     read: list[str] = []
-    sources: weakref.WeakSet[Told] = weakref.WeakSet()
+    sources: weakref.WeakSet[ScriptedSource] = weakref.WeakSet()
 
     def find() -> list[tuple[Place, Source]]:
         mountpoint = f"/pod{clock.now:g}"
@@ -578,7 +583,7 @@ def test_a_replay_leaves_alone_and_forgets_what_is_gone() -> None:
             read.append(mountpoint)
             return named(mountpoint)
 
-        source = Told(note, "filesystem", every=5.0)
+        source = ScriptedSource(note, "filesystem", every=5.0)
         sources.add(source)
         return [(Place(mountpoint=mountpoint), source)]
 

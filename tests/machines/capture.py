@@ -52,7 +52,7 @@ CGROUP = """
 cpu.stat cpu.max cpu.pressure io.pressure memory.pressure memory.stat memory.max memory.high
 memory.current memory.events memory.swap.current cgroup.procs pids.current pids.max
 """.split()  # noqa: SIM905
-LARGEST = 1 << 20
+MAX_FILE_BYTES = 1 << 20
 SECRET = ("serial", "vpd", "guid", "subsysnqn", "address", "_id")
 
 
@@ -82,7 +82,7 @@ def contents(wanted: list[str]) -> dict[str, bytes]:
             continue
         try:
             with open(path, "rb") as file:
-                found[path] = file.read(LARGEST)
+                found[path] = file.read(MAX_FILE_BYTES)
         except OSError:
             continue
     return found

@@ -108,6 +108,6 @@ class RasNode(OneGpu):
         return text
 
 
-def told(source: Source) -> str:
+def page(source: Source) -> str:
     """What a source exports now, as text."""
-    return exported(machine.told(source))
+    return exported(machine.read_source(source))

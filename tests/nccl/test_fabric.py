@@ -51,7 +51,7 @@ def measured(slows: Slows, hosts: int = 6, gpus: int = 4, *, noise: float = 0.04
     )
 
 
-def told(fabric: FabricRun) -> list[str]:
+def problem_texts(fabric: FabricRun) -> list[str]:
     return [f"{one.who} {one.does}" for one in problems(fabric)]
 
 
@@ -92,24 +92,26 @@ def slow_where(wanted: Callable[[int, int, int], bool]) -> Slows:
     ]
 )
 def test_the_fault_is_told_by_who_is_slow_with_whom(slows: Slows, wanted: list[str]) -> None:
-    assert told(measured(slows)) == wanted
+    assert problem_texts(measured(slows)) == wanted
 
 
 @with_each([3, 4, 8])
 def test_a_bad_adapter_is_no_bad_rail_however_few_nodes_there_are(hosts: int) -> None:
     fabric = measured(slow_where(lambda a, b, gpu: gpu == 1 and 2 in (a, b)), hosts, 8)
-    assert told(fabric) == ["GPU 1 of node-2 exchanges"]
+    assert problem_texts(fabric) == ["GPU 1 of node-2 exchanges"]
 
 
 @with_each([(4, 2), (5, 3), (8, 5)])
 def test_most_nodes_may_be_bad(hosts: int, bad: int) -> None:
     fabric = measured(slow_where(lambda a, b, _: min(a, b) < bad), hosts)
-    assert told(fabric) == [f"node-{host} exchanges" for host in range(bad)]
+    assert problem_texts(fabric) == [f"node-{host} exchanges" for host in range(bad)]
 
 
 def test_uplinks_of_all_racks_may_be_slow() -> None:
     fabric = measured(slow_where(lambda a, b, _: a // 2 != b // 2), 8)
-    assert [who.endswith("with the other nodes exchange") for who in told(fabric)] == [True] * 3
+    assert [who.endswith("with the other nodes exchange") for who in problem_texts(fabric)] == [
+        True
+    ] * 3
 
 
 def test_of_many_hosts_that_met_only_some_others_a_rack_with_a_slow_uplink_is_one_line() -> None:
@@ -128,18 +130,18 @@ def test_of_many_hosts_that_met_only_some_others_a_rack_with_a_slow_uplink_is_on
         ),
         expected={},
     )
-    [only] = told(fabric)
+    [only] = problem_texts(fabric)
     assert only.startswith("node-160, node-161, node-162, node-163 and 28 more are fast")
 
 
 def test_of_three_nodes_a_bad_way_between_two_names_these_two_pairs() -> None:
     fabric = measured(slow_where(lambda a, b, _: {a, b} == {1, 2}), 3, 1)
-    assert sorted(told(fabric)) == ["node-1 sends to node-2", "node-2 sends to node-1"]
+    assert sorted(problem_texts(fabric)) == ["node-1 sends to node-2", "node-2 sends to node-1"]
 
 
 def test_all_below_what_their_adapters_allow_is_the_fabric() -> None:
     fabric = measured(lambda *_: 0.3)
-    assert told(fabric) == ["Every pair of nodes exchanges"]
+    assert problem_texts(fabric) == ["Every pair of nodes exchanges"]
     [only] = problems(fabric)
     assert "of 50 GB/s" in str(only)
 
@@ -160,7 +162,7 @@ def test_a_collective_below_what_adapters_allow_is_told() -> None:
         exchanges=((0, 1, 0, FULL), (1, 0, 0, FULL)),
         expected={"sendrecv": 50 * GB, "all_reduce": 50 * GB},
     )
-    assert told(slow) == ["all_reduce over all 2 GPUs reaches"]
+    assert problem_texts(slow) == ["all_reduce over all 2 GPUs reaches"]
 
 
 @settings(max_examples=60, deadline=None)
@@ -170,7 +172,7 @@ def test_one_bad_node_of_any_fabric_is_named_and_no_other(
 ) -> None:
     bad = data.draw(st.integers(0, hosts - 1))
     fabric = measured(lambda a, b, _: share if bad in (a, b) else 1.0, hosts, gpus)
-    assert told(fabric) == [f"node-{bad} exchanges"]
+    assert problem_texts(fabric) == [f"node-{bad} exchanges"]
 
 
 @given(st.integers(2, 90))
@@ -180,7 +182,7 @@ def test_each_host_meets_each_other_once_or_as_many_as_the_bound_allows(hosts: i
     for turn in run_torch.rounds(hosts):
         busy = [host for pair in turn for host in pair]
         assert len(busy) == len(set(busy))
-    if hosts <= run_torch.MOST_ROUNDS:
+    if hosts <= run_torch.MAX_ROUNDS:
         assert len(met) == hosts * (hosts - 1) // 2
 
 
@@ -205,7 +207,7 @@ def test_no_list_of_hosts_becomes_an_option_of_the_launcher(text: str) -> None:
             assert name[0] not in "-."
 
 
-def printed(fabric: FabricRun) -> str:
+def rank_output(fabric: FabricRun) -> str:
     """What rank 0 prints, amid what else a launcher does."""
     result = {name: getattr(fabric, name) for name in FabricRun.__slots__}
     return f"NCCL version 2.27\n{json.dumps({'fabric': result})}\nsome warning\n"
@@ -226,20 +228,20 @@ def command(*options: str, text: str = "", **environment: str) -> subprocess.Com
 def test_a_result_is_judged_printed_and_drawn(tmp_path: Path) -> None:
     slow = measured(slow_where(lambda a, b, _: 2 in (a, b)))
     picture = tmp_path / "fabric.svg"
-    ran = command("--result=-", f"--picture={picture}", text=printed(slow))
+    ran = command("--result=-", f"--picture={picture}", text=rank_output(slow))
     assert ran.returncode == 1, ran.stderr
     assert "node-2 exchanges 11.8 of 47.9 GB/s: look at its adapters" in ran.stdout
     assert "unknown" not in ran.stdout
     drawn = picture.read_text()
     assert "node-2 to node-0: 1" in drawn
     assert drawn.count("<title>") == 6 * 5
-    ran = command("--result=-", "--json", text=printed(measured(lambda *_: 1.0)))
+    ran = command("--result=-", "--json", text=rank_output(measured(lambda *_: 1.0)))
     assert (ran.returncode, json.loads(ran.stdout)["problems"]) == (0, [])
 
 
 def test_hostile_names_neither_reach_the_terminal_nor_the_picture(tmp_path: Path) -> None:
     slow = measured(slow_where(lambda a, b, _: 2 in (a, b)))
-    named = printed(slow).replace("node-2", "\\u001b]52;c;x\\u0007<script>")
+    named = rank_output(slow).replace("node-2", "\\u001b]52;c;x\\u0007<script>")
     picture = tmp_path / "fabric.svg"
     ran = command("--result=-", f"--picture={picture}", text=named)
     assert ran.returncode == 1
@@ -278,9 +280,9 @@ def test_a_misuse_ends_with_a_line(
     [
         '{"fabric": {}}',
         '{"fabric": {"hosts": ["a"]}}',
-        printed(measured(lambda *_: 1.0)).replace("[0, 1, 0,", "[9, 1, 0,"),
-        printed(measured(lambda *_: 1.0)).replace("[0, 1, 0, 4", "[0, 1, 0, -4"),
-        printed(measured(lambda *_: 1.0)).replace("[0, 1, 0, 4", "[0, 1, 0, 1e400, 4"),
+        rank_output(measured(lambda *_: 1.0)).replace("[0, 1, 0,", "[9, 1, 0,"),
+        rank_output(measured(lambda *_: 1.0)).replace("[0, 1, 0, 4", "[0, 1, 0, -4"),
+        rank_output(measured(lambda *_: 1.0)).replace("[0, 1, 0, 4", "[0, 1, 0, 1e400, 4"),
     ]
 )
 def test_what_is_no_result_is_refused(text: str) -> None:
@@ -299,7 +301,7 @@ def exported(folder: Path) -> dict[str, float]:
     }
 
 
-def kept(fabric: FabricRun, here: int, folder: Path) -> dict[str, float]:
+def saved_result(fabric: FabricRun, here: int, folder: Path) -> dict[str, float]:
     """What the daemon of a host exports after such a run."""
     result = {name: getattr(fabric, name) for name in FabricRun.__slots__}
     run_torch.keep_of_host(result, here, folder / "var/lib/gpunode/nccl-bench")
@@ -310,10 +312,10 @@ def test_each_node_exports_what_it_exchanges_and_the_first_what_all_reach(tmp_pa
     slow = measured(slow_where(lambda a, b, _: 2 in (a, b)), noise=0.0)
     metric = "gpunode_nccl_bus_bandwidth_bytes_per_second"
     labels = 'collective="sendrecv",gpus="24",nodes="6"'
-    found = kept(slow, 2, tmp_path / "2")
+    found = saved_result(slow, 2, tmp_path / "2")
     assert found[f"{metric}{{{labels}}}"] == 12 * GB
     assert found[f"gpunode_nccl_expected_bus_bandwidth_bytes_per_second{{{labels}}}"] == 50 * GB
-    first = kept(slow, 0, tmp_path / "0")
+    first = saved_result(slow, 0, tmp_path / "0")
     assert first[f"{metric}{{{labels}}}"] == FULL
     of_all = 'collective="all_reduce",gpus="24",nodes="6"'
     assert first[f"{metric}{{{of_all}}}"] == 180 * GB
@@ -334,8 +336,8 @@ def test_without_adapters_other_pairs_say_what_to_expect_but_of_two_nodes_nothin
     def names(found: Iterable[str]) -> set[str]:
         return {series.partition("{")[0] for series in found}
 
-    assert expected in names(kept(without_adapters(3), 1, tmp_path / "3"))
-    assert expected not in names(kept(without_adapters(2), 1, tmp_path / "2"))
+    assert expected in names(saved_result(without_adapters(3), 1, tmp_path / "3"))
+    assert expected not in names(saved_result(without_adapters(2), 1, tmp_path / "2"))
 
 
 @with_each(
@@ -377,13 +379,15 @@ def test_a_bad_adapter_has_a_ticket_on_its_own_node_alone(tmp_path: Path) -> Non
     slow = measured(slow_where(lambda a, b, gpu: gpu == 1 and 2 in (a, b)), noise=0.0)
     metric = "gpunode_nccl_bus_bandwidth_bytes_per_second"
     series = metric + '{collective="sendrecv",gpus="24",nodes="6"}'
-    reached = [kept(slow, host, tmp_path / str(host))[series] for host in range(6)]
+    reached = [saved_result(slow, host, tmp_path / str(host))[series] for host in range(6)]
     assert reached == [FULL, FULL, 12 * GB, FULL, FULL, FULL]
 
 
 def test_a_run_leaves_nothing_of_the_one_before(tmp_path: Path) -> None:
-    assert any("all_reduce" in one for one in kept(measured(lambda *_: 1.0), 0, tmp_path))
-    assert not any("all_reduce" in one for one in kept(measured(lambda *_: 1.0), 1, tmp_path))
+    assert any("all_reduce" in one for one in saved_result(measured(lambda *_: 1.0), 0, tmp_path))
+    assert not any(
+        "all_reduce" in one for one in saved_result(measured(lambda *_: 1.0), 1, tmp_path)
+    )
 
 
 @pytest.mark.parametrize(
@@ -402,7 +406,7 @@ def test_a_run_leaves_nothing_of_the_one_before(tmp_path: Path) -> None:
 def test_a_damaged_result_is_counted_and_costs_no_other(
     tmp_path: Path, changes: dict[str, object] | None
 ) -> None:
-    kept(measured(lambda *_: 1.0), 0, tmp_path)
+    saved_result(measured(lambda *_: 1.0), 0, tmp_path)
     damaged = tmp_path / "var/lib/gpunode/nccl-bench/fabric-all_reduce.json"
     good = json.loads(damaged.read_text())
     damaged.write_text("{" if changes is None else json.dumps({**good, **changes}))
@@ -423,13 +427,13 @@ def test_a_damaged_result_is_counted_and_costs_no_other(
 )
 def test_what_a_launcher_prints_around_the_result_is_passed_over(around: str) -> None:
     wanted = measured(lambda *_: 1.0)
-    line = printed(wanted).splitlines()[1]
+    line = rank_output(wanted).splitlines()[1]
     assert parse(around.format(line)) == wanted
 
 
 def test_a_result_that_is_cut_says_so() -> None:
     with pytest.raises(ValueError, match="cut or damaged"):
-        parse(printed(measured(lambda *_: 1.0))[:200])
+        parse(rank_output(measured(lambda *_: 1.0))[:200])
 
 
 @pytest.mark.parametrize(("by_srun", "met"), [(True, "n2:29400"), (False, "n1:29400")])
@@ -442,7 +446,7 @@ def test_under_slurm_ranks_of_srun_meet_on_its_first_host_and_others_where_told(
 
 
 def test_what_ranks_have_to_say_reaches_whoever_started_them(tmp_path: Path) -> None:
-    line = printed(measured(lambda *_: 1.0)).splitlines()[1]
+    line = rank_output(measured(lambda *_: 1.0)).splitlines()[1]
     srun = tmp_path / "srun"
     said = "nccl-bench: node-1: /var/lib/gpunode: not kept for the daemon: Permission denied"
     srun.write_text(f"#!/bin/sh\necho '{said}' >&2\ncat <<'END'\n{line}\nEND\n")

@@ -22,9 +22,9 @@ from gpunode.node.node import Clock, Node
 from gpunode.source import WHOLE_NODE, Place, Reading, Source
 from gpunode.sources import finders, watch
 from gpunode.verdict.overdue import STALLS, TRAINING_STALLED
-from gpunode.verdict.source import Judged, Verdicts
+from gpunode.verdict.source import Judgements, Verdicts
 from tests.cases import with_each
-from tests.nccl.ras import RasNode, rank, ras_server, status, told
+from tests.nccl.ras import RasNode, page, rank, ras_server, status
 from tests.replay import activities, play, shares, tape
 
 ANSWERS = Path(__file__).with_name("recorded")
@@ -39,7 +39,7 @@ def test_the_gpu_that_waits_is_blocked_and_its_streak_grows() -> None:
     assert missing["blocked"] == pytest.approx(0, abs=0.001)
     streaks = {s.labels[0]: s.value for s in loop.samples() if s.metric is BLOCKED_STREAK}
     assert streaks == {"0": pytest.approx(node.end, rel=0.1), "1": 0}
-    (judged,) = loop.details(Judged)
+    (judged,) = loop.details(Judgements)
     assert {v.gpu: v.cause for v in judged.detail.verdicts}["0"] == "stalled_collective"
 
 
@@ -48,12 +48,12 @@ def test_a_rank_that_does_not_join_is_named_at_the_second_look() -> None:
         node = RasNode(server.port)
         source = NcclRas(Census(node), Settings())
         server.answer = status([rank(0, 50, os.getpid()), rank(1, 50), rank(9, 50)])
-        assert "gpunode_nccl_stalled_communicators 0.0" in told(source)
+        assert "gpunode_nccl_stalled_communicators 0.0" in page(source)
         node.stepped.now += 10
         server.answer = status([rank(0, 61, os.getpid()), rank(1, 61), rank(9, 60)])
-        assert "gpunode_nccl_awaited_rank_info" not in told(source)
+        assert "gpunode_nccl_awaited_rank_info" not in page(source)
         node.stepped.now += 10
-        assert told(source) == (
+        assert page(source) == (
             'gpunode_nccl_awaited_rank_info{communicator="1",host="10.0.0.2",nvml_device="1",'
             'pid="109",rank="9",reason="behind"} 1.0\n'
             'gpunode_nccl_collectives_total{collective="AllReduce",gpu="0",uuid="GPU-aa"} 11.0\n'
@@ -74,9 +74,9 @@ def test_what_nccl_answered_about_a_hang_names_its_rank(form: str) -> None:
         source = NcclRas(Census(node), Settings())
         real = (ANSWERS / form).read_text()
         server.answer = re.sub(r"\b692\b", str(os.getpid()), real)
-        told(source)
+        page(source)
         node.stepped.now += 10
-        found = told(source)
+        found = page(source)
     assert (
         'gpunode_nccl_awaited_rank_info{communicator="6a30ee618137d2d0",host="192.0.2.2",'
         'nvml_device="1",pid="693",rank="1",reason="behind"} 1.0'
@@ -87,7 +87,7 @@ def test_what_nccl_answers_about_a_rank_that_is_mute_is_no_json_and_is_read() ->
     with ras_server() as server:
         real = (ANSWERS / "h200x2_unresponsive_ras_json.txt").read_text()
         server.answer = re.sub(r"\b620\b", str(os.getpid()), real)
-        found = told(NcclRas(Census(RasNode(server.port)), Settings()))
+        found = page(NcclRas(Census(RasNode(server.port)), Settings()))
     assert (
         'gpunode_nccl_awaited_rank_info{communicator="2d266c1de2d8f068",host="192.0.2.2",'
         'nvml_device="1",pid="621",rank="1",reason="unresponsive"} 1.0'

@@ -20,18 +20,18 @@ from hypothesis import strategies as st
 from gpunode.config.daemon import Settings
 from gpunode.holders.census import Census
 from gpunode.nccl.inspector import (
-    BETWEEN,
     COUNT,
     FUNCTIONS,
     NOT_COUNTED,
     PARTS,
+    SCOPES,
     NcclInspector,
     parse,
 )
 from gpunode.node.local import LocalNode
-from gpunode.node.node import MOST_READ, SteppedClock
+from gpunode.node.node import MAX_READ, SteppedClock
 from gpunode.node.tape import RecordingNode, TapeNode, TapeWriter
-from tests.machine import MachineDriver, MachineGpu, begin, exported, told
+from tests.machine import MachineDriver, MachineGpu, begin, exported, read_source
 from tests.tenant import says_who
 
 LOGS = Path(__file__).with_name("recorded")
@@ -92,7 +92,7 @@ def values(source: NcclInspector) -> dict[tuple[str, ...], float]:
     """What a source exports, by metric, collective and between what."""
     return {
         (sample.metric.name.removeprefix("gpunode_nccl_measured_"), *sample.labels[2:]): value
-        for sample in told(source)
+        for sample in read_source(source)
         if isinstance(value := sample.value, float)
     }
 
@@ -263,7 +263,7 @@ def test_an_all_to_all_whose_data_the_plug_in_does_not_know_has_no_bytes(root: P
 
 
 def test_a_log_that_grows_too_fast_is_counted_later(root: Path) -> None:
-    lines = PARTS * MOST_READ // len(LINE) + 10
+    lines = PARTS * MAX_READ // len(LINE) + 10
     log_of(root).write_text(LINE * lines)
     source = source_on(root)
     first = source.read()
@@ -278,13 +278,13 @@ def test_a_tape_has_sums_and_no_text_of_a_tenant(root: Path, tmp_path: Path) -> 
     node = InspectorNode(root, GPU, **ENABLED)
     path = tmp_path / "tape.jsonl.gz"
     tape = TapeWriter(path, node, 1 << 20)
-    found = exported(told(NcclInspector(Census(RecordingNode(node, tape)), GPU, Settings())))
+    found = exported(read_source(NcclInspector(Census(RecordingNode(node, tape)), GPU, Settings())))
     tape.close()
     lines = gzip.decompress(path.read_bytes()).decode().splitlines()
     assert max(len(line) for line in lines if json.loads(line).get("call") == "sums") < 4000
     assert "secret" not in "".join(lines)
     source = NcclInspector(Census(TapeNode(path)), GPU, Settings())
-    assert exported(told(source)) == found
+    assert exported(read_source(source)) == found
     assert found.count("\n") == 27
 
 
@@ -294,7 +294,7 @@ def test_whatever_a_tenant_writes_adds_to_known_sums(lines: list[str]) -> None:
         f"{metric.name} {of} {between}"
         for metric in NcclInspector.metrics
         for of in FUNCTIONS.values()
-        for between in BETWEEN
+        for between in SCOPES
     }
     for name, value in parse("\n".join(lines), 0.0).items():
         assert name in known | {NOT_COUNTED.what}

@@ -26,7 +26,7 @@ from gpunode.node.node import lines_of
 from tests.cases import with_each
 from tests.corpus.families import load
 from tests.machine import MachineGpu, begin
-from tests.nccl.ras import RasNode, rank, ras_server, status, told
+from tests.nccl.ras import RasNode, page, rank, ras_server, status
 from tests.needs import as_root
 from tests.tenant import says_who
 
@@ -73,9 +73,9 @@ def test_an_answer_in_text_names_the_rank_too() -> None:
         node = RasNode(server.port)
         source = NcclRas(Census(node), Settings())
         server.answer = TEXT
-        told(source)
+        page(source)
         node.stepped.now += 10
-        found = told(source)
+        found = page(source)
     assert "gpunode_nccl_communicators 2.0" in found
     assert (
         'gpunode_nccl_awaited_rank_info{communicator="deadbeef",host="10.0.0.7",nvml_device="6",'
@@ -96,14 +96,14 @@ def test_ranks_that_are_ahead_are_not_awaited() -> None:
         node = RasNode(server.port)
         source = NcclRas(Census(node), Settings())
         server.answer = head + AHEAD
-        assert "gpunode_nccl_stalled_communicators 0.0" in told(source)
+        assert "gpunode_nccl_stalled_communicators 0.0" in page(source)
         node.stepped.now += 10
-        found = told(source)
+        found = page(source)
         assert "gpunode_nccl_stalled_communicators 1.0" in found
         assert "gpunode_nccl_awaited_rank_info" not in found
         server.answer = head + AHEAD.replace("612", "613")
         node.stepped.now += 10
-        assert "gpunode_nccl_stalled_communicators 0.0" in told(source)
+        assert "gpunode_nccl_stalled_communicators 0.0" in page(source)
 
 
 def test_dead_and_unresponsive_ranks_are_named_at_once() -> None:
@@ -112,7 +112,7 @@ def test_dead_and_unresponsive_ranks_are_named_at_once() -> None:
     left = {"rank": 5, "host": "h", "pid": 7, "nvml_dev": 5, "status": {}}
     with ras_server() as server:
         server.answer = status([rank(0, 5, os.getpid())], [gone, mute, left])
-        found = told(NcclRas(Census(RasNode(server.port)), Settings()))
+        found = page(NcclRas(Census(RasNode(server.port)), Settings()))
     assert 'rank="3",reason="dead"' in found
     assert 'rank="4",reason="unresponsive"' in found
     assert 'rank="5"' not in found
@@ -211,7 +211,7 @@ def test_only_the_node_of_rank_0_asks_often() -> None:
         source = NcclRas(Census(node), Settings())
         server.answer = status([rank(0, 5, pid=7), rank(1, 5, os.getpid() - 1)])
         for _ in range(40):
-            assert told(source) == ""
+            assert page(source) == ""
             node.stepped.now += 10
     assert server.asked == 2
 
@@ -219,9 +219,9 @@ def test_only_the_node_of_rank_0_asks_often() -> None:
 def test_where_no_ras_listens_nothing_is_told_and_nothing_fails() -> None:
     with socket.create_server(("127.0.0.1", 0)) as unused:
         port = unused.getsockname()[1]
-    assert told(NcclRas(Census(RasNode(port)), Settings())) == ""
+    assert page(NcclRas(Census(RasNode(port)), Settings())) == ""
     switched_off = RasNode(port, {"NCCL_RAS_ENABLE": "0", "NCCL_RAS_ADDR": "192.0.2.1:1"})
-    assert told(NcclRas(Census(switched_off), Settings())) == ""
+    assert page(NcclRas(Census(switched_off), Settings())) == ""
 
 
 def test_a_namespace_that_may_not_be_entered_is_counted_and_fails_nothing() -> None:
@@ -229,7 +229,7 @@ def test_a_namespace_that_may_not_be_entered_is_counted_and_fails_nothing() -> N
         def ask(self, pid: int, address: str, request: str) -> str:
             raise PermissionError(f"{pid} {address} {request}")
 
-    found = told(NcclRas(Census(Closed(0)), Settings()))
+    found = page(NcclRas(Census(Closed(0)), Settings()))
     assert 'gpunode_nccl_ras_unanswered{reason="no_permission"} 1.0' in found
 
 
@@ -285,7 +285,7 @@ def test_a_service_that_has_answered_is_asked_again_at_once() -> None:
 
 
 def test_an_answer_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpunode.helper.tcp, "LARGEST_ANSWER", 1000)
+    monkeypatch.setattr(gpunode.helper.tcp, "MAX_ANSWER_BYTES", 1000)
     with ras_server() as server:
         server.answer = "x" * 100_000
         with pytest.raises(OSError, match="Message too long"):
@@ -331,7 +331,7 @@ def test_the_logs_of_h200s_tell_their_transports(
 ) -> None:
     log_file.write_text(recorded(name))
     source = NcclLogs(Census(LogNode(tmp_path)), MachineGpu(0, "GPU-aa", "0", (7, 8)), Settings())
-    found = told(source)
+    found = page(source)
     assert expected in found
     assert 'network="Socket",nodes="1",rank="0",ranks="2"' in found
     assert 'version="2.28.9"' in found
@@ -341,13 +341,13 @@ def test_the_logs_of_h200s_tell_their_transports(
 def test_a_log_is_followed_and_each_warning_counted_once(log_file: Path, tmp_path: Path) -> None:
     log_file.write_text(recorded("h200x2"))
     source = NcclLogs(Census(LogNode(tmp_path)), MachineGpu(0, "GPU-aa", "0", (7,)), Settings())
-    assert 'gpunode_nccl_warnings_total{gpu="0",uuid="GPU-aa"} 0.0' in told(source)
+    assert 'gpunode_nccl_warnings_total{gpu="0",uuid="GPU-aa"} 0.0' in page(source)
     with log_file.open("a") as log:
         log.write(
             f"\npod-0:{OWN_PID}:1 [0] misc/shmutils.cc:87 NCCL WARN failed to extend /dev/shm\n"
         )
-    assert 'gpunode_nccl_warnings_total{gpu="0",uuid="GPU-aa"} 1.0' in told(source)
-    assert 'gpunode_nccl_warnings_total{gpu="0",uuid="GPU-aa"} 1.0' in told(source)
+    assert 'gpunode_nccl_warnings_total{gpu="0",uuid="GPU-aa"} 1.0' in page(source)
+    assert 'gpunode_nccl_warnings_total{gpu="0",uuid="GPU-aa"} 1.0' in page(source)
 
 
 SPLIT = "rank 1 nranks 4 cudaDev 1 nvmlDev 1 busId 3b000 parent 0x55a0"
@@ -440,7 +440,7 @@ def test_a_process_with_several_gpus_is_a_rank_on_each(
     )
     for gpu in range(4):
         sensors = MachineGpu(gpu, f"GPU-{gpu}", f"0000:{gpu + 1}b:00.0", (7,))
-        found = told(NcclLogs(Census(LogNode(tmp_path)), sensors, Settings()))
+        found = page(NcclLogs(Census(LogNode(tmp_path)), sensors, Settings()))
         assert found.count("gpunode_nccl_communicator_info") == 1
         assert f'rank="{gpu}",ranks="8"' in found
         assert found.count("gpunode_nccl_channels") == 1
@@ -459,7 +459,7 @@ def test_a_process_on_the_gpu_of_another_rank_is_no_rank_there(
     """As of a program that allocates a little on GPU 0 before it chooses its own."""
     log_file.write_text("\n".join(informed(*FORMS["2.22"])) + "\n")
     sensors = MachineGpu(0, "GPU-aa", "0000:1b:00.0", (7,))
-    found = told(NcclLogs(Census(LogNode(tmp_path)), sensors, Settings()))
+    found = page(NcclLogs(Census(LogNode(tmp_path)), sensors, Settings()))
     assert "gpunode_nccl_communicator_info" not in found
 
 

@@ -78,7 +78,7 @@ def test_nothing_is_told_of_another_process_that_has_the_pid() -> None:
 
 
 def test_no_more_files_are_open_than_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endings, "MOST", 3)
+    monkeypatch.setattr(endings, "MAX_PROCESSES", 3)
     held = Endings(lambda pid: float(pid))
     before = open_files()
     with running("") as one, running("") as two:

@@ -21,10 +21,10 @@ from gpunode.helper import tcp
 from gpunode.nccl.log import line_of
 from gpunode.node import patience
 from gpunode.node.local import LocalNode
-from gpunode.node.privileged import Privileged
-from tests.daemon import PATIENCE
+from gpunode.node.privileged import PrivilegedReads
+from tests.daemon import TIMEOUT
 from tests.needs import as_root
-from tests.tenant import LOG, logs_of, own, root_with_home, tenant
+from tests.tenant import LOG, logs_of, owned, root_with_home, tenant
 
 pytestmark = as_root
 
@@ -32,7 +32,7 @@ pytestmark = as_root
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait for a file as long as a busy machine takes."""
-    monkeypatch.setattr(patience, "WAIT", PATIENCE)
+    monkeypatch.setattr(patience, "TIMEOUT", TIMEOUT)
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def host_file(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("name", ["/home/nccl.log", "nccl.log", "//home/./nccl.log"])
 def test_the_log_of_a_process_is_read_inside_its_root(root: Path, name: str) -> None:
     with tenant(root, NCCL_DEBUG_FILE=name) as pid:
-        own(root / "home/nccl.log", pid)
+        owned(root / "home/nccl.log", pid)
         assert 'communicator="ab"' in logs_of(pid)
 
 
@@ -203,14 +203,14 @@ def test_who_looks_where_a_process_stands_waits_for_who_looked_before(
     looking: list[int] = []
     most = []
 
-    def python(_self: Privileged, pid: str) -> bytes:
+    def python(_self: PrivilegedReads, pid: str) -> bytes:
         looking.append(int(pid))
         most.append(len(looking))
         time.sleep(0.05)
         looking.pop()
         return b"[]"
 
-    monkeypatch.setattr(Privileged, "python", python)
+    monkeypatch.setattr(PrivilegedReads, "python", python)
     node = LocalNode(Path("/"))
     asks = [threading.Thread(target=node.stacks, args=(os.getpid(),)) for _ in range(4)]
     with subprocess.Popen(["sleep", "60"]) as other:
@@ -225,7 +225,7 @@ def test_who_looks_where_a_process_stands_waits_for_who_looked_before(
 
 @pytest.mark.parametrize("of", [b"\0", b" "])
 def test_an_answer_without_end_is_given_up(of: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tcp, "LARGEST_ANSWER", 1 << 16)
+    monkeypatch.setattr(tcp, "MAX_ANSWER_BYTES", 1 << 16)
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def answer() -> None:

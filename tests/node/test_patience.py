@@ -16,7 +16,7 @@ from gpunode.node import patience
 from gpunode.node.patience import Patience
 from gpunode.threads import SpareThreads
 from tests.conftest import until
-from tests.daemon import PATIENCE
+from tests.daemon import TIMEOUT
 
 
 def waiting() -> int:
@@ -29,32 +29,32 @@ def test_each_tenant_has_a_few_threads_and_leaves_some_to_others(
     over, asked = threading.Event(), Patience()
     before = waiting()
     try:
-        monkeypatch.setattr(patience, "WAIT", 0.01)
+        monkeypatch.setattr(patience, "TIMEOUT", 0.01)
         for number in range(50):
             with pytest.raises(TimeoutError):
                 asked.ask("greedy", f"/proc/{number}/root/x", over.wait)
-        assert waiting() - before == patience.OF_A_TENANT
-        monkeypatch.setattr(patience, "WAIT", PATIENCE)
+        assert waiting() - before == patience.PER_TENANT
+        monkeypatch.setattr(patience, "TIMEOUT", TIMEOUT)
         assert asked.ask("another", "/proc/1/root/z", lambda: 3) == 3
-        monkeypatch.setattr(patience, "WAIT", 0.01)
+        monkeypatch.setattr(patience, "TIMEOUT", 0.01)
         for number in range(100):
             with pytest.raises(TimeoutError):
                 asked.ask(f"tenant {number}", f"/proc/{number}/root/y", over.wait)
         # Who has nothing overdue is asked, once, also where many others do not answer.
-        assert waiting() - before == patience.OF_A_TENANT + 100
+        assert waiting() - before == patience.PER_TENANT + 100
         for number in range(2):
             with pytest.raises(TimeoutError):
                 asked.ask("tenant 50", f"/proc/{number}/root/another", over.wait)
-        assert waiting() - before == patience.OF_A_TENANT + 100
+        assert waiting() - before == patience.PER_TENANT + 100
     finally:
         over.set()
     until(lambda: waiting() == before)
-    monkeypatch.setattr(patience, "WAIT", PATIENCE)
+    monkeypatch.setattr(patience, "TIMEOUT", TIMEOUT)
     assert asked.ask("greedy", "/proc/1/root/x", over.wait)
 
 
 def test_a_thread_that_comes_back_asks_the_next_where_it_is_kept() -> None:
-    alone, kept = Patience(PATIENCE), Patience(PATIENCE, SpareThreads(2))
+    alone, kept = Patience(TIMEOUT), Patience(TIMEOUT, SpareThreads(2))
     assert len({alone.ask("", "x", threading.current_thread) for _ in range(9)}) == 9
     assert len({kept.ask("", "x", threading.current_thread) for _ in range(9)}) == 1
 
@@ -88,7 +88,7 @@ def test_what_is_being_asked_is_asked_by_the_others_when_it_is_back_and_else_by_
 def test_no_more_threads_are_kept_than_there_may_be() -> None:
     over, asked, seen = (
         threading.Event(),
-        Patience(PATIENCE, SpareThreads(2)),
+        Patience(TIMEOUT, SpareThreads(2)),
         list[threading.Thread](),
     )
 
@@ -107,7 +107,7 @@ def test_no_more_threads_are_kept_than_there_may_be() -> None:
 
 
 def test_idle_threads_end_and_the_next_question_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = Patience(PATIENCE, SpareThreads(2))
+    asked = Patience(TIMEOUT, SpareThreads(2))
     monkeypatch.setattr(threads, "IDLE", 0.01)
     for number in range(20):
         thread = asked.ask("", "x", threading.current_thread)
@@ -131,7 +131,7 @@ def test_a_thread_that_comes_back_late_is_kept_and_its_question_may_be_asked_aga
             asked.ask("", "x", answer)
     over.set()
     until(lambda: not asked._overdue)
-    monkeypatch.setattr(asked, "_wait", PATIENCE)
+    monkeypatch.setattr(asked, "_wait", TIMEOUT)
     assert [asked.ask("", "x", threading.current_thread)] == seen
 
 
@@ -145,16 +145,16 @@ def test_whose_it_is_is_asked_only_where_that_matters() -> None:
     try:
         assert asked.ask(tenant, "x", lambda: 3) == 3
         assert not whose
-        for number in range(patience.OF_A_TENANT + 1):
+        for number in range(patience.PER_TENANT + 1):
             with pytest.raises(TimeoutError):
                 asked.ask(tenant, f"{number}", over.wait)
-        assert len(whose) == patience.OF_A_TENANT + 1
+        assert len(whose) == patience.PER_TENANT + 1
     finally:
         over.set()
 
 
 def test_what_goes_wrong_is_for_who_asked() -> None:
-    asked = Patience(PATIENCE, SpareThreads(1))
+    asked = Patience(TIMEOUT, SpareThreads(1))
     for _ in range(2):
         with pytest.raises(ValueError, match="nonsense"):
             asked.ask("", "x", lambda: int("nonsense"))
@@ -165,7 +165,7 @@ def test_a_fault_of_ours_ends_its_thread_and_the_next_question_has_another(
 ) -> None:
     ended: SimpleQueue[type[BaseException]] = SimpleQueue()
     monkeypatch.setattr("threading.excepthook", lambda of: ended.put(of.exc_type))
-    asked = Patience(PATIENCE, SpareThreads(1))
+    asked = Patience(TIMEOUT, SpareThreads(1))
     with pytest.raises(OSError, match="has ended"):
         asked.ask("", "x", lambda: 1 // 0)
     assert ended.get(timeout=10) is ZeroDivisionError

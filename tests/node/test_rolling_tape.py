@@ -24,13 +24,13 @@ from gpunode.node.stacks import Frame, ProcessStacks, ThreadStack
 from gpunode.node.tape import RecordingNode, TapeError, TapeNode
 from gpunode.recorded import INCIDENTS
 from gpunode.sources import watch
-from gpunode.verdict.source import Judged
+from gpunode.verdict.source import Judgements
 
 MIB = 1 << 20
 
 
 @dataclass
-class Asked:
+class RolledTape:
     """A rolling tape, and what a node answers."""
 
     folder: Path
@@ -74,7 +74,9 @@ def judged(node: TapeNode | Node, end: float, clock: SteppedClock) -> list[tuple
     loop = watch(cast(Node, node), Settings())
     for _ in loop.replay(clock, end):
         pass
-    return [(one.gpu, one.cause) for told in loop.details(Judged) for one in told.detail.verdicts]
+    return [
+        (one.gpu, one.cause) for told in loop.details(Judgements) for one in told.detail.verdicts
+    ]
 
 
 @pytest.mark.parametrize("name", ["h200_hang", "h200_storage"])
@@ -94,7 +96,7 @@ def test_what_is_cut_from_the_middle_has_the_same_verdict(name: str, tmp_path: P
 
 
 def test_what_has_not_changed_for_hours_is_on_the_tape(tmp_path: Path) -> None:
-    asked = Asked(tmp_path)
+    asked = RolledTape(tmp_path)
     asked.ask("/proc/sys/kernel/numa_balancing", "1\n")
     for _ in range(400):
         asked.ask("/proc/loadavg", f"{asked.clock.now}\n" * 500, after=10.0)
@@ -104,7 +106,7 @@ def test_what_has_not_changed_for_hours_is_on_the_tape(tmp_path: Path) -> None:
 
 
 def test_a_change_is_where_it_was_also_after_hours_without_one(tmp_path: Path) -> None:
-    asked = Asked(tmp_path)
+    asked = RolledTape(tmp_path)
     for _ in range(300):
         asked.ask("/proc/7/stat", "7 (train) R", after=10.0)
         asked.ask("/proc/loadavg", f"{asked.clock.now}\n", after=0.0)
@@ -114,7 +116,7 @@ def test_a_change_is_where_it_was_also_after_hours_without_one(tmp_path: Path) -
 
 
 def test_an_error_is_played_as_one(tmp_path: Path) -> None:
-    asked = Asked(tmp_path)
+    asked = RolledTape(tmp_path)
     asked.ask("/proc/7/stat", "7 (train) R")
     asked.ask("/proc/7/stat", ProcessLookupError(3, "No such process"))
     node = asked.cut(0.0)
@@ -124,7 +126,7 @@ def test_an_error_is_played_as_one(tmp_path: Path) -> None:
 
 
 def test_lines_of_a_log_come_once(tmp_path: Path) -> None:
-    asked = Asked(tmp_path)
+    asked = RolledTape(tmp_path)
     asked.ask("/dev/kmsg", [], "log_lines")
     asked.ask("/dev/kmsg", ["NVRM: Xid"], "log_lines")
     asked.ask("/dev/kmsg", [], "log_lines")
@@ -135,19 +137,19 @@ def test_lines_of_a_log_come_once(tmp_path: Path) -> None:
 
 def test_it_takes_no_more_than_it_may(tmp_path: Path) -> None:
     """A day in which every answer is large, new and hard to compress, of ever new processes."""
-    asked = Asked(tmp_path, most=MIB)
+    asked = RolledTape(tmp_path, most=MIB)
     noises = random.Random(1)
     for number in range(3_000):
         noise = noises.randbytes(4_000).hex()
         asked.ask(f"/proc/{number}/stat", noise, after=30.0)
         asked.ask(f"/sys/{number % 1500}", noise, after=0.0)
-    kept = MIB + rolling_tape.CHUNK + rolling_tape.LONGEST + rolling_tape.MOST_LAST
+    kept = MIB + rolling_tape.CHUNK + rolling_tape.MAX_ANSWER + rolling_tape.MAX_LAST
     assert asked.tape.size <= kept
     assert asked.tape.left_out > 0
 
 
 def test_what_was_said_of_a_process_is_forgotten_once_nobody_asks_about_it(tmp_path: Path) -> None:
-    asked = Asked(tmp_path, seconds=300.0)
+    asked = RolledTape(tmp_path, seconds=300.0)
     asked.ask("/proc/7/cgroup", "0::/job")
     asked.ask("8", {}, "environment")
     asked.ask("/sys/devices/7/vendor", "0x10de")
@@ -158,8 +160,8 @@ def test_what_was_said_of_a_process_is_forgotten_once_nobody_asks_about_it(tmp_p
 
 
 def test_an_answer_beyond_all_others_is_left_out(tmp_path: Path) -> None:
-    asked = Asked(tmp_path)
-    asked.ask("/proc/mounts", "x" * (rolling_tape.LONGEST + 1))
+    asked = RolledTape(tmp_path)
+    asked.ask("/proc/mounts", "x" * (rolling_tape.MAX_ANSWER + 1))
     assert (asked.tape.left_out, asked.tape.size) == (1, 0)
 
 
@@ -173,7 +175,7 @@ MESSAGE = Datagram(7, json.dumps({"version": 1, "where": [["f", "secret.py", 1]]
 
 @pytest.mark.parametrize("code", [False, True])
 def test_without_code_no_tape_says_where_in_it(code: bool, tmp_path: Path) -> None:
-    asked = Asked(tmp_path, code=code)
+    asked = RolledTape(tmp_path, code=code)
     asked.ask("7", STOOD, "stacks")
     asked.ask("/run/gpunode/client.sock", [MESSAGE], "datagrams")
     text = gzip.decompress(asked.tape.cut(0.0, "")).decode()

@@ -14,7 +14,7 @@ import pytest
 from gpunode import __version__
 from gpunode.export.web.page import FOLDER
 from gpunode.recorded import INCIDENTS, STORIES
-from tests.daemon import PATIENCE
+from tests.daemon import TIMEOUT
 
 ROOT = Path(__file__).parents[2]
 
@@ -66,7 +66,7 @@ def test_the_demo_plays_from_an_installed_wheel(wheel: Path, tmp_path: Path) -> 
         capture_output=True,
         text=True,
         check=False,
-        timeout=PATIENCE,
+        timeout=TIMEOUT,
     )
     assert ended.returncode == 0, ended.stderr
     assert "Traceback" not in ended.stderr

@@ -29,7 +29,7 @@ from tests.prometheus.programs import Command, alertmanager, need, program
 ROOT = Path(__file__).parents[2]
 SHORT = {"5m": "30s", "15m": "60s", "1h": "90s", "6h": "100s", "1d": "120s", "30d": "150s"}
 ALERTMANAGER = ROOT / "alerts" / "alertmanager.yaml"
-AT_ONCE: dict[str, Any] = {
+IMMEDIATE: dict[str, Any] = {
     "route": {
         "receiver": "all",
         "group_by": ["..."],
@@ -89,7 +89,7 @@ training fires. The checkpoint of its tape is seen as starvation: its training d
 
 
 @dataclass(frozen=True, slots=True)
-class Fired:
+class ReceivedAlert:
     """An alert that Alertmanager received."""
 
     tape: str
@@ -99,7 +99,7 @@ class Fired:
 
 
 def shortened(rules: str) -> str:
-    """The same rules, in a hurry: minutes of waiting are seconds, also where a node tells them."""
+    """The rules sped up: minutes of waiting are seconds, also where a node exports them."""
     window = re.compile(r"\[(5m|15m|1h|6h|1d|30d)(:\d+m)?\]")
     rules = window.sub(lambda at: f"[{SHORT[at[1]]}{':2s' if at[2] else ''}]", rules)
     rules = re.sub(r"(for|keep_firing_for): (\d+)m", r"\1: \2s", rules)
@@ -140,7 +140,7 @@ def alerting(
         for path in rules_folder().iterdir():
             text = path.read_text()
             (rules / path.name).write_text(shortened(text) if hurried else text)
-        routes = AT_ONCE if hurried else yaml.safe_load(ALERTMANAGER.read_text())
+        routes = IMMEDIATE if hurried else yaml.safe_load(ALERTMANAGER.read_text())
         manager = stack.enter_context(alertmanager(folder, routes, note))
         every = "2s" if hurried else "15s"
         commands = ENGINES[engine](folder, targets, manager, every)
@@ -222,7 +222,9 @@ ENGINES: dict[Engine, Callable[[Path, dict[str, int], str, str], list[Command]]]
 }
 
 
-def play(tapes: Sequence[str], seconds: float, engine: Engine = "prometheus") -> list[Fired]:
+def play(
+    tapes: Sequence[str], seconds: float, engine: Engine = "prometheus"
+) -> list[ReceivedAlert]:
     """Play tapes for so long; every alert that arrived."""
     ports = dict(zip(tapes, free_ports(len(tapes)), strict=True))
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
@@ -234,7 +236,7 @@ def play(tapes: Sequence[str], seconds: float, engine: Engine = "prometheus") ->
             Daemon(psutil.Process(child.pid), port).wait_for("/healthz", child)
         fired = stack.enter_context(alerting(ports, Path(name), True, engine))
         time.sleep(seconds)
-    return [Fired(*key) for key in sorted(fired)]
+    return [ReceivedAlert(*key) for key in sorted(fired)]
 
 
 @contextmanager
@@ -247,7 +249,7 @@ def replay(tape: str, port: int, folder: Path) -> Iterator[subprocess.Popen[byte
         yield child
 
 
-def faults(tape: str, fired: Sequence[Fired]) -> list[str]:
+def faults(tape: str, fired: Sequence[ReceivedAlert]) -> list[str]:
     """What is wrong about what a tape raised."""
     mine = [alert for alert in fired if alert.tape == tape and alert.severity != "info"]
     missing = set(INCIDENTS[tape]) - {alert.alert for alert in mine}

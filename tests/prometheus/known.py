@@ -110,7 +110,7 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
-class Queued:
+class QueuedJobs:
     """Jobs that wait in Slurm's queue from one hour to another, as an exporter tells it."""
 
     series: str
@@ -148,7 +148,7 @@ class Fleet:
     repeated: Mapping[tuple[str, int], float] = field(default_factory=dict)
     """GPU hours that a job repeats in an hour."""
 
-    queue: tuple[Queued, ...] = ()
+    queue: tuple[QueuedJobs, ...] = ()
     watts: float = 500.0
     """What a GPU draws."""
 
@@ -467,7 +467,7 @@ def _labels(job: Job) -> dict[str, str]:
 
 
 @contextmanager
-def kept(fleet: Fleet, folder: Path) -> Iterator[str]:
+def recorded_fleet(fleet: Fleet, folder: Path) -> Iterator[str]:
     """A Prometheus that keeps what is recorded of a fleet; its address."""
     fleet.write(folder / "past")
     with _with_past(folder) as url:

@@ -31,7 +31,7 @@ from gpunode.verdict.source import BOTTLENECK
 GOES_ON = 3600
 CLUSTER = "played"
 STAMP = re.compile(r"^\d{8}T\d{6}Z")
-KEPT = {BOTTLENECK, WAITED_FOR, INFO, SECONDS, UNREADABLE, XIDS}
+SCRAPED_METRICS = {BOTTLENECK, WAITED_FOR, INFO, SECONDS, UNREADABLE, XIDS}
 ONE_XID = "79"
 """Of some dozen that are counted; one tells as much."""
 
@@ -42,7 +42,7 @@ Labels = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class PlayedTape:
     """A tape, as which job and node it is, and how long before the moment it ends."""
 
     tape: Path
@@ -52,7 +52,7 @@ class Played:
     ended: int = 0
 
 
-def openmetrics(every: list[Played], moment: int) -> str:
+def openmetrics(every: list[PlayedTape], moment: int) -> str:
     """All of them, as promtool reads it."""
     lines: dict[str, list[str]] = defaultdict(list)
     for one in every:
@@ -63,7 +63,7 @@ def openmetrics(every: list[Played], moment: int) -> str:
     return "\n".join([*(line for name in lines for line in lines[name]), "# EOF", ""])
 
 
-def _series(one: Played, end: int) -> Iterator[tuple[str, Labels, float, int]]:
+def _series(one: PlayedTape, end: int) -> Iterator[tuple[str, Labels, float, int]]:
     """Names, labels, values and Unix seconds."""
     tape = TapeNode(one.tape)
     box = BlackBox(cast(Node, tape), IncidentSettings(), code=False)
@@ -75,14 +75,14 @@ def _series(one: Played, end: int) -> Iterator[tuple[str, Labels, float, int]]:
         now = int(tape.clock.monotonic())
         if now > last:
             last = now
-            shown = list(_shown(one, loop.samples(), shift))
+            shown = list(_scraped(one, loop.samples(), shift))
             counted = {_key(of): value for name, of, value in shown if name == SECONDS.name}
             recent.append((now, counted))
             for name, labels, value in shown:
                 yield name, labels, value, end - int(tape.end) + now
     (began, before), (ended, after) = recent[0], recent[-1]
     grows = {of: (after[of] - before.get(of, 0.0)) / (ended - began) for of in after}
-    shown = list(_shown(one, loop.samples(), shift))
+    shown = list(_scraped(one, loop.samples(), shift))
     for at in range(end + 1, end + GOES_ON, 15):
         for name, labels, value in shown:
             more = grows[_key(labels)] * (at - end) if name == SECONDS.name else 0.0
@@ -93,8 +93,8 @@ def _key(labels: Labels) -> str:
     return json.dumps(labels, sort_keys=True)
 
 
-def _shown(
-    one: Played, samples: Iterable[Sample], shift: float
+def _scraped(
+    one: PlayedTape, samples: Iterable[Sample], shift: float
 ) -> Iterator[tuple[str, Labels, float]]:
     """What a scrape has, and what the rules record of it."""
     gpus = set()
@@ -102,7 +102,7 @@ def _shown(
         labels = dict(zip(sample.metric.labels, sample.labels, strict=True))
         if sample.metric is SECONDS:
             gpus.add((labels["gpu"], labels["uuid"]))
-        if sample.metric not in KEPT or labels.get("xid", ONE_XID) != ONE_XID:
+        if sample.metric not in SCRAPED_METRICS or labels.get("xid", ONE_XID) != ONE_XID:
             continue
         if sample.metric is INFO:
             labels["incident"] = _shifted(labels["incident"], shift)

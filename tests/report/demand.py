@@ -89,7 +89,7 @@ def _arrivals(rate: float, chance: random.Random) -> Iterator[float]:
         at += chance.expovariate(rate)
 
 
-def held(fleets: int, days: int = DAYS, others: int = OTHERS) -> dict[str, float]:
+def interval_coverage(fleets: int, days: int = DAYS, others: int = OTHERS) -> dict[str, float]:
     """The share of intervals that hold the truth: of the gain, and of when supply runs out."""
     gains: list[bool] = []
     dates: list[bool] = []

@@ -13,7 +13,7 @@ from gpunode.cli.main import main
 from gpunode.incidents.incident import KINDS
 from gpunode.report.history import HOUR
 from tests.needs import ROOT, need
-from tests.prometheus.known import Fleet, Job, KnownIncident, kept
+from tests.prometheus.known import Fleet, Job, KnownIncident, recorded_fleet
 
 START = 1_785_542_400
 """2026-08-01, 00:00 UTC."""
@@ -103,7 +103,7 @@ TRUTH = {
 def url(tmp_path_factory: pytest.TempPathFactory) -> Any:
     need("prometheus")
     need("promtool")
-    with kept(FLEET, tmp_path_factory.mktemp("past")) as found:
+    with recorded_fleet(FLEET, tmp_path_factory.mktemp("past")) as found:
         yield found
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from gpunode.report.baseline import compared, parse
 from gpunode.report.billing import Billing
-from gpunode.report.changes import Pace, changes, middle, shift
-from gpunode.report.history import DAY, JobKey, Past
+from gpunode.report.changes import Pace, changes, hodges_lehmann, shift
+from gpunode.report.history import DAY, JobKey, PeriodHours
 from gpunode.report.page import as_json
 from gpunode.report.sections import report
 from gpunode.report.view import PeriodView
@@ -60,8 +60,8 @@ def test_a_fleet_that_slows_for_another_reason_blames_no_change() -> None:
 
 def test_few_values_have_no_interval() -> None:
     assert shift([1.0], [0.0] * 5) is None
-    assert middle([1.0, 1.0]) is None
-    assert middle([0.05] * 20) is not None
+    assert hodges_lehmann([1.0, 1.0]) is None
+    assert hodges_lehmann([0.05] * 20) is not None
 
 
 def paces(factor: float, jobs: int = 30, seed: int = 1) -> dict[JobKey, Pace]:
@@ -101,14 +101,14 @@ def test_less_useful_time_is_worse_too() -> None:
     assert "useful share is 16.7\u202f% lower" in outcome.says
 
 
-def told(of: Past) -> str:
-    view = PeriodView(of, Past(of.period.before), Billing(), "namespace")
+def report_json(of: PeriodHours) -> str:
+    view = PeriodView(of, PeriodHours(of.period.before), Billing(), "namespace")
     return as_json(report(view, "http://prometheus", ()))
 
 
 def test_a_report_is_the_baseline_of_the_next() -> None:
     past = fleet({}, random.Random(7))
-    found = parse(told(past))
+    found = parse(report_json(past))
     assert len(found) == JOBS
     assert all(pace.useful is not None and 0.5 < pace.useful < 0.6 for pace in found.values())
 
@@ -121,7 +121,7 @@ def test_what_is_no_report_is_no_baseline(text: str) -> None:
 
 def test_the_changes_are_in_the_report() -> None:
     past = fleet(dict(zip(KINDS, (0.1, 0.0, 0.0, 0.0), strict=True)), random.Random(8))
-    document = json.loads(told(past))
+    document = json.loads(report_json(past))
     (section,) = (one for one in document["sections"] if one["name"] == "changes")
     assert section["says"].startswith("driver 1.0 to 1.1 made steps ")
     rows = section["tables"][0]["rows"]

@@ -16,7 +16,7 @@ from tests.prometheus.known import remembering
 from tests.report.test_why import HOUR, NOW, Series
 
 LOGGED = "gpunode_kernel_log_last_xid_timestamp_seconds"
-TOLD = "gpunode_gpu_xid_last_timestamp_seconds"
+XID_SERIES = "gpunode_gpu_xid_last_timestamp_seconds"
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     series.put(LOGGED, at, lambda _: float(NOW - HOUR), NOW - HOUR, NOW)
     unwatched = {"instance": "n-new", "gpu": "0", "uuid": "GPU-new", "xid": "13"}
     series.put("gpunode_gpu_xid_errors_total", unwatched, lambda _: 1.0, NOW - HOUR, NOW)
-    series.put(TOLD, unwatched, lambda _: float(NOW - HOUR), NOW - HOUR, NOW)
+    series.put(XID_SERIES, unwatched, lambda _: float(NOW - HOUR), NOW - HOUR, NOW)
     with (
         remembering(series.text(), tmp_path_factory.mktemp("claims")) as url,
         closing(Prometheus(PrometheusSettings(url=url), Secrets())) as found,
@@ -44,7 +44,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
         yield found
 
 
-def changed(server: Prometheus, job: str) -> ProvenAnswer:
+def change_claims(server: Prometheus, job: str) -> ProvenAnswer:
     return JobQuestions(server, JobName("c", "ml", job), NOW).changed()
 
 
@@ -59,7 +59,7 @@ def changed(server: Prometheus, job: str) -> ProvenAnswer:
 def test_an_xid_is_told_whoever_saw_it(
     server: Prometheus, job: str, says: str, value: float
 ) -> None:
-    (claim,) = [one for one in changed(server, job).claims if "XID" in one.says]
+    (claim,) = [one for one in change_claims(server, job).claims if "XID" in one.says]
     assert (claim.says, claim.value) == (says, value)
     (proof,) = server.at(claim.promql, NOW)
     assert proof[1] == value

@@ -10,10 +10,10 @@ from typing import NamedTuple
 import pytest
 from playwright.sync_api import Browser, Page
 
-from gpunode.report.history import DAY, NodeKey, NodePast
+from gpunode.report.history import DAY, NodeHours, NodeKey
 from gpunode.report.page import html
 from tests.needs import need
-from tests.report.test_sections import START, cluster, job, past, told
+from tests.report.test_sections import START, build, cluster, job, past
 
 pytestmark = pytest.mark.integration
 
@@ -44,11 +44,11 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
             found.phases[at] = {"step": 240.0, "data": 24.0, "checkpoint": 6.0}
     of.models["NVIDIA H200"] = {"compute": 80000.0, "idle": 20000.0, "starved": 30000.0}
     node = NodeKey("frankfurt", "gpu-node-000.frankfurt.example.com")
-    of.nodes[node] = NodePast({"compute": 8000.0, "free": 64.0}, of.period.hours)
+    of.nodes[node] = NodeHours({"compute": 8000.0, "free": 64.0}, of.period.hours)
     gpu = "GPU-57d61c14-4445-31e3-630b-fbd2db9f33a3"
     of.faults[gpu, node, "XID 94"] = {START + day * DAY: 0.25 for day in range(1, 13)}
     file = tmp_path_factory.mktemp("layout") / "report.html"
-    file.write_text(html(told(of, price=2.5, currency="EUR")))
+    file.write_text(html(build(of, price=2.5, currency="EUR")))
     return file
 
 

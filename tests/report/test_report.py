@@ -49,7 +49,17 @@ from gpunode.report.sections.trend import trend
 from gpunode.verdict.causes import CAUSES
 from tests.daemon import Daemon, free_port
 from tests.needs import need
-from tests.prometheus.known import GAINS, GPUS, USEFUL, Fault, Fleet, Job, Queued, backfill, kept
+from tests.prometheus.known import (
+    GAINS,
+    GPUS,
+    USEFUL,
+    Fault,
+    Fleet,
+    Job,
+    QueuedJobs,
+    backfill,
+    recorded_fleet,
+)
 from tests.prometheus.known import served as serving
 from tests.prometheus.programs import program, served
 from tests.prometheus.shipped import intervals
@@ -140,9 +150,9 @@ FLEET = Fleet(
         Fault("n9", "exporter", 16 * DAY * HOUR, 900, severity="ticket"),
     ),
     queue=(
-        Queued("slurm_account_jobs_pending", {"account": "ml"}, 12, 20 * DAY, 22 * DAY),
-        Queued("slurm_account_jobs_pending_total", {"account": "ml"}, 12, 20 * DAY, 21 * DAY),
-        Queued(
+        QueuedJobs("slurm_account_jobs_pending", {"account": "ml"}, 12, 20 * DAY, 22 * DAY),
+        QueuedJobs("slurm_account_jobs_pending_total", {"account": "ml"}, 12, 20 * DAY, 21 * DAY),
+        QueuedJobs(
             "slurm_account_job_state_total",
             {"account": "bio", "state": "PENDING"},
             3,
@@ -155,7 +165,7 @@ FLEET = Fleet(
 )
 
 
-class Ended(NamedTuple):
+class Outcome(NamedTuple):
     """How the command ended."""
 
     code: int
@@ -163,7 +173,7 @@ class Ended(NamedTuple):
     err: str
 
 
-Run = Callable[..., Ended]
+Run = Callable[..., Outcome]
 
 
 @pytest.fixture
@@ -173,13 +183,13 @@ def run(capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.M
     return lambda url, *more: _run(capfd, url, *more)
 
 
-def _run(capfd: pytest.CaptureFixture[str] | None, url: str, *more: str) -> Ended:
+def _run(capfd: pytest.CaptureFixture[str] | None, url: str, *more: str) -> Outcome:
     try:
         main(["report", f"--prometheus.url={url}", *more])
         code = 0
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1
-    return Ended(code, *(capfd.readouterr() if capfd else ("", "")))
+    return Outcome(code, *(capfd.readouterr() if capfd else ("", "")))
 
 
 @pytest.fixture(scope="module")
@@ -187,7 +197,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A Prometheus with the fleet's past."""
     need("prometheus")
     need("promtool")
-    with kept(FLEET, tmp_path_factory.mktemp("past")) as found:
+    with recorded_fleet(FLEET, tmp_path_factory.mktemp("past")) as found:
         yield found
 
 
@@ -769,7 +779,7 @@ def test_what_is_asked_for_is_recorded_with_these_labels() -> None:
         by = re.search(r"by \(([^)]*)\)", expression)
         every = re.search(r"\* (\d+) / 3600", expression)
         for name in names:
-            joined = {*history.OF_NODES, *history.OF_PROCESSES}
+            joined = {*history.NODE_LABELS, *history.PROCESS_LABELS}
             assert set(by[1].split(", ") if by else ()) - joined <= labels_of(name), expression
             if every and "_time((" not in expression:
                 assert intervals()[name] == f"{every[1]}s", expression
@@ -844,7 +854,7 @@ def test_the_page_is_one_file_that_runs_nothing(run: Run, url: str, written: Wri
         assert image.get("aria-label", "").startswith(title.text)
     for section in written.whole["sections"]:
         for figure in section["figures"]:
-            assert words.written(figure["value"], figure["unit"]) in page
+            assert words.as_text(figure["value"], figure["unit"]) in page
 
 
 def test_without_a_price_there_is_none(run: Run, url: str) -> None:
@@ -1031,8 +1041,8 @@ def test_two_clusters_whose_nodes_have_the_same_names(run: Run, tmp_path: Path) 
 def test_any_answer_is_read_or_refused(status: int, body: bytes | str) -> None:
     content = body.encode(errors="replace") if isinstance(body, str) else body
     response = httpx2.Response(status, headers={"content-type": "x\ty"})
-    with suppress(UsageError, prometheus.TooMuch, prometheus.Busy):
-        prometheus._read(response, content, "http://x")
+    with suppress(UsageError, prometheus.QueryTooLarge, prometheus.ServerBusy):
+        prometheus._parse_response(response, content, "http://x")
 
 
 Reply = tuple[int, str, bytes]

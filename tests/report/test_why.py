@@ -596,7 +596,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield found
 
 
-class Ended(NamedTuple):
+class Outcome(NamedTuple):
     """How the command ended."""
 
     code: int
@@ -604,7 +604,7 @@ class Ended(NamedTuple):
     err: str
 
 
-Why = Callable[..., Ended]
+Why = Callable[..., Outcome]
 
 
 @pytest.fixture
@@ -613,22 +613,22 @@ def why(url: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("gpunode.cli.why.time.time", lambda: float(NOW))
     monkeypatch.setenv("COLUMNS", "100")
 
-    def run(*arguments: str) -> Ended:
+    def run(*arguments: str) -> Outcome:
         capfd.readouterr()
         try:
             main(["why", f"--prometheus.url={url}", *arguments])
             code = 0
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else 1
-        return Ended(code, *capfd.readouterr())
+        return Outcome(code, *capfd.readouterr())
 
     return run
 
 
-class Said:
+class Answer:
     """An answer as JSON."""
 
-    def __init__(self, ended: Ended) -> None:
+    def __init__(self, ended: Outcome) -> None:
         assert ended.code == 0, ended.err
         self.whole: dict[str, Any] = json.loads(ended.out)
         self.finding: str = self.whole["finding"]
@@ -658,7 +658,7 @@ def test_every_second_of_each_job_is_in_its_state(why: Why) -> None:
         (HEALTHY, "ann@n-5"),
         (UNKNOWN, "slurm-77"),
     ):
-        said = Said(why(name, "--format=json", "--price=2"))
+        said = Answer(why(name, "--format=json", "--price=2"))
         rows = {row["state"]: row for row in said.rows("seconds", "states")}
         expected = {state for part in known.parts for state in part.shares}
         assert rows.keys() == expected
@@ -672,7 +672,7 @@ def test_every_second_of_each_job_is_in_its_state(why: Why) -> None:
 
 
 def test_what_broke_is_priced_and_how_often_to_save_is_said_where_data_carry_it(why: Why) -> None:
-    said = Said(why("crashed", "--format=json", "--price=2"))
+    said = Answer(why("crashed", "--format=json", "--price=2"))
     (line,) = (one for one in said.finding.splitlines() if "incident" in one)
     assert line == (
         "1 incident cost it 20.00 GPU hours: 8.00 without work, 4.00 to start again, 8.00 to "
@@ -685,7 +685,7 @@ def test_what_broke_is_priced_and_how_often_to_save_is_said_where_data_carry_it(
     assert line.startswith("A checkpoint takes it 1 min, and it works 29 min between two; jobs of ")
     # 3 others of 8 GPUs for a day, and 4 new starts: a fault in 18 h for 8 GPUs.
     assert "once in 18 h for 8 GPUs: then 46 min between two loses least" in line
-    healthy = Said(why("ann@n-5", "--format=json")).finding
+    healthy = Answer(why("ann@n-5", "--format=json")).finding
     assert "incident" not in healthy
     assert "checkpoint" not in healthy
 
@@ -705,7 +705,7 @@ def test_no_other_interval_between_checkpoints_loses_clearly_less(
 
 
 def test_a_job_that_storage_starves(why: Why) -> None:
-    said = Said(why("research/llm", "--format=json", "--price=2"))
+    said = Answer(why("research/llm", "--format=json", "--price=2"))
     (cause,) = said.rows("held_up", "causes")
     lower, estimate, upper = (
         (1 - 1 / times) * 8 * 4 for times in STORAGE.gains["data_loading_storage"]
@@ -721,7 +721,7 @@ def test_a_job_that_storage_starves(why: Why) -> None:
     of = words.CAUSES["data_loading_storage"]
     remedy = f"{of.yourself} Ask the operator: {of.operator}"
     assert cause["remedy"] == remedy
-    ended = Said(why("llm", "--ended", "--format=json")).rows("held_up", "causes")
+    ended = Answer(why("llm", "--ended", "--format=json")).rows("held_up", "causes")
     assert ended[0]["remedy"] == of.for_good, "for the next run"
     slow, likely, fast = (f"{48 / (48 - hours):.1f}" for hours in (lower, estimate, upper))
     assert cause["faster"] == f"{likely} times as fast ({slow} to {fast})"
@@ -737,20 +737,20 @@ def test_a_job_that_storage_starves(why: Why) -> None:
 
 
 def test_what_mending_gives_from_now_on_is_told_of_a_run_that_goes_on(why: Why) -> None:
-    over = Said(why("over", "--format=json"))
+    over = Answer(why("over", "--format=json"))
     assert "in the last 30 min it was not named." in over.finding
     (cause,) = over.rows("held_up", "causes")
     assert cause["faster"] == "1.4 times as fast (1.3 to 1.5)"
     assert cause["faster_lately"] == ""
     for arguments in (("over", "--ended"), ("llm", "--from=0.4h")):
-        said = Said(why(*arguments, "--format=json"))
+        said = Answer(why(*arguments, "--format=json"))
         assert "faster_lately" not in said.rows("held_up", "causes")[0]
         assert "now on" not in said.finding
         assert "not named" not in said.finding
 
 
 def test_the_cause_that_took_most_is_named_though_mending_it_gives_little(why: Why) -> None:
-    said = Said(why("gappy", "--format=json"))
+    said = Answer(why("gappy", "--format=json"))
     assert "For 13.0\u202f% of their time, its GPUs were starved: the CPUs that" in said.finding
     little = "gives back little, 0.06 GPU hours, as most of that time would pass all the same"
     assert f"{little}: the job would be 1.03 times as fast (1.00 to 1.07)" in said.finding
@@ -758,7 +758,7 @@ def test_the_cause_that_took_most_is_named_though_mending_it_gives_little(why: W
 
 
 def test_what_takes_most_of_the_last_minutes_is_said_first(why: Why) -> None:
-    said = Said(why("ranker", "--format=json"))
+    said = Answer(why("ranker", "--format=json"))
     first = said.finding.splitlines()[0]
     does = CAUSES["communication"].guidance.does
     assert first == f"In the last 5 min, 66.5\u202f% of its time was lost: GPUs are {does}."
@@ -768,7 +768,7 @@ def test_what_takes_most_of_the_last_minutes_is_said_first(why: Why) -> None:
 def test_causes_of_the_same_time_give_it_back_once_and_no_share_exceeds_the_whole(
     why: Why,
 ) -> None:
-    said = Said(why("greedy", "--format=json"))
+    said = Answer(why("greedy", "--format=json"))
     lost = TWO_CAUSES.hours("starved")
     causes = said.rows("held_up", "causes")
     assert {row["cause"] for row in causes} == {"data_loading_storage", "data_loading_cpu"}
@@ -783,7 +783,7 @@ def test_causes_of_the_same_time_give_it_back_once_and_no_share_exceeds_the_whol
 
 
 def test_of_causes_that_took_as_much_each_is_named_with_what_helps(why: Why) -> None:
-    said = Said(why("greedy", "--format=json"))
+    said = Answer(why("greedy", "--format=json"))
     for name in ("data_loading_cpu", "data_loading_storage"):
         assert f"For 20.0\u202f% of their time, its GPUs were {words.CAUSES[name].sentence}; " in (
             said.finding
@@ -791,7 +791,7 @@ def test_of_causes_that_took_as_much_each_is_named_with_what_helps(why: Why) -> 
         assert f"What helps: {words.CAUSES[name].yourself}" in said.finding
     (run,) = said.rows("runs", "runs")
     assert run["most"] == "Data loading: CPUs at limit; Data loading: slow storage"
-    both = Said(why("torn", "--format=json"))
+    both = Answer(why("torn", "--format=json"))
     first, *helps = both.finding.splitlines()
     assert "GPUs are starved: the CPUs" in first
     assert "; and starved: storage is too slow." in first
@@ -800,12 +800,12 @@ def test_of_causes_that_took_as_much_each_is_named_with_what_helps(why: Why) -> 
 
 def test_the_first_lines_have_words_for_people(why: Why) -> None:
     for known in ("llm", "4301", "ranker", "greedy", "resnet", "hot", "untold", "mute", "gappy"):
-        finding = Said(why(known, "--format=json")).finding
+        finding = Answer(why(known, "--format=json")).finding
         assert not [name for name in CAUSES if "_" in name and name in finding]
 
 
 def test_time_of_which_no_state_is_recorded_has_no_causes(why: Why) -> None:
-    said = Said(why("notebook", "--format=json"))
+    said = Answer(why("notebook", "--format=json"))
     assert said.rows("held_up", "causes") == []
     assert "Not recorded: 2 h." in said.finding
     assert said.figure("seconds", "missing") == 2 * HOUR
@@ -815,11 +815,11 @@ def test_time_of_which_no_state_is_recorded_has_no_causes(why: Why) -> None:
 
 @pytest.mark.parametrize("job", ["ranker", "ramp"])
 def test_no_step_up_is_told_of_a_ramp_or_against_the_begin_of_the_cause(why: Why, job: str) -> None:
-    assert "Clearly more" not in Said(why(job, "--format=json")).sections["changes"]["says"]
+    assert "Clearly more" not in Answer(why(job, "--format=json")).sections["changes"]["says"]
 
 
 def test_a_gpu_that_is_waited_for_is_named_first_with_its_own_cause(why: Why) -> None:
-    said = Said(why("clip", "--format=json"))
+    said = Answer(why("clip", "--format=json"))
     (cause,) = (row for row in said.rows("held_up", "causes") if row["cause"] == "straggler")
     late = "GPU 2 of n-17 (rank 10) is waited for; it waits 2.0"
     assert cause["evidence"].startswith(late)
@@ -834,19 +834,19 @@ def test_the_operator_is_asked_about_a_node_only_if_it_is_slow_itself(why: Why) 
     remedies = {
         name: next(
             row["remedy"]
-            for row in Said(why(name, "--format=json")).rows("held_up", "causes")
+            for row in Answer(why(name, "--format=json")).rows("held_up", "causes")
             if row["cause"] == "straggler"
         )
         for name in ("hot", "clip", "vision/resnet")
     }
     assert "On GPU 2 of n-19 (rank 10): Ask the operator: Check fans" in remedies["hot"]
-    assert "itself, the others 30.0" in Said(why("hot", "--format=json")).finding
+    assert "itself, the others 30.0" in Answer(why("hot", "--format=json")).finding
     assert "operator" not in remedies["clip"]
     assert "operator" not in remedies["vision/resnet"]
 
 
 def test_a_job_that_hangs_names_the_rank_that_is_waited_for(why: Why) -> None:
-    said = Said(why("4301", "--format=json"))
+    said = Answer(why("4301", "--format=json"))
     first = said.rows("held_up", "causes")[0]
     assert (first["cause"], first["given_back"]) == ("stalled_collective", None)
     assert near(first["named"], 8), "the GPU that is waited for as well"
@@ -869,12 +869,12 @@ def test_a_job_that_hangs_names_the_rank_that_is_waited_for(why: Why) -> None:
     assert helps.startswith(f"What helps: {remedy}")
     assert before.startswith("slurm-4301 of kim held 8 GPUs")
     assert said.finding.count("What helps: ") == 1, "a second remedy might clash with it"
-    earlier = Said(why("4301", "--format=json", "--to=2027-01-15T06:30"))
+    earlier = Answer(why("4301", "--format=json", "--to=2027-01-15T06:30"))
     assert "Hangs" not in earlier.finding
 
 
 def test_a_process_that_is_waited_for_is_told_with_the_ways_to_it_in_its_pod(why: Why) -> None:
-    _, stacks, pod, helps = Said(why("bert", "--format=json")).finding.splitlines()[:4]
+    _, stacks, pod, helps = Answer(why("bert", "--format=json")).finding.splitlines()[:4]
     assert stacks == "On n-29, where its PID is 9012: `gpunode stacks --gpu 3`."
     assert pod.startswith("Its pod is research/bert-3, where it has another PID: ")
     assert re.findall("`(.*?)`", pod) == [
@@ -885,28 +885,28 @@ def test_a_process_that_is_waited_for_is_told_with_the_ways_to_it_in_its_pod(why
 
 
 def test_no_command_is_made_of_a_name_that_a_shell_would_obey(why: Why) -> None:
-    finding = Said(why("odd", "--format=json")).finding
+    finding = Answer(why("odd", "--format=json")).finding
     assert "its PID is 9013" in finding
     assert "kubectl" not in finding
 
 
 def test_of_several_processes_none_is_taken_for_the_one_that_is_waited_for(why: Why) -> None:
     for known, node in (("two", "n-31"), ("else", "n-32")):
-        finding = Said(why(known, "--format=json")).finding
+        finding = Answer(why(known, "--format=json")).finding
         assert f"On {node}: `gpunode stacks --gpu 3`, which has the PID." in finding
         assert "`kill -CONT PID`" in finding
 
 
 def test_stacks_are_asked_for_by_the_gpu_where_its_pid_is_not_known(why: Why) -> None:
-    hangs = Said(why("mute", "--format=json")).finding
+    hangs = Answer(why("mute", "--format=json")).finding
     assert "What helps: See where it stands: `gpunode stacks --gpu 3` on n-26." in hangs
-    (cause,) = Said(why("busy", "--format=json")).rows("held_up", "causes")
+    (cause,) = Answer(why("busy", "--format=json")).rows("held_up", "causes")
     thread = "See what that thread does: `gpunode stacks --gpu 2` on n-34."
     assert cause["remedy"] == f"On GPU 2 of n-34 (rank 10): {thread}"
 
 
 def test_a_hang_of_which_only_the_verdicts_tell_is_said_first_as_well(why: Why) -> None:
-    said = Said(why("untold", "--format=json"))
+    said = Answer(why("untold", "--format=json"))
     meaning = CAUSES["stalled_collective"].meaning
     first, helps = said.finding.splitlines()[:2]
     assert re.fullmatch(rf"Hangs since 2027-01-15 0(6:5|7:0)\d UTC: {meaning}\.", first)
@@ -918,16 +918,16 @@ def test_a_hang_of_which_only_the_verdicts_tell_is_said_first_as_well(why: Why) 
 @pytest.mark.parametrize("name", ["4301", "bert", "busy", "untold", "ranker", "resnet", "two"])
 def test_no_raw_name_is_said(why: Why, name: str) -> None:
     """Beside the words of each cause stands its name, for queries: that is a column of its own."""
-    said = Said(why(name, "--format=json"))
+    said = Answer(why(name, "--format=json"))
     causes = said.rows("held_up", "causes")
     rest = (str(value) for row in causes for column, value in row.items() if column != "cause")
     assert not raw_names("\n".join((said.finding, *rest)))
 
 
 def test_a_gpu_that_idles_for_other_reasons_is_no_part_of_a_hang(why: Why) -> None:
-    (cause,) = Said(why("mute", "--format=json")).rows("held_up", "causes")
+    (cause,) = Answer(why("mute", "--format=json")).rows("held_up", "causes")
     assert near(cause["given_back_upper"], 7 + 1), "hung, and was waited for without a verdict"
-    before = Said(why("mute", "--format=json", "--to=2027-01-15T06:55"))
+    before = Answer(why("mute", "--format=json", "--to=2027-01-15T06:55"))
     assert [row["cause"] for row in before.rows("held_up", "causes")] == ["idle"]
 
 
@@ -935,17 +935,17 @@ def test_the_last_minutes_are_called_what_they_are(why: Why) -> None:
     for name in ("4301", "ranker", "resnet"):
         (states,) = (
             table
-            for table in Said(why(name, "--format=json")).sections["seconds"]["tables"]
+            for table in Answer(why(name, "--format=json")).sections["seconds"]["tables"]
             if table["name"] == "states"
         )
         assert "Last 5 min" in [column["title"] for column in states["columns"]]
-    rows = Said(why("research/llm", "--format=json")).rows("seconds", "states")
+    rows = Answer(why("research/llm", "--format=json")).rows("seconds", "states")
     latest = {row["state"]: row["latest"] for row in rows}
     assert latest == pytest.approx({"compute": 0.5, "starved": 0.5, "communication": 0.0})
 
 
 def test_a_job_with_a_straggler_names_its_gpu_and_the_time_without_records(why: Why) -> None:
-    said = Said(why("vision/resnet", "--format=json"))
+    said = Answer(why("vision/resnet", "--format=json"))
     (cause,) = said.rows("held_up", "causes")
     dark = (DARKNESS[1] - DARKNESS[0]) / HOUR * STRAGGLER.size
     assert cause["cause"] == "straggler"
@@ -958,13 +958,13 @@ def test_a_job_with_a_straggler_names_its_gpu_and_the_time_without_records(why: 
 
 
 def test_a_healthy_job_is_said_to_be_so_of_what_was_recorded(why: Why) -> None:
-    said = Said(why("ann@n-5", "--format=json"))
+    said = Answer(why("ann@n-5", "--format=json"))
     assert said.rows("held_up", "causes") == []
     assert "Nothing took a tenth of the time that was recorded." in said.finding
 
 
 def test_a_job_of_which_little_is_known_is_never_called_well(why: Why) -> None:
-    said = Said(why("77", "--format=json"))
+    said = Answer(why("77", "--format=json"))
     assert "Nothing took" not in said.finding
     assert "the sensors could not tell what the GPUs did" in said.finding
     assert "For 100.0\u202f% of its GPU hours there is no verdict" in said.finding
@@ -973,7 +973,7 @@ def test_a_job_of_which_little_is_known_is_never_called_well(why: Why) -> None:
 
 
 def test_gpus_that_were_not_seen_are_said(why: Why) -> None:
-    said = Said(why("shares", "--format=json")).finding
+    said = Answer(why("shares", "--format=json")).finding
     assert "At times only 1 of its 2 GPUs were seen." in said
 
 
@@ -986,14 +986,14 @@ def test_gpus_that_were_not_seen_are_said(why: Why) -> None:
     ],
 )
 def test_some_nodes_of_a_job_are_named(why: Why, job: str, nodes: str) -> None:
-    assert nodes in Said(why(job, "--format=json")).finding
+    assert nodes in Answer(why(job, "--format=json")).finding
 
 
 # Compared with others
 
 
 def test_a_run_is_compared_with_the_last_of_its_name_and_what_changed_is_listed(why: Why) -> None:
-    said = Said(why("research/llm", "--format=json"))
+    said = Answer(why("research/llm", "--format=json"))
     now, before = said.rows("runs", "runs")
     assert (now["run"], before["run"]) == ("this run", "research/llm")
     assert before["began"] == "2027-01-13 06:00"
@@ -1010,36 +1010,36 @@ def test_a_run_is_compared_with_the_last_of_its_name_and_what_changed_is_listed(
 
 
 def test_a_slurm_job_is_compared_with_the_users_last_jobs_on_as_many_gpus(why: Why) -> None:
-    rows = Said(why("4301", "--format=json")).rows("runs", "runs")
+    rows = Answer(why("4301", "--format=json")).rows("runs", "runs")
     assert [row["run"] for row in rows] == ["this run", "slurm-4300", "slurm-4299"]
     assert [row["lasted"] for row in rows] == [3 * HOUR, 2 * HOUR, 2 * HOUR]
     assert [row["most"] for row in rows] == ["Stalled collective", "-", "-"]
 
 
 def test_a_run_is_compared_with_others_of_its_kind_and_size(why: Why) -> None:
-    said = Said(why("research/llm", "--format=json"))
+    said = Answer(why("research/llm", "--format=json"))
     assert near(said.figure("others", "middle"), 0.7)
     assert "Of 3 other jobs (training) with 8 GPUs" in said.sections["others"]["says"]
-    alone = Said(why("ann@n-5", "--format=json"))
+    alone = Answer(why("ann@n-5", "--format=json"))
     assert alone.sections["others"]["figures"] == []
     assert "too few to compare with" in alone.sections["others"]["says"]
 
 
 def test_an_earlier_run_is_asked_about_by_its_time(why: Why) -> None:
-    said = Said(why("research/llm", "--to=2027-01-14", "--format=json"))
+    said = Answer(why("research/llm", "--to=2027-01-14", "--format=json"))
     assert (said.whole["start"], said.whole["end"]) == ("2027-01-13 06:00", "2027-01-13 08:00")
     assert "it has ended" in said.finding
     for length in ("1h", "1hour", "60 minutes", "60min"):
-        part = Said(why("research/llm", f"--from={length}", "--format=json"))
+        part = Answer(why("research/llm", f"--from={length}", "--format=json"))
         assert "at least since 2027-01-15 07:00" in part.finding
         assert near(part.figure("seconds", "held"), 8)
-    short = Said(why("research/llm", "--from=0.1h", "--format=json"))
+    short = Answer(why("research/llm", "--from=0.1h", "--format=json"))
     assert short.figure("seconds", "held") == pytest.approx(0.8, abs=0.1)
 
 
 def test_an_end_that_nobody_saw_is_not_called_one(why: Why) -> None:
     """The cluster went dark with the job in it."""
-    said = Said(why("resnet", "--to=2027-01-14T22:15:00", "--format=json"))
+    said = Answer(why("resnet", "--to=2027-01-14T22:15:00", "--format=json"))
     assert "its end is not known" in said.finding
     assert "it has ended" not in said.finding
 
@@ -1062,7 +1062,7 @@ TITLES = {
 
 def test_names_that_a_user_may_give(why: Why) -> None:
     for name, title in TITLES.items():
-        assert Said(why(name, "--format=json")).whole["title"] == f"Why is it slow: {title}"
+        assert Answer(why(name, "--format=json")).whole["title"] == f"Why is it slow: {title}"
 
 
 def test_of_a_run_of_minutes_only_what_is_known_so_far_is_said(why: Why) -> None:
@@ -1074,7 +1074,7 @@ def test_of_a_run_of_minutes_only_what_is_known_so_far_is_said(why: Why) -> None
 
 
 def test_of_two_clusters_one_is_named(why: Why) -> None:
-    of_d = Said(why("twin", "--cluster=d", "--format=json"))
+    of_d = Answer(why("twin", "--cluster=d", "--format=json"))
     assert near(of_d.figure("seconds", "held"), 2)
 
 

@@ -12,7 +12,7 @@ import random
 from collections.abc import Mapping
 
 from gpunode.report.changes import VersionChange
-from gpunode.report.history import DAY, JobKey, Past, Period
+from gpunode.report.history import DAY, JobKey, Period, PeriodHours
 
 START = 1_785_542_400 // DAY * DAY
 DAYS = 28
@@ -23,9 +23,9 @@ SHARE = 0.3
 """Of the jobs that meet a change, in the mean."""
 
 
-def fleet(effects: Mapping[str, float], chance: random.Random) -> Past:
+def fleet(effects: Mapping[str, float], chance: random.Random) -> PeriodHours:
     """A period in which each kind of version changes for some jobs, within some days."""
-    past = Past(Period(START, START + DAYS * DAY))
+    past = PeriodHours(Period(START, START + DAYS * DAY))
     shock_day, shock = chance.randrange(DAYS), chance.uniform(-0.04, 0.04)
     begins = {kind: chance.randrange(8, 17) for kind in effects}
     for number in range(JOBS):

@@ -143,7 +143,7 @@ def test_a_comparison_that_is_not_met_is_shown_with_both_figures(prometheus: int
 def test_each_severity_is_explained_and_every_alert_can_be_asked_for(prometheus: int) -> None:
     """No expression of ours is one that Prometheus refuses once it is taken apart."""
     url = f"http://127.0.0.1:{prometheus}"
-    names = {rule.name for rule in rule_files.read() if rule.alerts}
+    names = {rule.name for rule in rule_files.read_rules() if rule.alerts}
     ran = run(prometheus, "JobStalled", "workload=llama")
     assert re.findall(r"^JobStalled \((\w+)\)", ran.stdout, re.M) == ["page", "ticket"]
     for name in sorted(names):
@@ -171,7 +171,7 @@ def test_what_is_asked_for_wrongly_is_refused_in_a_line(tmp_path: Path) -> None:
 def test_a_file_that_is_none_of_rules_is_named(text: str, tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_text(text)
     with pytest.raises(UsageError, match=str(tmp_path / "x.yaml")):
-        rule_files.read(tmp_path)
+        rule_files.read_rules(tmp_path)
 
 
 def test_the_rules_of_a_folder_are_read_in_their_place(prometheus: int, tmp_path: Path) -> None:

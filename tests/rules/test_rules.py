@@ -32,7 +32,7 @@ def test_it_writes_the_files_of_the_project_as_they_are(tmp_path: Path) -> None:
 def test_thresholds_of_the_site_are_kept_and_what_they_lack_is_named(tmp_path: Path) -> None:
     write(tmp_path)
     own = tmp_path / "mine/rules/thresholds.yaml"
-    lacking, *_ = rule_files.thresholds(rule_files.read())
+    lacking, *_ = rule_files.thresholds(rule_files.read_rules())
     changed = own.read_text().replace("vector(80)", "vector(85)")
     own.write_text(changed)
     (tmp_path / "mine/rules/jobs.yaml").write_text("old")

@@ -10,7 +10,7 @@ from pathlib import Path
 from gpunode.config.daemon import ServingSettings, Settings
 from gpunode.node import http
 from gpunode.node.kernel import HERTZ
-from gpunode.node.node import Scraped
+from gpunode.node.node import ScrapedPage
 from gpunode.serving.requests import ServingEngines
 from gpunode.source import WHOLE_NODE, Place, Reading, Source
 from tests.holders.proc import Card, Proc
@@ -106,7 +106,7 @@ class Fleet:
             raise found
         return found
 
-    def _scrape(self, pid: int, address: str, path: str, names: Collection[str]) -> Scraped:
+    def _scrape(self, pid: int, address: str, path: str, names: Collection[str]) -> ScrapedPage:
         self.asked.append((pid, address, path))
         refused = ConnectionRefusedError(errno.ECONNREFUSED, "refused")
         said = self.pages.get(f"{address}{path}", self.pages.get(address, refused))

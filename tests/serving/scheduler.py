@@ -47,7 +47,7 @@ class Setting:
 
 
 @dataclass(eq=False)
-class Asked:
+class Request:
     """A request: how far its prompt and its answer are, and when it came and went on."""
 
     prompt: int
@@ -65,11 +65,11 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Planned:
+class StepPlan:
     """A step: who decodes in it, and how much of whose prompt is computed."""
 
-    decodes: Sequence[Asked]
-    pieces: Mapping[Asked, int]
+    decodes: Sequence[Request]
+    pieces: Mapping[Request, int]
 
     @property
     def tokens(self) -> int:
@@ -82,8 +82,8 @@ class Scheduler:
 
     setting: Setting
     random: Random
-    running: list[Asked] = field(default_factory=list)
-    waiting: deque[Asked] = field(default_factory=deque)
+    running: list[Request] = field(default_factory=list)
+    waiting: deque[Request] = field(default_factory=deque)
     coming: list[tuple[float, float]] = field(default_factory=list)
     """When each of the next requests is in the queue, and when it comes to the server."""
 
@@ -112,14 +112,14 @@ class Scheduler:
         """Tokens in the KV cache."""
         return sum(one.length for one in self.running)
 
-    def plan(self, now: float) -> Planned | None:
+    def plan(self, now: float) -> StepPlan | None:
         """The next step, with those who have come; None if there is nothing to compute."""
         self._deliver(now)
         while self.next_at <= now:
             queued, came = self.coming.pop(0)
             prompt, output = self._about(self.setting.prompt), self._about(self.setting.output)
-            self.waiting.append(Asked(prompt, output, came, queued))
-        pieces: dict[Asked, int] = {}
+            self.waiting.append(Request(prompt, output, came, queued))
+        pieces: dict[Request, int] = {}
         decodes = [one for one in self.running if one.computed >= one.prompt]
         while self.used + len(decodes) > self.setting.cache_tokens:
             lost = self.running.pop()
@@ -146,9 +146,9 @@ class Scheduler:
             left, room = left - piece, room - piece
         if self.setting.apart and pieces:
             decodes = []
-        return Planned(decodes, pieces) if decodes or pieces else None
+        return StepPlan(decodes, pieces) if decodes or pieces else None
 
-    def done(self, step: Planned, now: float) -> None:
+    def done(self, step: StepPlan, now: float) -> None:
         """A step is over."""
         self.counted["iteration_tokens_total_count"] += 1
         self.counted["iteration_tokens_total_sum"] += step.tokens

@@ -11,7 +11,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from random import Random
 
-from tests.serving.scheduler import Planned, Scheduler, Setting
+from tests.serving.scheduler import Scheduler, Setting, StepPlan
 from tests.verdict.stage import HBM, SHORT
 
 BANDWIDTH = 3.35e12 * 0.8
@@ -60,7 +60,7 @@ class SimulatedEngine:
         self.worked = 0.0
         return shares
 
-    def _step(self, step: Planned) -> None:
+    def _step(self, step: StepPlan) -> None:
         setting = self.setting
         read = 2.0 * setting.parameters + self.scheduler.used * setting.cache_bytes
         reads, computes = read / BANDWIDTH, 2.0 * setting.parameters * step.tokens / FLOPS

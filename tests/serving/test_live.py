@@ -17,7 +17,7 @@ from gpunode.holders.census import Census
 from gpunode.serving.requests import ServingEngines
 from tests.conftest import until
 from tests.daemon import free_port
-from tests.machine import OneGpu, exported, told
+from tests.machine import OneGpu, exported, read_source
 from tests.serving.test_engines import series
 
 SERVER = """
@@ -104,12 +104,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def test_requests_to_a_worker_on_the_gpu_are_those_that_its_parent_counts(server: Server) -> None:
     node = OneGpu(server.worker)
     source = ServingEngines(Census(node), Settings())
-    before = exported(told(source))
+    before = exported(read_source(source))
     assert series(before, "gpunode_serving_requests_in_flight", model="tiny", phase="running") == 0
     with ThreadPoolExecutor(4) as load:
         list(load.map(server.ask, range(40)))
     node.stepped.now += 10
-    after = exported(told(source))
+    after = exported(read_source(source))
     assert series(after, "gpunode_serving_tokens_total", kind="generated") == 800
     assert series(after, "gpunode_serving_first_token_seconds_count") == 40
     assert series(after, "gpunode_serving_tokenless_seconds") == 0

@@ -9,15 +9,15 @@ from gpunode.jobs.steps import REQUEST_ITEMS
 from gpunode.loop import Loop
 from gpunode.metric import Metric, Sample
 from gpunode.node.node import SteppedClock
-from gpunode.serving.pauses import LONGEST, MOST_PAUSES, PAUSE, ServingPauses
-from gpunode.serving.requests import ENDED, REQUESTS, TOKENLESS
+from gpunode.serving.pauses import LONGEST_PAUSE, MAX_PAUSES, PAUSE, ServingPauses
+from gpunode.serving.requests import REQUESTS, REQUESTS_ENDED, TOKENLESS
 from gpunode.source import WHOLE_NODE, Place, Reading, Source
 from tests.cases import with_each
 from tests.verdict.stage import Teller
 
 GPU = "0", "GPU-0"
 SERVER = *GPU, "vllm", "llama"
-FINISHED = ENDED, (*SERVER, "finished")
+FINISHED = REQUESTS_ENDED, (*SERVER, "finished")
 RUNNING = REQUESTS, (*SERVER, "running")
 ITEMS = REQUEST_ITEMS, GPU
 OURS = OWNER, (*GPU, "ml", "vllm-x7k2p", "main", "", "", "process", "vllm", "x7k2p")
@@ -62,7 +62,7 @@ class Server:
         found = {one.metric: one.value for one in self._loop.samples()}
         if PAUSE not in found:
             return None
-        pause, longest = found[PAUSE], found[LONGEST]
+        pause, longest = found[PAUSE], found[LONGEST_PAUSE]
         assert isinstance(pause, float)
         assert isinstance(longest, float)
         return round(pause / 60) * 60, round(longest / 60) * 60
@@ -141,10 +141,10 @@ def test_a_server_of_another_owner_begins_without_pauses() -> None:
 
 def test_pauses_that_grow_shorter_for_ever_are_bounded() -> None:
     server = Server()
-    for pause in range(2 * MOST_PAUSES, 0, -1):
+    for pause in range(2 * MAX_PAUSES, 0, -1):
         server.play(20, finished=5.0)
         server.play(90 + 10 * pause)
     (asked,) = server.pauses._asked.values()
-    assert len(asked.pauses) <= MOST_PAUSES
+    assert len(asked.pauses) <= MAX_PAUSES
     assert server.exported is not None
     assert server.exported[1] >= 1290

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from gpunode.export.web.node import node
-from gpunode.node.node import Scraped
-from gpunode.serving.requests import LONGEST_PAUSE, SERVERS
+from gpunode.node.node import ScrapedPage
+from gpunode.serving.requests import MAX_RETRY_SECONDS, SERVERS
 from tests.machine import exported
 from tests.serving.fleet import Engines, Fleet, page
 from tests.serving.test_engines import series
@@ -260,7 +260,7 @@ def test_a_port_without_metrics_is_left_alone_for_long(tmp_path: Path) -> None:
     fleet.run(7)
     fleet.cards[0].hold(7)
     fleet.serve(7, AT, OSError(errno.EPROTO, "no HTTP"))
-    for _ in range(int(LONGEST_PAUSE / 10) - 1):
+    for _ in range(int(MAX_RETRY_SECONDS / 10) - 1):
         fleet.read()
     assert len(fleet.asked) == 1
     for _ in range(10):
@@ -307,7 +307,7 @@ def test_where_ranks_meet_does_not_keep_their_engine_from_being_asked(tmp_path: 
     fleet.run(7, program="sglang")
     fleet.cards[0].hold(7)
 
-    def waits(pid: int, address: str, path: str, names: Collection[str]) -> Scraped:
+    def waits(pid: int, address: str, path: str, names: Collection[str]) -> ScrapedPage:
         if address == STORE:
             fleet.proc.clock.now += 8
             raise TimeoutError
@@ -578,7 +578,7 @@ def test_engines_of_one_owner_that_hang_keep_no_place_from_another_s(tmp_path: P
     fleet.serve(7, AT, RUNNING)
     ever, scrape = threading.Event(), fleet.proc.node.scrape
 
-    def hangs(pid: int, *asked: Any) -> Scraped:
+    def hangs(pid: int, *asked: Any) -> ScrapedPage:
         if pid != 7:
             ever.wait()
         return scrape(pid, *asked)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.serving.fleet import CAPTURED
-from tests.serving.write_pages import MADE, Made, StandIns
+from tests.serving.write_pages import MADE, PageRecipe, StandIns
 
 METRICS = """
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ def test_a_module_runs_without_the_rest_of_its_package(
     (package / "model.py").write_text("raise ImportError('no GPU')")
     (package / "names.py").write_text("NAME = 'requests'")
     (package / "metrics.py").write_text(METRICS)
-    made = Made("an_engine", "1", ("an_engine.names", "an_engine.metrics"), lambda: None)
+    made = PageRecipe("an_engine", "1", ("an_engine.names", "an_engine.metrics"), lambda: None)
     monkeypatch.setattr(sys, "meta_path", [StandIns(tmp_path, made), *sys.meta_path])
     before = set(sys.modules)
     try:

@@ -36,7 +36,7 @@ Load = Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class PageRecipe:
     """A page: by which package, and which of its modules run."""
 
     package: str
@@ -79,7 +79,7 @@ def _any_name(name: str) -> AnyName:
 class StandIns(MetaPathFinder, Loader):
     """Finds the modules of a package that are to run, and stands in for what is not there."""
 
-    def __init__(self, root: Path, made: Made) -> None:
+    def __init__(self, root: Path, made: PageRecipe) -> None:
         self.root, self.made = root, made
 
     def find_spec(
@@ -344,25 +344,25 @@ def lmdeploy() -> None:
 
 NEWEST_VLLM = "0.33.0"
 MADE = {
-    "vllm_v1_0.33": Made(
+    "vllm_v1_0.33": PageRecipe(
         "vllm",
         NEWEST_VLLM,
         (*OF_VLLM, f"{CONNECTORS}.metrics", f"{CONNECTORS}.nixl.stats"),
         vllm("nixl.stats", "NixlPromMetrics", NIXL),
     ),
-    "vllm_v1_0.33_mooncake": Made(
+    "vllm_v1_0.33_mooncake": PageRecipe(
         "vllm",
         NEWEST_VLLM,
         (*OF_VLLM, f"{CONNECTORS}.metrics", f"{CONNECTORS}.mooncake.stats"),
         vllm("mooncake.stats", "MooncakePromMetrics", MOONCAKE),
     ),
-    "vllm_v1_0.33_mooncake_store": Made(
+    "vllm_v1_0.33_mooncake_store": PageRecipe(
         "vllm",
         NEWEST_VLLM,
         (*OF_VLLM, f"{CONNECTORS}.metrics", f"{CONNECTORS}.mooncake.store.metrics"),
         vllm("mooncake.store.metrics", "MooncakeStorePromMetrics", MOONCAKE_STORE),
     ),
-    "sglang_0.5.23": Made(
+    "sglang_0.5.23": PageRecipe(
         "sglang",
         "0.5.23",
         (
@@ -374,7 +374,7 @@ MADE = {
         sglang,
     ),
     **{
-        f"sglang_{version}": Made(
+        f"sglang_{version}": PageRecipe(
             "sglang",
             version,
             (f"sglang.srt.{module}", f"sglang.srt.{utils}", "sglang.srt.utils.gauge_histogram"),
@@ -386,7 +386,7 @@ MADE = {
             ("0.5.12", "observability.metrics_collector", "observability.utils"),
         )
     },
-    "lmdeploy_0.18": Made(
+    "lmdeploy_0.18": PageRecipe(
         "lmdeploy",
         "0.18.0",
         ("lmdeploy.messages", "lmdeploy.metrics.loggers", "lmdeploy.metrics.stats"),

@@ -202,7 +202,7 @@ CONTAINER = "b1946ac92492d2347c6235b4d2611184" * 2
 
 
 def in_its_pod(job: str, lines: list[Line]) -> Iterator[Line]:
-    """The same with every process in the pod of the job: the recordings were made outside."""
+    """The lines with every process in the pod of the job: the recordings were made outside."""
     names = {
         POD_LOGS: [f"research_{job}_{POD_UID}"],
         CONTAINER_LOGS: [f"{job}_research_trainer-{CONTAINER}.log"],
@@ -279,7 +279,7 @@ def _tree(lines: list[Line], roots: set[int]) -> set[int]:
     return found
 
 
-def told(story: Story) -> Iterator[Line]:
+def story_lines(story: Story) -> Iterator[Line]:
     """The lines of a story, in no order."""
     _, lines = recorded(story.tape)
     identities = [
@@ -348,7 +348,7 @@ def main(folder: Path = STORIES) -> None:
         }
         if story.again_from is not None:
             header["again_from"] = OPENING - story.begins + story.again_from
-        lines = list(in_its_pod(story.job, list(told(story))))
+        lines = list(in_its_pod(story.job, list(story_lines(story))))
         lines.sort(key=lambda line: float(line["t"]))
         if story.again_from is None:
             header["again_from"] = OPENING

@@ -12,20 +12,20 @@ import re
 import sys
 from pathlib import Path
 
-KEPT = re.compile(r"/proc/(\d+/(task(/.*)?|stat|status|io|wchan)|stat)$")
+KEPT_FILES = re.compile(r"/proc/(\d+/(task(/.*)?|stat|status|io|wchan)|stat)$")
 CALLS = {"environment", "program", "listens"}
 
 
-def kept(line: dict[str, object]) -> bool:
+def keeps(line: dict[str, object]) -> bool:
     """Whether a line of a tape is about a GPU, or about what a process on it does."""
     of, call = str(line.get("of", "")), line.get("call")
-    return "gpunode_tape" in line or call in CALLS or of[0] != "/" or bool(KEPT.match(of))
+    return "gpunode_tape" in line or call in CALLS or of[0] != "/" or bool(KEPT_FILES.match(of))
 
 
 def main(tape: Path, result: Path, again_from: float | None = None) -> None:
     """Write the lines of a tape that are kept."""
     with gzip.open(tape, "rt") as file:
-        lines = [line for line in file if kept(json.loads(line))]
+        lines = [line for line in file if keeps(json.loads(line))]
     if again_from is not None:
         lines[0] = json.dumps({**json.loads(lines[0]), "again_from": again_from}) + "\n"
     result.write_bytes(gzip.compress("".join(lines).encode(), mtime=0))

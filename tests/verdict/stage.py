@@ -29,7 +29,7 @@ from gpunode.source import Finder, Place, Reading, Source, View
 from gpunode.sources import METRICS
 from gpunode.verdict.last_work import WORKLESS
 from gpunode.verdict.reasons import WAITED_FOR
-from gpunode.verdict.source import Judged, Judgement, Verdicts
+from gpunode.verdict.source import Judgement, Judgements, Verdicts
 
 Labelled = tuple[Metric, tuple[str, ...]]
 """A series of a GPU: its metric, and its labels after those of the GPU."""
@@ -234,14 +234,14 @@ class Stage:
 
     def verdict(self, index: int = 0) -> Judgement:
         """The verdict on a GPU now."""
-        (told,) = self.loop.details(Judged)
+        (told,) = self.loop.details(Judgements)
         (found,) = (v for v in told.detail.verdicts if v.gpu == str(index))
         return found
 
     @property
     def causes(self) -> list[str]:
         """The cause of every GPU now, by index."""
-        (told,) = self.loop.details(Judged)
+        (told,) = self.loop.details(Judgements)
         return [v.cause for v in sorted(told.detail.verdicts, key=lambda v: int(v.gpu))]
 
     @property

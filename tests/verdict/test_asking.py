@@ -12,8 +12,15 @@ from gpunode.holders.owner import Owner, Started
 from gpunode.jobs.owners import OwnersDetail
 from gpunode.node.node import Node, SteppedClock
 from gpunode.node.stacks import ProcessStacks, ThreadStack
-from gpunode.source import Place, Readings, Reported
-from gpunode.verdict.asking import MOST, SPACING, WITHIN, AskedTooSoon, LooksOnDemand, ProcessStands
+from gpunode.source import DetailReading, Place, Readings
+from gpunode.verdict.asking import (
+    LOOK_INTERVAL,
+    LOOK_TIMEOUT,
+    MAX_PROCESSES,
+    LookRefused,
+    LooksOnDemand,
+    ProcessStands,
+)
 
 D = TypeVar("D")
 
@@ -27,9 +34,9 @@ class Machine:
     start: float = 50.0
     clock: SteppedClock = field(default_factory=lambda: SteppedClock(0.0))
 
-    def details(self, kind: type[D]) -> list[Reported[D]]:
+    def details(self, kind: type[D]) -> list[DetailReading[D]]:
         found = self.processes.items() if kind is OwnersDetail else ()
-        return [Reported(at, 0.0, cast(Any, OwnersDetail(these))) for at, these in found]
+        return [DetailReading(at, 0.0, cast(Any, OwnersDetail(these))) for at, these in found]
 
     def program(self, pid: int) -> str:
         return f"train{pid}\x1b"
@@ -59,7 +66,7 @@ def on_one_gpu(count: int, takes: float = 0.0, start: float = 50.0) -> Machine:
 def test_one_looks_at_a_time_whatever_gpu_is_asked_for() -> None:
     one = asking(on_one_gpu(1))
     one.begin("0")
-    with pytest.raises(AskedTooSoon, match="for somebody else") as refused:
+    with pytest.raises(LookRefused, match="for somebody else") as refused:
         one.begin("1")
     assert refused.value.wait > 0
     one.end()
@@ -74,22 +81,22 @@ def test_a_gpu_is_left_alone_for_a_while() -> None:
     one = asking(machine)
     one.begin("0")
     one.end()
-    machine.clock.now = SPACING - 3.5
-    with pytest.raises(AskedTooSoon, match="ask again in 4 s") as refused:
+    machine.clock.now = LOOK_INTERVAL - 3.5
+    with pytest.raises(LookRefused, match="ask again in 4 s") as refused:
         one.begin("0")
     assert refused.value.wait == 4
-    machine.clock.now = SPACING
+    machine.clock.now = LOOK_INTERVAL
     one.begin("0")
 
 
 def test_no_more_than_some_processes_are_looked_at() -> None:
-    found = look(on_one_gpu(MOST + 2))
-    assert [one.stacks is not None for one in found] == [True] * MOST + [False] * 2
-    assert found[-1].why_not == f"no more than {MOST} processes of a GPU are looked at"
+    found = look(on_one_gpu(MAX_PROCESSES + 2))
+    assert [one.stacks is not None for one in found] == [True] * MAX_PROCESSES + [False] * 2
+    assert found[-1].why_not == f"no more than {MAX_PROCESSES} processes of a GPU are looked at"
 
 
 def test_none_is_looked_at_once_the_others_took_long() -> None:
-    found = look(on_one_gpu(3, takes=WITHIN * 0.75))
+    found = look(on_one_gpu(3, takes=LOOK_TIMEOUT * 0.75))
     assert [one.why_not for one in found] == ["", "", "the others took too long"]
 
 

@@ -81,7 +81,7 @@ def engine(
     return Actor(0, states, gauges or {}, counted, program="VLLM::EngineCore", levels=levels)
 
 
-def told(actor: Actor) -> Judgement:
+def judged_verdict(actor: Actor) -> Judgement:
     """The verdict after a minute, whose evidence names series that are exported."""
     stage = Stage(actor)
     stage.play(60)
@@ -152,7 +152,7 @@ NOT_PINNED = "data_loading_copy"
     ]
 )
 def test_time_without_work_is_put_down_to_what_the_node_shows(actor: Actor, cause: str) -> None:
-    verdict = told(actor)
+    verdict = judged_verdict(actor)
     assert verdict.cause == cause
     assert cause == "none" or verdict.evidence
 
@@ -221,7 +221,7 @@ def passes(tokens: float) -> dict[Labelled, float]:
     ]
 )
 def test_a_server_s_time_is_put_down_to_what_its_engine_says(actor: Actor, cause: str) -> None:
-    verdict = told(actor)
+    verdict = judged_verdict(actor)
     assert verdict.cause == cause
     assert cause == "none" or verdict.evidence
 
@@ -274,7 +274,7 @@ TRANSFERS: dict[Labelled, float] = {(serving.PARTS, ("transfer",)): 0.6}
 def test_an_instance_that_only_prefills_or_decodes_waits_for_the_kv_cache(
     actor: Actor, cause: str
 ) -> None:
-    verdict = told(actor)
+    verdict = judged_verdict(actor)
     assert verdict.cause == cause
     assert cause == "none" or verdict.evidence
 
@@ -342,7 +342,7 @@ IN_PAGE_FAULTS = {job.HOST_THREAD: 1.0, job.HOST_CPUS: 1.0, job.HOST_SYSTEM: 0.5
 def test_memory_that_comes_and_goes_is_told_from_launches_and_data(
     actor: Actor, cause: str
 ) -> None:
-    assert told(actor).cause == cause
+    assert judged_verdict(actor).cause == cause
 
 
 def ranks(*states: dict[str, float]) -> Stage:
@@ -399,7 +399,7 @@ WAITS_FOR_CPU: dict[Labelled, float] = {(job.PRESSURE_WAITING, ("cpu",)): 0.6}
 def test_a_process_that_sleeps_between_kernels_does_not_launch_them(
     actor: Actor, cause: str
 ) -> None:
-    assert told(actor).cause == cause
+    assert judged_verdict(actor).cause == cause
 
 
 COMPILES = {"compute": 0.02, SHORT: 0.08, "starved": 0.9}
@@ -448,7 +448,7 @@ HARDLY: dict[Labelled, float] = {(job.HOST_FAULTS, ()): 2600.0}
 def test_a_process_that_compiles_is_told_from_one_that_prepares_data(
     actor: Actor, cause: str
 ) -> None:
-    assert told(actor).cause == cause
+    assert judged_verdict(actor).cause == cause
 
 
 def test_a_cause_refines_others_that_exist() -> None:

@@ -25,7 +25,7 @@ from tests.verdict.stage import SHORT, Actor, Stage
 from tests.verdict.test_causes import RESTS
 
 
-def told(story: str, folder: Path = STORIES, seconds: float = 0.0) -> NodeNow:
+def node_page(story: str, folder: Path = STORIES, seconds: float = 0.0) -> NodeNow:
     """What the page tells at the end of an incident of the demo, or of another folder."""
     tape = TapeNode(folder / f"{story}.jsonl.gz")
     loop = watch(cast(Node, tape), DemoSettings(), NowPlaying(tape))
@@ -60,25 +60,25 @@ def test_what_mig_makes_of_a_gpu_is_told_apart_from_gpus() -> None:
 
 
 def test_what_a_verdict_says_of_storage_is_not_told_of_the_node_again() -> None:
-    now = told("storage")
+    now = node_page("storage")
     assert {one.cause for one in now.figures if one.short} == {"data_loading_storage"}
     (finding,) = now.findings
     assert finding.title.endswith("are starved: storage is too slow")
 
 
 def test_what_a_tape_lacks_is_not_said_of_a_node() -> None:
-    (finding,) = told("starved", INCIDENTS, seconds=20.0).findings
+    (finding,) = node_page("starved", INCIDENTS, seconds=20.0).findings
     assert finding.title.endswith("and what may explain it is not all on the tape")
     assert "doctor" not in finding.remedy
 
 
 def test_a_gain_that_rounds_to_none_is_not_told() -> None:
-    (finding,) = told("comm_nop2p", INCIDENTS, seconds=20.0).findings
+    (finding,) = node_page("comm_nop2p", INCIDENTS, seconds=20.0).findings
     assert finding.gain == ""
 
 
 def test_what_slows_a_gpu_is_told_with_those_that_wait_for_it() -> None:
-    now = told("throttled")
+    now = node_page("throttled")
     (finding,) = now.findings
     waiting = "GPUs 0\N{EN DASH}4, 6 and 7"
     assert finding.title == f"{waiting} wait for GPU 5, which is slowed down by heat"
@@ -89,7 +89,7 @@ def test_what_slows_a_gpu_is_told_with_those_that_wait_for_it() -> None:
 
 
 def test_the_setting_that_keeps_data_off_nvlink_is_named_with_what_unsets_it() -> None:
-    (finding,) = told("p2p").findings
+    (finding,) = node_page("p2p").findings
     assert finding.title.endswith("while nothing is computed: NCCL_P2P_DISABLE=1 is set")
     assert "`unset NCCL_P2P_DISABLE`" in finding.remedy
     assert any("gpunode_nccl_setting_info" in one.series for one in finding.evidence)

@@ -15,7 +15,7 @@ from gpunode.gpu.ledger import STATES
 from gpunode.gpu.nvlink import NVLINK_SPEED
 from gpunode.gpu.units import ACTIVE, NVLINK_BYTES, PCIE_BYTES
 from gpunode.verdict.causes.cause import RESIDUE
-from gpunode.verdict.gain import GAIN, LEAST_LEFT, Gain
+from gpunode.verdict.gain import GAIN, MIN_TIME_LEFT, Gain
 from tests.cases import with_each
 from tests.verdict.stage import HBM, SHORT, Actor, Labelled, Stage
 from tests.verdict.test_causes import ONE_THREAD, PREPARES, RESTS
@@ -209,7 +209,7 @@ def test_whatever_the_time_goes_to_a_gain_is_within_its_bounds(
     stage.play(30)
     told = stage.verdict().gain
     if told is not None:
-        assert 1.0 <= told.lower <= told.estimate <= told.upper <= 1.0 / LEAST_LEFT
+        assert 1.0 <= told.lower <= told.estimate <= told.upper <= 1.0 / MIN_TIME_LEFT
         assert told.estimate > 1.0
 
 

@@ -8,7 +8,7 @@ from gpunode.gpu.activity import STOPPED
 from gpunode.jobs.owners import ALLOCATED
 from gpunode.jobs.steps import SECONDS as PHASES
 from gpunode.serving.requests import INFO, STARTING, TOKENLESS
-from gpunode.verdict.held_up import HELD_UP, HeldUp
+from gpunode.verdict.held_up import HELD_UP, HoldTracker
 from tests.verdict.stage import Actor, Stage
 
 Told = dict[int, tuple[str, object]]
@@ -25,7 +25,7 @@ def training(count: int = 2) -> list[Actor]:
 
 
 def on(*actors: Actor) -> Stage:
-    return Stage(*actors, views=[HeldUp()])
+    return Stage(*actors, views=[HoldTracker()])
 
 
 def test_a_gpu_that_works_is_held_up_by_nothing() -> None:

@@ -30,7 +30,7 @@ from gpunode.verdict.causes import (
     limits,
     serving,
 )
-from gpunode.verdict.causes.cause import Bounds, Cause, Effect, Explains, Loses
+from gpunode.verdict.causes.cause import Bounds, Cause, Effect, Explanation, OwnLoss
 from gpunode.verdict.facts import Facts, Snapshot
 from gpunode.verdict.source import USED
 from tests import strict
@@ -42,13 +42,13 @@ AT = ("0", "GPU-0")
 
 
 def failing(on: str, error: BaseException) -> Callable[[Cause], Cause]:
-    """The same cause, of which the looks fail on one GPU."""
+    """A change of a cause by which its looks fail on one GPU."""
 
     def broken(cause: Cause) -> Cause:
         looks = (replace(cast(Any, look), look=of(look)) for look in cause.looks)
         return replace(cause, looks=tuple(looks))
 
-    def of(look: Explains | Loses | Bounds) -> Callable[[Case], Any]:
+    def of(look: Explanation | OwnLoss | Bounds) -> Callable[[Case], Any]:
         def asked(case: Case) -> Any:
             if case.at[0] == on:
                 raise error
@@ -121,12 +121,12 @@ UNDECLARED = Metric("gpunode_undeclared", "gauge", "Used by no cause.", GPU)
 
 
 def asks_for_another(cause: Cause) -> Cause:
-    """The same cause, of which the looks ask for a metric that no cause declares."""
+    """The cause with looks that ask for a metric that no cause declares."""
 
     def look(case: Case) -> Iterator[Evidence]:
         yield case.evidence(UNDECLARED, case.now(UNDECLARED), 0.0, "undeclared")
 
-    return replace(cause, looks=tuple(Explains(look, 1) for _ in cause.looks))
+    return replace(cause, looks=tuple(Explanation(look, 1) for _ in cause.looks))
 
 
 @pytest.mark.usefixtures("as_on_a_node")
@@ -146,7 +146,7 @@ def test_a_metric_that_nobody_declares_fails_a_test(monkeypatch: pytest.MonkeyPa
         Stage(Actor(0, GAPS, PREPARES)).play(10)
 
 
-class Asked(Collection[Metric]):
+class RecordedMetrics(Collection[Metric]):
     """Metrics of which it is noted which were asked for."""
 
     def __init__(self) -> None:
@@ -201,12 +201,12 @@ def cases() -> Iterator[Case]:
 
 def asked_for(cause: Cause, among: Sequence[Case]) -> set[Metric]:
     """The metrics for which the looks of a cause ask."""
-    asked = Asked()
+    asked = RecordedMetrics()
     for case in among:
         for look in cause.looks:
             facts = replace(case.facts, metrics=asked)
             view = replace(case, facts=facts, recent=facts)
-            if isinstance(look, Explains):
+            if isinstance(look, Explanation):
                 look.evidence(view)
             else:
                 look.look(view)
@@ -262,9 +262,9 @@ def evidence(case: Case) -> Iterator[Evidence]:
 def test_of_several_explanations_the_lowest_rank_is_named(
     rank: int, named: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made_up = replace(MADE_UP, looks=(Explains(evidence, rank),), uses=(job.HOST_THREAD,))
+    made_up = replace(MADE_UP, looks=(Explanation(evidence, rank),), uses=(job.HOST_THREAD,))
     pairs = [*judge.EXPLANATIONS, (made_up, made_up.looks[0])]
-    ordered = sorted(pairs, key=lambda pair: cast(Explains, pair[1]).rank)
+    ordered = sorted(pairs, key=lambda pair: cast(Explanation, pair[1]).rank)
     monkeypatch.setattr(judge, "EXPLANATIONS", tuple(ordered))
     stage = Stage(Actor(0, GAPS, PREPARES))
     stage.play(10)
@@ -276,7 +276,7 @@ def test_the_largest_loss_is_named(
     share: float, named: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = Effect(share, (Evidence("made_up", share, 0.1, "made up"),))
-    made_up = replace(MADE_UP, looks=(Loses(lambda _: found),))
+    made_up = replace(MADE_UP, looks=(OwnLoss(lambda _: found),))
     monkeypatch.setattr(judge, "LOSSES", (*judge.LOSSES, (made_up, made_up.looks[0])))
     stage = Stage(Actor(0, GAPS, PREPARES))
     stage.play(10)

@@ -27,7 +27,7 @@ BUS = "0000:03:00.0"
 ELSEWHERE = "0000:9b:00.0"
 
 
-def told(
+def node_page(
     gauges: dict[Labelled, float], rates: dict[Labelled, float], seconds: float = 30
 ) -> NodeNow:
     """The page over a healthy node, where the host tells this as well."""
@@ -38,7 +38,7 @@ def told(
 
 
 def test_nothing_is_wrong_on_a_healthy_node() -> None:
-    now = told({}, {})
+    now = node_page({}, {})
     assert now.findings == []
     assert len(now.figures) > 8
     assert not any(figure.short for figure in now.figures)
@@ -77,14 +77,14 @@ SHORT: dict[str, tuple[dict[Labelled, float], dict[Labelled, float], str]] = {
 @with_each(SHORT)
 def test_what_is_past_its_limit_is_told_with_a_remedy(name: str) -> None:
     gauges, rates, words = SHORT[name]
-    (finding,) = told(gauges, rates).findings
+    (finding,) = node_page(gauges, rates).findings
     assert finding.urgency == "soon"
     assert finding.title == f"Past the limit on this node: {words}"
     assert finding.remedy
 
 
 def test_a_figure_names_a_verdict_that_there_is() -> None:
-    named = {figure.cause for figure in told(*SHORT["nfs"][:2]).figures} - {""}
+    named = {figure.cause for figure in node_page(*SHORT["nfs"][:2]).figures} - {""}
     assert named == {"data_loading_cpu", "data_loading_storage", "shm"}
     assert named <= CAUSES.keys()
 
@@ -146,7 +146,7 @@ CAN_WAIT = {"remap", "memory", "SRAM", "controller"}
 @with_each(BROKEN)
 def test_a_broken_part_is_urgent(name: str) -> None:
     gauges, title = BROKEN[name]
-    found = told(gauges, {}, 400 if "fabric" in name else 30).findings
+    found = node_page(gauges, {}, 400 if "fabric" in name else 30).findings
     (finding,) = (one for one in found if not one.title.startswith("Past the limit"))
     assert (finding.urgency, finding.title) == ("soon" if name in CAN_WAIT else "now", title)
     assert "{" not in finding.remedy
@@ -162,7 +162,7 @@ def test_a_broken_part_is_urgent(name: str) -> None:
     ]
 )
 def test_what_is_no_fault_is_not_told(gauges: dict[Labelled, float]) -> None:
-    assert told(gauges, {}).findings == []
+    assert node_page(gauges, {}).findings == []
 
 
 def test_a_node_that_tells_nothing_has_no_figures() -> None:

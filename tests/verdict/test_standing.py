@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpunode.jobs import processes as job
 from gpunode.verdict.source import READ_INTERVAL
-from gpunode.verdict.standing import STEADY
+from gpunode.verdict.standing import HOLD_SECONDS
 from tests.cases import with_each
 from tests.verdict.stage import HBM, SHORT, Actor, Stage
 from tests.verdict.test_causes import PREPARES, RESTS
@@ -61,7 +61,7 @@ def closest(changes: list[tuple[float, str]]) -> float:
 def test_the_verdict_on_a_steady_job_changes_at_most_once_in_half_a_minute(
     shares: dict[str, float], noise: float, seed: int
 ) -> None:
-    assert closest(course(shares, noise, seed)) >= STEADY
+    assert closest(course(shares, noise, seed)) >= HOLD_SECONDS
 
 
 @with_each([(4, 4), (8, 4), (6, 6)])
@@ -76,7 +76,7 @@ def test_a_job_that_does_two_things_in_turn_keeps_its_verdict(works: int, waits:
         stage.play(READ_INTERVAL)
         if at >= 60 and (not changes or stage.causes[0] != changes[-1][1]):
             changes.append((at, stage.causes[0]))
-    assert closest(changes) >= STEADY
+    assert closest(changes) >= HOLD_SECONDS
 
 
 @with_each(

@@ -15,7 +15,7 @@ from gpunode.node.tape import TapeNode
 from gpunode.sources import watch
 from gpunode.verdict.causes import CAUSES
 from gpunode.verdict.reasons import WAITED_FOR
-from gpunode.verdict.source import Judged, Judgement
+from gpunode.verdict.source import Judgement, Judgements
 from tests.cases import with_each
 from tests.replay import play, tape
 
@@ -54,7 +54,7 @@ def judged(name: str) -> tuple[Loop, list[Judgement]]:
     node = tape(name)
     loop = watch(cast(Node, node), SETTINGS)
     play(loop, node)
-    (told,) = loop.details(Judged)
+    (told,) = loop.details(Judgements)
     return loop, sorted(told.detail.verdicts, key=lambda verdict: verdict.gpu)
 
 
@@ -119,7 +119,7 @@ def courses(name: str) -> tuple[Loop, dict[str, list[tuple[float, str]]], dict[s
     causes: dict[str, list[tuple[float, str]]] = {"0": [], "1": []}
     reasons: dict[str, float] = {}
     for _ in loop.replay(node.clock, node.end):
-        for told in loop.details(Judged):
+        for told in loop.details(Judgements):
             for verdict in told.detail.verdicts:
                 causes[verdict.gpu].append((node.clock.time(), verdict.cause))
         for sample in loop.samples():
@@ -133,7 +133,7 @@ def courses(name: str) -> tuple[Loop, dict[str, list[tuple[float, str]]], dict[s
 def test_real_workloads_end_with_the_right_verdict(name: str) -> None:
     loop, causes, _ = courses(name)
     assert tuple(course[-1][1] for course in causes.values()) == ENDED[name]
-    (told,) = loop.details(Judged)
+    (told,) = loop.details(Judgements)
     kinds = tuple(verdict.workload.kind for verdict in told.detail.verdicts)
     if name != "killed":
         assert kinds == KINDS.get(name, ("training", "training"))

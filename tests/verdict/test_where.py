@@ -10,12 +10,12 @@ from itertools import product
 import pytest
 
 from gpunode.config.daemon import Settings, StacksSettings
-from gpunode.jobs.steps import GARBAGE, Progress, SaidByClients, SaidToStand
+from gpunode.jobs.steps import GARBAGE, ClientReports, Progress, ReportedPosition
 from gpunode.metric import Metric
 from gpunode.node.node import Node, NotRecorded, SteppedClock
 from gpunode.node.stacks import (
-    MOST_FRAMES,
-    MOST_THREADS,
+    MAX_FRAMES,
+    MAX_THREADS,
     Frame,
     ProcessStacks,
     ThreadStack,
@@ -26,7 +26,7 @@ from gpunode.source import WHOLE_NODE, Place, Reading, Source
 from gpunode.verdict.case import Evidence
 from gpunode.verdict.causes import CAUSES
 from gpunode.verdict.findings import status
-from gpunode.verdict.looking import AGAIN, LOOKED, LOOKS_AFTER, Looking
+from gpunode.verdict.looking import LOOK_TIMES, LOOKED, REPEATED_LOOKS, Looking
 from gpunode.verdict.reasons import REASONS
 from gpunode.verdict.where import main_thread, own_frame, reason_of, sentence
 from tests.cases import with_each
@@ -57,7 +57,7 @@ IN_ALL_REDUCE = stacks(
 )
 
 
-class Told:
+class StackNode:
     """A node that answers where processes stand, and when they began."""
 
     def __init__(self, late: ProcessStacks | OSError, start: float = 50.0) -> None:
@@ -80,7 +80,7 @@ def actors() -> list[Actor]:
     return [Actor(i, processes=((100 + i, 50.0),), jobs=("train",)) for i in range(4)]
 
 
-def hanging(told: Told, seconds: float, **settings: bool) -> Stage:
+def hanging(told: StackNode, seconds: float, **settings: bool) -> Stage:
     """A job of which GPU 1 does not come, while the other three wait, for so many seconds."""
     cast = actors()
     looking = Looking(node(told), Settings(stacks=StacksSettings(**settings)))
@@ -95,7 +95,7 @@ def hanging(told: Told, seconds: float, **settings: bool) -> Stage:
     return stage
 
 
-def node(told: Told) -> Node:
+def node(told: StackNode) -> Node:
     return told  # type: ignore[return-value]
 
 
@@ -119,7 +119,7 @@ def test_of_a_process_whose_main_thread_has_ended_another_tells() -> None:
 
 
 def test_nobody_is_looked_at_before_a_stall_is_called_for_ten_seconds() -> None:
-    told = Told(IN_LOCK)
+    told = StackNode(IN_LOCK)
     hanging(told, 9.0)
     assert told.asked == []
 
@@ -127,18 +127,18 @@ def test_nobody_is_looked_at_before_a_stall_is_called_for_ten_seconds() -> None:
 def test_a_look_is_not_put_off_by_a_window_that_is_milliseconds_late(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    told = Told(IN_LOCK)
+    told = StackNode(IN_LOCK)
     stage = hanging(told, 0.0)
     with monkeypatch.context() as late:
         late.setattr(SteppedClock, "monotonic", lambda clock: clock.now + 0.005)
         while not CAUSES[stage.verdict(0).cause].waits_for_peers:
             stage.play(0.1)
-    stage.play(LOOKS_AFTER[0])
+    stage.play(LOOK_TIMES[0])
     assert told.asked[:1] == [LATE]
 
 
 def test_the_one_that_is_late_is_looked_at_and_two_that_wait() -> None:
-    told = Told(IN_LOCK)
+    told = StackNode(IN_LOCK)
     stage = hanging(told, 16.0)
     assert told.asked == [LATE, 100, 102]
     assert stage.waited_for == [(1, "lock")]
@@ -146,13 +146,13 @@ def test_the_one_that_is_late_is_looked_at_and_two_that_wait() -> None:
 
 
 def test_it_is_looked_at_again_after_a_minute_and_before_the_watchdog() -> None:
-    told = Told(IN_LOCK)
+    told = StackNode(IN_LOCK)
     hanging(told, 600.0)
-    assert told.asked.count(LATE) == len(LOOKS_AFTER)
+    assert told.asked.count(LATE) == len(LOOK_TIMES)
 
 
 def test_one_that_stands_where_the_others_wait_is_looked_at_again() -> None:
-    told = Told(IN_ALL_REDUCE)
+    told = StackNode(IN_ALL_REDUCE)
     stage = hanging(told, 14.0, code=True)
     assert "GPU 1: main thread in a/train.py:88 train" in " ".join(meanings(stage))
     told.late = IN_LOCK
@@ -164,18 +164,18 @@ def test_one_that_stands_where_the_others_wait_is_looked_at_again() -> None:
 
 
 def test_one_that_always_stands_where_the_others_wait_is_not_looked_at_for_ever() -> None:
-    told = Told(IN_ALL_REDUCE)
+    told = StackNode(IN_ALL_REDUCE)
     hanging(told, 50.0)
-    assert told.asked.count(LATE) == 1 + AGAIN
+    assert told.asked.count(LATE) == 1 + REPEATED_LOOKS
 
 
 def test_the_code_is_told_only_where_a_site_wants_it() -> None:
-    open_to_all = hanging(Told(IN_LOCK), 16.0)
+    open_to_all = hanging(StackNode(IN_LOCK), 16.0)
     told = "main thread, waiting in the kernel for another thread or a lock (`futex_wait_queue`)"
     assert f"where it stands: GPU 1: {told}" in " ".join(meanings(open_to_all))
     assert "shards" not in repr(status(open_to_all.loop))
 
-    closed = hanging(Told(IN_LOCK), 16.0, code=True)
+    closed = hanging(StackNode(IN_LOCK), 16.0, code=True)
     said = " ".join(meanings(closed))
     assert "main thread in data/shards.py:142 read_shard, waiting in the kernel" in said
     assert "GPU 0, which waits: main thread in a/train.py:88 train" in said
@@ -185,7 +185,7 @@ def test_the_code_is_told_only_where_a_site_wants_it() -> None:
 
 
 def test_a_site_can_do_without() -> None:
-    told = Told(IN_LOCK)
+    told = StackNode(IN_LOCK)
     stage = hanging(told, 60.0, look=False)
     assert told.asked == []
     assert stage.waited_for == [(1, "unknown")]
@@ -196,24 +196,24 @@ def test_a_site_can_do_without() -> None:
     [(IN_LOCK, "python"), (PermissionError(13, "Permission denied"), "nothing")],
 )
 def test_each_look_counts(late: ProcessStacks | OSError, result: str) -> None:
-    stage = hanging(Told(late), 16.0)
+    stage = hanging(StackNode(late), 16.0)
     counts = {s.labels[0]: s.value for s in stage.loop.samples() if s.metric is LOOKED}
     assert counts == {**dict.fromkeys(("python", "kernel", "nothing"), 0.0), result: 3.0}
 
 
 def test_a_process_that_took_the_pid_of_another_tells_nothing() -> None:
-    stage = hanging(Told(IN_LOCK, start=51.0), 16.0)
+    stage = hanging(StackNode(IN_LOCK, start=51.0), 16.0)
     assert stage.waited_for == [(1, "unknown")]
     assert not any("where it stands" in meaning for meaning in meanings(stage))
 
 
 def test_on_a_tape_without_looks_nothing_is_missed() -> None:
-    stage = hanging(Told(NotRecorded(2, "not recorded")), 16.0)
+    stage = hanging(StackNode(NotRecorded(2, "not recorded")), 16.0)
     assert stage.waited_for == [(1, "unknown")]
     assert all(s.value == 0.0 for s in stage.loop.samples() if s.metric is LOOKED)
 
 
-def looked_at(told: Told) -> tuple[Stage, list[Actor]]:
+def looked_at(told: StackNode) -> tuple[Stage, list[Actor]]:
     """A stall that has been looked at once, and its actors, for what comes after it."""
     cast = actors()
     stage = Stage(*cast, views=(Looking(node(told), Settings()),))
@@ -225,7 +225,7 @@ def looked_at(told: Told) -> tuple[Stage, list[Actor]]:
 
 
 def test_what_was_seen_of_a_stall_is_told_no_longer_once_it_is_over() -> None:
-    stage, cast = looked_at(Told(IN_LOCK))
+    stage, cast = looked_at(StackNode(IN_LOCK))
     for actor in cast:
         actor.states = {"compute": 1.0}
     stage.play(60.0)
@@ -233,7 +233,7 @@ def test_what_was_seen_of_a_stall_is_told_no_longer_once_it_is_over() -> None:
 
 
 def test_the_next_job_on_the_same_gpus_is_looked_at_for_itself() -> None:
-    told = Told(IN_LOCK)
+    told = StackNode(IN_LOCK)
     stage, cast = looked_at(told)
     assert told.asked.count(LATE) == 1
     for actor in cast:
@@ -256,7 +256,7 @@ class Client:
 
     def read(self) -> Reading:
         frames = (Frame("read_shard", "/home/a/data/shards.py", 142),)
-        return Reading((), SaidByClients((SaidToStand(LATE, 50.0, frames, self.progress),)))
+        return Reading((), ClientReports((ReportedPosition(LATE, 50.0, frames, self.progress),)))
 
 
 UNSEEN = replace(stacks(thread(waits_in="pipe_read")), without_python="Permission denied")
@@ -289,7 +289,7 @@ def test_the_word_of_the_client_is_told_with_the_place(
 ) -> None:
     """Its frames count where nobody may look; its phase and step always."""
     cast = actors()
-    looking = Looking(node(Told(found)), Settings(stacks=StacksSettings(code=True)))
+    looking = Looking(node(StackNode(found)), Settings(stacks=StacksSettings(code=True)))
     stage = Stage(*cast, finders=(Client(progress),), views=(looking,))
     stage.play(40.0)
     for actor in cast:
@@ -302,7 +302,7 @@ def test_a_look_does_not_take_back_that_a_process_collects_garbage() -> None:
     """A finalizer that hangs in a lock is told of as both."""
     cast = actors()
     client = Client(Progress("step", 1042, 12.4, 0.0))
-    looking = Looking(node(Told(IN_LOCK)), Settings(stacks=StacksSettings(code=True)))
+    looking = Looking(node(StackNode(IN_LOCK)), Settings(stacks=StacksSettings(code=True)))
     stage = Stage(*cast, finders=(client,), views=(looking,))
     stage.play(40.0)
     cast[1].rates = {(GARBAGE, ()): 1.0}
@@ -565,7 +565,9 @@ def test_threads_that_stand_at_the_same_place_are_counted() -> None:
 # What is kept
 
 
-def said(pid: int | None, name: str, frames: int, file: str = "/a.py") -> dict[str, object]:
+def py_spy_thread(
+    pid: int | None, name: str, frames: int, file: str = "/a.py"
+) -> dict[str, object]:
     frame = {"name": "f", "filename": file, "line": 1, "locals": {"token": "hunter2"}}
     return {
         "os_thread_id": pid,
@@ -577,13 +579,15 @@ def said(pid: int | None, name: str, frames: int, file: str = "/a.py") -> dict[s
 
 
 def test_a_hostile_process_costs_a_bound_and_prints() -> None:
-    threads = [said(9000 + n, "x\n\x1b[31m\u202e" * 99, 40, "/a\n" * 500) for n in range(100)]
+    threads = [
+        py_spy_thread(9000 + n, "x\n\x1b[31m\u202e" * 99, 40, "/a\n" * 500) for n in range(100)
+    ]
     text = json.dumps(threads)
     found = stacks_of(LATE, range(100, 5100), lambda: text, lambda _: "")
-    assert len(found.threads) == MOST_THREADS
+    assert len(found.threads) == MAX_THREADS
     assert found.threads[0].thread == LATE
     assert found.all_threads == 5000
-    assert all(len(one.frames) <= MOST_FRAMES for one in found.threads)
+    assert all(len(one.frames) <= MAX_FRAMES for one in found.threads)
     assert "hunter2" not in repr(found)
     assert sentence(found, code=True).isprintable()
     assert max(len(one.name) for one in found.threads) <= 64
@@ -619,7 +623,7 @@ def test_in_a_container_threads_have_other_numbers() -> None:
         f"/proc/{LATE}/task/{LATE}/stat": STAT.format(LATE, 50),
         f"/proc/{LATE}/task/{LATE}/wchan": "hrtimer_nanosleep",
     }
-    text = json.dumps([said(1, "MainThread", 1)])
+    text = json.dumps([py_spy_thread(1, "MainThread", 1)])
     found = stacks_of(LATE, [LATE], lambda: text, reading(files))
     main = main_thread(found)
     assert main is not None

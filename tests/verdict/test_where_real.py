@@ -100,7 +100,7 @@ def test_file_line_and_function_are_told_of_a_program_that_hangs(
 
         def stays() -> tuple[str, str] | None:
             """What is told, once it may hang: without a marked line, it may have yet to start."""
-            now = told(pid)
+            now = sentence_and_reason(pid)
             return now if hang.says in now[0] and (line or now[1] == hang.reason) else None
 
         said = until(stays)
@@ -170,7 +170,7 @@ def waits_for_a_lock(folder: Path, threads: int) -> tuple[Path, int]:
 
 def is_told(pid: int, file: Path, line: int) -> None:
     until(lambda: stands(pid, line))
-    said, reason = told(pid)
+    said, reason = sentence_and_reason(pid)
     where = f"{file.parent.name}/{file.name}:{line}"
     assert f"main thread in {where} step, waiting in the kernel for" in said
     assert reason == "lock"
@@ -235,7 +235,7 @@ def test_the_verdict_has_phase_and_step_of_a_process_that_tells_them(tmp_path: P
     assert f"{place}, phase `checkpoint`, step 3 since its start, waiting" in said
 
 
-def told(pid: int) -> tuple[str, str]:
+def sentence_and_reason(pid: int) -> tuple[str, str]:
     """The sentence, and the name of the reason."""
     stacks = NODE.stacks(pid)
     reason = reason_of(stacks)
@@ -264,8 +264,8 @@ def test_of_a_program_that_is_not_python_the_kernel_tells(
     not_python: Path, how: str, says: str, reason: str
 ) -> None:
     with running([str(not_python), how]) as pid:
-        until(lambda: says in told(pid)[0])
-        assert told(pid)[1] == reason
+        until(lambda: says in sentence_and_reason(pid)[0])
+        assert sentence_and_reason(pid)[1] == reason
         stacks = NODE.stacks(pid)
     assert stacks.without_python.startswith("py-spy: ")
     assert stacks.threads[0].kernel

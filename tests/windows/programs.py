@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gpunode.gpu.ledger import split
 from gpunode.gpu.window import Window
-from tests.windows.recorded import FOLDER, Recorded, load
+from tests.windows.recorded import FOLDER, WindowRecord, load
 
 REHEARSED = "workloads-"
 """How the names of files begin that have workloads of the bench (``bench.truth``)."""
@@ -64,9 +64,9 @@ def recorded(paths: Sequence[Path] = ()) -> list[Program]:
     return [program for path in paths for program in programs(load(path))]
 
 
-def programs(windows: Iterable[Recorded]) -> list[Program]:
+def programs(windows: Iterable[WindowRecord]) -> list[Program]:
     """The programs that windows are of, in a fixed order."""
-    apart: dict[tuple[str, str, str], list[Recorded]] = defaultdict(list)
+    apart: dict[tuple[str, str, str], list[WindowRecord]] = defaultdict(list)
     for one in windows:
         apart[one.gpu, one.family, one.program].append(one)
     return [

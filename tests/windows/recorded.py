@@ -25,7 +25,7 @@ DIGITS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class WindowRecord:
     """One window of a program on a GPU."""
 
     gpu: str
@@ -42,10 +42,10 @@ class Recorded:
     """Share of the window by state, of those that a trace tells."""
 
     @staticmethod
-    def from_json(line: str) -> Recorded:
+    def from_json(line: str) -> WindowRecord:
         """Raises ``ValueError`` or ``LookupError`` for a line that is none."""
         kept: dict[str, Any] = json.loads(line)
-        return Recorded(
+        return WindowRecord(
             kept["gpu"],
             kept["family"],
             kept["program"],
@@ -81,13 +81,13 @@ class Recorded:
         return json.dumps(_rounded(line), separators=(",", ":"))
 
 
-def load(path: Path) -> Iterator[Recorded]:
+def load(path: Path) -> Iterator[WindowRecord]:
     """The windows in a file."""
     with gzip.open(path, "rt") as lines:
-        yield from map(Recorded.from_json, lines)
+        yield from map(WindowRecord.from_json, lines)
 
 
-def save(path: Path, windows: Iterable[Recorded]) -> None:
+def save(path: Path, windows: Iterable[WindowRecord]) -> None:
     """Write a file of windows, of equal bytes for equal windows."""
     text = "".join(f"{one.to_json()}\n" for one in windows)
     path.write_bytes(gzip.compress(text.encode(), mtime=0))

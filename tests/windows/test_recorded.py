@@ -11,7 +11,7 @@ from gpunode.driver.driver import Activity, Limits, Process, Utilization
 from gpunode.gpu.buffers import PowerWindow
 from gpunode.gpu.ledger import split
 from gpunode.gpu.window import Window
-from tests.windows.recorded import Recorded, load, save
+from tests.windows.recorded import WindowRecord, load, save
 
 TRUTH = {"compute": 0.4, "starved": 0.6}
 WATTS = tuple((0.02 * at, 120.0 + 300.0 * (at % 5 == 0)) for at in range(100))
@@ -43,7 +43,7 @@ WINDOWS = (
 @pytest.mark.parametrize("seen", WINDOWS)
 def test_a_window_is_divided_as_before_it_was_kept(seen: Window, tmp_path: Path) -> None:
     path = tmp_path / "windows.jsonl.gz"
-    save(path, [Recorded("NVIDIA H200", "family", "program", seen, TRUTH)])
+    save(path, [WindowRecord("NVIDIA H200", "family", "program", seen, TRUTH)])
     [kept] = load(path)
     assert (kept.gpu, kept.family, kept.program, kept.truth) == (
         "NVIDIA H200",
@@ -55,7 +55,7 @@ def test_a_window_is_divided_as_before_it_was_kept(seen: Window, tmp_path: Path)
 
 
 def test_equal_windows_make_equal_files(tmp_path: Path) -> None:
-    kept = [Recorded("NVIDIA H200", "family", "program", each, TRUTH) for each in WINDOWS]
+    kept = [WindowRecord("NVIDIA H200", "family", "program", each, TRUTH) for each in WINDOWS]
     for name in ("a", "b"):
         save(tmp_path / name, kept)
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()

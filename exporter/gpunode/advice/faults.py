@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import get_args
 
 from gpunode.advice.series import NodeSeries
-from gpunode.faults.fault import AdvisedAction, Part, Severity, Where, meaning
+from gpunode.faults.fault import AdvisedAction, Location, Part, Severity, meaning
 from gpunode.faults.source import START
 
 SEVERITIES: tuple[Severity, ...] = ("info", "ticket", "page")
@@ -38,7 +38,7 @@ class NodeFault:
     not_known: str = ""
 
 
-def of(node: NodeSeries, fleet_parts: Collection[str] = ()) -> list[NodeFault]:
+def find_faults(node: NodeSeries, fleet_parts: Collection[str] = ()) -> list[NodeFault]:
     """The faults of a node, worst first.
 
     ``fleet_parts`` are those for which one alert speaks for many nodes of the cluster: no node is
@@ -54,7 +54,7 @@ def _faults(node: NodeSeries, fleet_parts: Collection[str]) -> Iterator[NodeFaul
         part = next((known for known in get_args(Part) if known == one.label("part")), None)
         if part is None:
             continue
-        where = Where(one.label("gpu"), one.label("uuid"), part, one.label("name"))
+        where = Location(one.label("gpu"), one.label("uuid"), part, one.label("name"))
         means = meaning(where, one.label("reason"))
         fault = NodeFault(
             *(_MEANING_OF_XID.sub("", means.words), means.action, means.severity, means.unfit),

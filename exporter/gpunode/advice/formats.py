@@ -13,21 +13,21 @@ from datetime import datetime, timezone
 from typing import Any
 
 from gpunode.advice.faults import NodeFault
-from gpunode.advice.harm import Harmed
+from gpunode.advice.harm import AffectedHolder
 from gpunode.advice.node import NodeAdvice
 from gpunode.advice.safe_text import name, sentence
 from gpunode.faults.fault import AdvisedAction
 
-LONGEST_REASON = 255
+MAX_REASON_BYTES = 255
 """Bytes of a reason that slurmdbd keeps: ``tinytext`` of its node_event_table."""
 
-LONGEST_MESSAGE = 1024
-"""Characters of a message of a condition or a health event; neither has a limit of its own."""
+MAX_MESSAGE = 1024
+"""Characters in the message of a condition or health event; neither format sets a limit."""
 
-LATEST = 253402300799.0
+MAX_TIMESTAMP = 253402300799.0
 """The end of the year 9999: what can be written, whatever the clock of a node says."""
 
-MOST_NAMED = 4
+MAX_HOLDERS = 4
 """Holders that a text names; JSON has them all."""
 
 CONDITION = "GpunodeUnhealthy"
@@ -66,9 +66,9 @@ def summary(one: NodeAdvice, longest: int) -> str:
     else:
         parts = [f"gpunode {one.action.words}"]
     named = one.action is AdvisedAction.RESET and len(one.gpus) == 1
-    parts += dict.fromkeys(fault.reason if named else _with_gpu(fault) for fault in about)
+    parts += dict.fromkeys(fault.reason if named else _fault_reason(fault) for fault in about)
     if one.harm.harmed:
-        holders = [harmed.words for harmed in one.harm.harmed[:MOST_NAMED]]
+        holders = [harmed.words for harmed in one.harm.harmed[:MAX_HOLDERS]]
         more = len(one.harm.harmed) - len(holders)
         parts.append(f"harms {' and '.join(holders)}{f' and {more} more' if more else ''}")
     if one.not_known:
@@ -82,7 +82,7 @@ def slurm_reason(advice: Sequence[NodeAdvice], of_one: bool) -> str:
     Where it is not of one node alone, the line begins with the name of the node.
     """
     lines = [
-        summary(one, LONGEST_REASON) if of_one else f"{one.node} {summary(one, LONGEST_REASON)}"
+        summary(one, MAX_REASON_BYTES) if of_one else f"{one.node} {summary(one, MAX_REASON_BYTES)}"
         for one in advice
         if one.drain
     ]
@@ -105,7 +105,7 @@ def health_event(advice: Sequence[NodeAdvice], of_one: bool) -> str:  # noqa: AR
 
 def as_json(advice: Sequence[NodeAdvice], of_one: bool) -> str:
     """Everything that is known, of one node or as a list of nodes."""
-    nodes = [_whole(one) for one in advice]
+    nodes = [_as_dict(one) for one in advice]
     return _json(nodes[0] if of_one else nodes)
 
 
@@ -132,7 +132,7 @@ DRA_DRIVER = "gpu.nvidia.com"
 """It calls a GPU after the N of /dev/nvidiaN, in a pool with the node's name.
 https://github.com/NVIDIA/k8s-dra-driver-gpu"""
 
-LONGEST_OBJECT = 253
+MAX_OBJECT_NAME = 253
 """Characters of an object's name."""
 
 
@@ -143,7 +143,7 @@ def _node(one: NodeAdvice) -> dict[str, Any]:
         "type": CONDITION,
         "status": status,
         "reason": reason if status != "False" else CONDITION_REASONS[AdvisedAction.LEAVE],
-        "message": summary(one, LONGEST_MESSAGE),
+        "message": summary(one, MAX_MESSAGE),
         "lastHeartbeatTime": moment(one.time),
     }
     if one.unfit and one.since is not None:
@@ -174,11 +174,11 @@ def _taints(one: NodeAdvice) -> Iterable[dict[str, Any]]:
             "apiVersion": "resource.k8s.io/v1",
             "kind": "DeviceTaintRule",
             "metadata": {
-                "name": called[-LONGEST_OBJECT:].strip("-."),
+                "name": called[-MAX_OBJECT_NAME:].strip("-."),
                 "annotations": {
-                    "gpunode/evidence": sentence(evidence, LONGEST_MESSAGE),
+                    "gpunode/evidence": sentence(evidence, MAX_MESSAGE),
                     "gpunode/advised": max(fault.action for fault in faults).words,
-                    "gpunode/harmed-if-evicted": sentence(harmed[gpu] or "nobody", LONGEST_MESSAGE),
+                    "gpunode/harmed-if-evicted": sentence(harmed[gpu] or "nobody", MAX_MESSAGE),
                 },
             },
             "spec": {
@@ -194,14 +194,14 @@ def _taints(one: NodeAdvice) -> Iterable[dict[str, Any]]:
 
 
 def _events(one: NodeAdvice) -> Iterable[dict[str, Any]]:
-    """An event for each fault; one that says that the node is healthy where there is none."""
+    """An event for each fault; without a fault, one that says that the node is healthy."""
     if not one.faults and not one.blind:
-        yield _event(one, "GPU", NONE, {"isHealthy": True})
+        yield _event(one, "GPU", NO_FAULT, {"isHealthy": True})
     for fault in one.faults:
         harmed = " ".join(harmed.words for harmed in one.harm.harmed)
         metadata = {"harmedIfDoneNow": harmed} if fault.action is one.action and harmed else {}
         if fault.not_known:
-            metadata["notKnown"] = sentence(fault.not_known, LONGEST_MESSAGE)
+            metadata["notKnown"] = sentence(fault.not_known, MAX_MESSAGE)
         fields: dict[str, Any] = {
             "isFatal": fault.takes_out,
             "errorCode": _codes(fault),
@@ -219,7 +219,7 @@ def _events(one: NodeAdvice) -> Iterable[dict[str, Any]]:
         yield _event(one, "GPU" if fault.gpu else "Node", fault, fields)
 
 
-NONE = NodeFault("no fault is known", AdvisedAction.LEAVE, "info")
+NO_FAULT = NodeFault("no fault is known", AdvisedAction.LEAVE, "info")
 
 
 def _event(
@@ -232,7 +232,7 @@ def _event(
         "checkName": CONDITION,
         "isFatal": False,
         "isHealthy": False,
-        "message": sentence(_with_gpu(fault), LONGEST_MESSAGE),
+        "message": sentence(_fault_reason(fault), MAX_MESSAGE),
         "recommendedAction": RECOMMENDED[fault.action],
         "generatedTimestamp": moment(one.time if fault.since is None else fault.since),
         "nodeName": one.node,
@@ -241,18 +241,18 @@ def _event(
     }
 
 
-def _whole(one: NodeAdvice) -> dict[str, Any]:
+def _as_dict(one: NodeAdvice) -> dict[str, Any]:
     return {
         **({"cluster": one.cluster} if one.cluster else {}),
         "node": one.node,
         "time": moment(one.time),
         "action": one.action.name.lower(),
-        "says": summary(one, LONGEST_MESSAGE),
+        "says": summary(one, MAX_MESSAGE),
         "drain": one.drain,
         "drained": one.drained,
         "faults": [
             {
-                "reason": sentence(fault.reason, LONGEST_MESSAGE),
+                "reason": sentence(fault.reason, MAX_MESSAGE),
                 "action": fault.action.name.lower(),
                 "takes_node_out": fault.takes_out,
                 "gpu": name(fault.gpu) if fault.gpu else None,
@@ -263,11 +263,11 @@ def _whole(one: NodeAdvice) -> dict[str, Any]:
         ],
         "gpus_to_be_free": list(one.harm.gpus),
         "harmed_if_done_now": [_holder(harmed) for harmed in one.harm.harmed],
-        "not_known": [sentence(why, LONGEST_MESSAGE) for why in one.not_known],
+        "not_known": [sentence(why, MAX_MESSAGE) for why in one.not_known],
     }
 
 
-def _holder(harmed: Harmed) -> dict[str, Any]:
+def _holder(harmed: AffectedHolder) -> dict[str, Any]:
     return {
         "namespace": harmed.owner.owner_namespace or None,
         "pod": harmed.owner.owner_pod or None,
@@ -280,7 +280,7 @@ def _holder(harmed: Harmed) -> dict[str, Any]:
     }
 
 
-def _with_gpu(fault: NodeFault) -> str:
+def _fault_reason(fault: NodeFault) -> str:
     return f"GPU {fault.gpu} {fault.reason}" if fault.gpu else fault.reason
 
 
@@ -292,7 +292,7 @@ def _codes(fault: NodeFault) -> list[str]:
 
 def moment(time: float) -> str:
     """A time as Kubernetes and protobuf write it, in UTC and full seconds."""
-    return datetime.fromtimestamp(min(max(time, 0.0), LATEST), timezone.utc).strftime(
+    return datetime.fromtimestamp(min(max(time, 0.0), MAX_TIMESTAMP), timezone.utc).strftime(
         "%Y-%m-%dT%H:%M:%SZ"
     )
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from gpunode.advice.faults import NodeFault
 from gpunode.advice.safe_text import name
-from gpunode.advice.series import NodeSeries, SeriesNow
+from gpunode.advice.series import NodeSeries, SeriesSample
 from gpunode.faults.fault import AdvisedAction
 from gpunode.gpu import health, nvlink
 from gpunode.gpu.activity import PROCESSES
@@ -26,7 +26,7 @@ Owned = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Harmed:
+class AffectedHolder:
     """A holder of GPUs. Every name is fit to be handed over; a field that is unknown is empty."""
 
     owner: Owner
@@ -52,14 +52,14 @@ class Harmed:
 class Harm:
     """Who is harmed, and what is not known about it."""
 
-    harmed: tuple[Harmed, ...]
+    harmed: tuple[AffectedHolder, ...]
     gpus: tuple[str, ...]
     """The GPUs that have to be free of processes, by their indices."""
 
     not_known: tuple[str, ...]
 
 
-def of(
+def assess_harm(
     node: NodeSeries,
     action: AdvisedAction,
     faults: Collection[NodeFault],
@@ -73,8 +73,8 @@ def of(
     holders.pop(("",) * len(OWNER_LABELS), None)
     held = set().union(*holders.values()) if holders else set()
     harmed = [
-        Harmed(
-            Owner(*map(_shown, owned)),
+        AffectedHolder(
+            Owner(*map(_printable_name, owned)),
             gpus=_ordered(at),
             world_size=_world(node, owned),
             since=since.get(owned),
@@ -136,7 +136,7 @@ def _owned(labels: Mapping[str, str]) -> Owned:
     return tuple(labels.get(label, "") for label in OWNER_LABELS)
 
 
-def _shown(text: str) -> str:
+def _printable_name(text: str) -> str:
     return name(text) if text else ""
 
 
@@ -151,7 +151,7 @@ def _number(text: str) -> float | None:
         return None
 
 
-def owners(found: Iterable[SeriesNow]) -> dict[Owned, float]:
+def owners(found: Iterable[SeriesSample]) -> dict[Owned, float]:
     """The owners in an answer about when each was first seen, with the earliest time."""
     first: dict[Owned, float] = {}
     for one in found:

@@ -70,13 +70,13 @@ def advice(
     fleet_parts: Collection[str] = (),
     since: Mapping[harm.Owned, float] = MappingProxyType({}),
 ) -> NodeAdvice:
-    """The advice for a node; ``fleet_parts`` as in ``faults.of``, ``since`` as in ``harm.of``."""
-    found = faults.of(node, fleet_parts)
+    """The advice for a node, from its faults and whom an action harms."""
+    found = faults.find_faults(node, fleet_parts)
     drained = any(one.value for one in node.of(DRAINED.name))
     worst = max(((SEVERITIES.index(f.severity), f.action) for f in found if f.action), default=None)
     action = worst[1] if worst else AdvisedAction.LEAVE
-    harmed = harm.of(node, action, found, since)
-    not_known = [_about(fault) for fault in found if fault.not_known]
+    harmed = harm.assess_harm(node, action, found, since)
+    not_known = [_fault_text(fault) for fault in found if fault.not_known]
     blind = not any(True for _ in node.of(health.INFO.name))
     if blind:
         not_known.append(_unseen(node))
@@ -95,7 +95,7 @@ def advice(
     )
 
 
-def _about(fault: NodeFault) -> str:
+def _fault_text(fault: NodeFault) -> str:
     where = f"GPU {fault.gpu}: " if fault.gpu else ""
     return f"{where}{fault.reason}: {fault.not_known}"
 

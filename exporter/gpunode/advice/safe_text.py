@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-LONGEST_NAME = 253
+MAX_NAME = 253
 """Characters of a name, as many as a pod's may have.
 https://kubernetes.io/docs/concepts/overview/working-with-objects/names/#names"""
 
@@ -18,7 +18,7 @@ _NOT_OF_A_SENTENCE = re.compile(r"[^A-Za-z0-9._/@+,-]+")
 
 def name(text: str) -> str:
     """A name as one word that is no option: every other character becomes ``_``."""
-    shown = _NOT_OF_A_NAME.sub("_", text[:LONGEST_NAME])
+    shown = _NOT_OF_A_NAME.sub("_", text[:MAX_NAME])
     return re.sub(r"^[^A-Za-z0-9]", "_", shown)
 
 

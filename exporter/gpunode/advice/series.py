@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 
 @dataclass(frozen=True, slots=True)
-class SeriesNow:
+class SeriesSample:
     """A series and its value now."""
 
     name: str
@@ -29,28 +29,28 @@ class NodeSeries:
     time: float
     """Seconds since the epoch."""
 
-    series: tuple[SeriesNow, ...]
+    series: tuple[SeriesSample, ...]
     cluster: str = ""
 
-    def of(self, name: str, **labels: str) -> Iterator[SeriesNow]:
+    def of(self, name: str, **labels: str) -> Iterator[SeriesSample]:
         """The series of a metric that have these labels."""
         for one in self.series:
             if one.name == name and all(one.label(k) == v for k, v in labels.items()):
                 yield one
 
 
-def parsed(text: str) -> tuple[SeriesNow, ...]:
+def parsed(text: str) -> tuple[SeriesSample, ...]:
     """The series of an exposition in the text format. Raises ``ValueError``."""
     return tuple(
-        SeriesNow(sample.name, sample.labels, float(sample.value))
+        SeriesSample(sample.name, sample.labels, float(sample.value))
         for family in text_string_to_metric_families(text)
         for sample in family.samples
     )
 
 
-def by_node(found: Iterable[SeriesNow], time: float) -> list[NodeSeries]:
+def by_node(found: Iterable[SeriesSample], time: float) -> list[NodeSeries]:
     """Series from Prometheus, node by node; those without ``instance`` are of none."""
-    nodes: dict[tuple[str, str], list[SeriesNow]] = {}
+    nodes: dict[tuple[str, str], list[SeriesSample]] = {}
     for one in found:
         if one.label("instance"):
             nodes.setdefault((one.label("cluster"), one.label("instance")), []).append(one)

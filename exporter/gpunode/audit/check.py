@@ -19,7 +19,7 @@ from gpunode.unread import Unread
 NO_ADAPTER = "no InfiniBand or RoCE adapter"
 
 
-class CannotTell(Exception):
+class Undecided(Exception):
     """The subject of a check is absent or cannot be read; ``str()`` is a message for the user."""
 
 
@@ -40,7 +40,7 @@ class Subject:
         """All GPUs and MIG instances; by vendor, the errors of drivers that do not answer."""
 
         self.unread: tuple[Unread, ...] = ()
-        """What there is too much of to look at all."""
+        """Where only a part is checked, because there are too many."""
 
     def text(self, path: str) -> str:
         """A file without surrounding whitespace. Raises ``OSError``."""
@@ -54,19 +54,19 @@ class Subject:
             return []
 
     def gpus_of(self, vendor: str) -> list[Gpu]:
-        """A vendor's GPUs, without MIG instances. Raises ``CannotTell`` if there are none."""
+        """A vendor's GPUs, without MIG instances. Raises ``Undecided`` if there are none."""
         found = [gpu for gpu in self.gpus if gpu.identity.vendor == vendor]
         if not found:
-            raise CannotTell("no GPU")
+            raise Undecided("no GPU")
         return found
 
     @property
     def gpus(self) -> list[Gpu]:
-        """All GPUs, without MIG instances. Raises ``CannotTell`` if there are none."""
+        """All GPUs, without MIG instances. Raises ``Undecided`` if there are none."""
         found, errors = self.listed
         whole = [gpu for gpu in found if not gpu.identity.mig]
         if not whole:
-            raise CannotTell(": ".join(["no GPU", *list(errors.values())[-1:]]))
+            raise Undecided(": ".join(["no GPU", *list(errors.values())[-1:]]))
         return whole
 
     @cached_property
@@ -85,7 +85,7 @@ class Subject:
 
     @cached_property
     def holders(self) -> dict[Holder, Gpu]:
-        """The processes on the GPUs. Raises ``CannotTell`` if there are none."""
+        """The processes on the GPUs. Raises ``Undecided`` if there are none."""
         census = Census(self.node)
         looks = ((gpu, census.look(gpu)) for gpu in self.gpus)
         found = {
@@ -95,7 +95,7 @@ class Subject:
             for holder in look.holders
         }
         if not found:
-            raise CannotTell("no process runs on a GPU")
+            raise Undecided("no process runs on a GPU")
         kept, self.unread = bounded(
             found.values(),
             MORE_PROCESSES,
@@ -109,7 +109,7 @@ class Subject:
 class Check:
     """One setting to check.
 
-    ``look`` raises ``CannotTell``, ``OSError`` or ``ValueError`` if it cannot decide.
+    ``look`` raises ``Undecided``, ``OSError`` or ``ValueError`` if it cannot decide.
     """
 
     name: str
@@ -123,7 +123,7 @@ class Check:
 def each(findings: dict[str, str | None]) -> Observation:
     """Combine findings by name: None means as advised, anything else is listed."""
     if not findings:
-        raise CannotTell("nothing to check on this node")
+        raise Undecided("nothing to check on this node")
     wrong = [f"{name}: {what}" for name, what in findings.items() if what is not None]
     if wrong:
         more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from gpunode.audit.check import NO_ADAPTER, CannotTell, Check, Observation, Subject, each
-from gpunode.driver.driver import Gpu, known
+from gpunode.audit.check import NO_ADAPTER, Check, Observation, Subject, Undecided, each
+from gpunode.driver.driver import Gpu, optional
 from gpunode.driver.nvidia.vendor import NVIDIA
 from gpunode.host.infiniband import FOLDER as INFINIBAND
 
 
-def _alike(versions: Iterable[tuple[str, str, str]]) -> Observation:
+def _compare_versions(versions: Iterable[tuple[str, str, str]]) -> Observation:
     """Compare versions, given as (name, kind, version), among those of a kind."""
     kinds: dict[str, dict[str, str]] = {}
     for name, kind, version in versions:
@@ -26,16 +26,16 @@ def _alike(versions: Iterable[tuple[str, str, str]]) -> Observation:
     )
 
 
-def _of_gpu(gpu: Gpu) -> str:
+def _gpu_versions(gpu: Gpu) -> str:
     """The versions of a GPU's firmware, in words."""
-    told = {"VBIOS": gpu.identity.vbios or "", **(known(gpu.firmware) or {})}
+    told = {"VBIOS": gpu.identity.vbios or "", **(optional(gpu.firmware) or {})}
     return ", ".join(f"{what} {version}" for what, version in told.items() if version)
 
 
 def _gpus(subject: Subject) -> Observation:
     gpus = {f"GPU {gpu.identity.index}": gpu for gpu in subject.gpus_of(NVIDIA.name)}
-    told = ((name, gpu.identity.name, _of_gpu(gpu)) for name, gpu in gpus.items())
-    return _alike(one for one in told if one[2])
+    told = ((name, gpu.identity.name, _gpu_versions(gpu)) for name, gpu in gpus.items())
+    return _compare_versions(one for one in told if one[2])
 
 
 def _adapters(subject: Subject) -> Observation:
@@ -46,8 +46,8 @@ def _adapters(subject: Subject) -> Observation:
             board, version = (subject.text(f"{folder}/{f}") for f in ("board_id", "fw_ver"))
             found.append((device, board, version))
     if not found:
-        raise CannotTell(NO_ADAPTER)
-    return _alike(found)
+        raise Undecided(NO_ADAPTER)
+    return _compare_versions(found)
 
 
 CHECKS = (

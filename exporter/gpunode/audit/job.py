@@ -6,9 +6,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
-from gpunode.audit.check import NO_ADAPTER, CannotTell, Check, Observation, Subject, each
+from gpunode.audit.check import NO_ADAPTER, Check, Observation, Subject, Undecided, each
 from gpunode.audit.system import numa_nodes
-from gpunode.driver.driver import Gpu, known
+from gpunode.driver.driver import Gpu, optional
 from gpunode.holders.holder import Holder
 from gpunode.host.cpu import parse, parse_cpu_list
 from gpunode.jobs import cgroup
@@ -30,7 +30,7 @@ Wrong = Callable[[Subject, Holder, Gpu], "str | None"]
 """What is wrong with a process, if anything."""
 
 
-def _of_each(wrong: Wrong) -> Callable[[Subject], Observation]:
+def _check_processes(wrong: Wrong) -> Callable[[Subject], Observation]:
     """Check every readable process on a GPU."""
 
     def look(subject: Subject) -> Observation:
@@ -73,7 +73,7 @@ def _shm(subject: Subject, holder: Holder, _: Gpu) -> str | None:
 
 def _locality(subject: Subject, holder: Holder, gpu: Gpu) -> str | None:
     if len(numa_nodes(subject)) < 2:
-        raise CannotTell("only one NUMA node")
+        raise Undecided("only one NUMA node")
     bus_id = gpu.identity.bus_id
     local = parse_cpu_list(subject.text(f"/sys/bus/pci/devices/{bus_id}/local_cpulist"))
     allowed = _allowed(subject, holder)
@@ -84,8 +84,8 @@ def _locality(subject: Subject, holder: Holder, gpu: Gpu) -> str | None:
 def _quota(subject: Subject, holder: Holder, _: Gpu) -> str | None:
     paths = cgroup.locate(subject.text(f"/proc/{holder.pid}/cgroup"), subject.node)
     if paths is None:
-        raise CannotTell("the cgroup is outside this namespace")
-    found = cgroup.read(subject.node, paths)
+        raise Undecided("the cgroup is outside this namespace")
+    found = cgroup.read_cgroup(subject.node, paths)
     throttled, periods = found.throttled_periods or 0.0, found.quota_periods or 0.0
     return f"throttled in {throttled / periods:.0%} of periods" if throttled else None
 
@@ -99,16 +99,16 @@ def _switched_off(_subject: Subject, holder: Holder, _: Gpu) -> str | None:
 
 def _transport(subject: Subject, holder: Holder, _: Gpu) -> str | None:
     if not subject.rdma_ports:
-        raise CannotTell(NO_ADAPTER)
+        raise Undecided(NO_ADAPTER)
     chosen = holder.environment().get("NCCL_NET", "")
     return f"NCCL_NET={chosen}" if chosen.lower() == "socket" else None
 
 
 def _communicators(holder: Holder, gpu: Gpu) -> list[nccl_log.LoggedRank]:
-    log = nccl_log.read(holder)
+    log = nccl_log.read_log(holder)
     found = log.on(gpu.identity.bus_id) if log else []
     if not found:
-        raise CannotTell("no communicator in an NCCL_DEBUG_FILE")
+        raise Undecided("no communicator in an NCCL_DEBUG_FILE")
     return found
 
 
@@ -119,13 +119,13 @@ def _uses(communicators: list[nccl_log.LoggedRank], transport: str) -> str | Non
 
 def _fell_back(subject: Subject, holder: Holder, gpu: Gpu) -> str | None:
     if not subject.rdma_ports:
-        raise CannotTell(NO_ADAPTER)
+        raise Undecided(NO_ADAPTER)
     return _uses(_communicators(holder, gpu), "NET/Socket")
 
 
 def _around_nvlink(_subject: Subject, holder: Holder, gpu: Gpu) -> str | None:
-    if not any(link.up for link in known(gpu.nvlinks) or []):
-        raise CannotTell("no NVLink")
+    if not any(link.up for link in optional(gpu.nvlinks) or []):
+        raise Undecided("no NVLink")
     return _uses(_communicators(holder, gpu), "SHM")
 
 
@@ -162,7 +162,7 @@ def _stats(subject: Subject, holder: Holder) -> dict[str, str]:
         with suppress(OSError):  # it has ended
             found[pid] = subject.text(f"/proc/{pid}/stat")
     if not found:
-        raise CannotTell("the processes are not visible")
+        raise Undecided("the processes are not visible")
     return found
 
 
@@ -192,7 +192,7 @@ def _isolated(subject: Subject) -> Observation:
         shared = parse_cpu_list(_allowed(subject, holder)) & isolated
         return f"may run on {len(shared)} of the isolated CPUs {text}" if len(shared) > 1 else None
 
-    return _of_each(wrong)(subject)
+    return _check_processes(wrong)(subject)
 
 
 def _workers(subject: Subject) -> Observation:
@@ -204,7 +204,7 @@ def _workers(subject: Subject) -> Observation:
             named = {pid for pid, text in stats.items() if parse_stat(text).name == LOADER_WORKER}
             workers.setdefault(allowed, set()).update(named)  # one on a GPU may start another
     if not any(workers.values()):
-        raise CannotTell(f"no process named {LOADER_WORKER}")
+        raise Undecided(f"no process named {LOADER_WORKER}")
     return each(
         {
             f"CPUs {allowed}": (
@@ -221,7 +221,7 @@ def _workers(subject: Subject) -> Observation:
 def _mps_share(subject: Subject) -> Observation:
     findings: dict[str, str | None] = {}
     for gpu in subject.gpus:
-        clients = {p.pid for p in known(gpu.processes) or [] if p.kind == "mps"}
+        clients = {p.pid for p in optional(gpu.processes) or [] if p.kind == "mps"}
         for holder in subject.holders if clients else ():
             if holder.pid in clients:
                 try:
@@ -231,7 +231,7 @@ def _mps_share(subject: Subject) -> Observation:
                 alone = len(clients) == 1 and float(share) < 100
                 findings[f"process {holder.pid}"] = f"alone with {share} %" if alone else None
     if not findings:
-        raise CannotTell("no process that can be read uses MPS")
+        raise Undecided("no process that can be read uses MPS")
     return each(findings)
 
 
@@ -242,7 +242,7 @@ CHECKS = (
         "RDMA locks the memory it registers; under a limit, NCCL fails or runs without RDMA.",
         "ulimit -l unlimited; LimitMEMLOCK=infinity in the unit of the container runtime",
         "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html",
-        _of_each(_limit("Max locked memory", float("inf"))),
+        _check_processes(_limit("Max locked memory", float("inf"))),
     ),
     Check(
         "open_files",
@@ -250,7 +250,7 @@ CHECKS = (
         'DataLoader workers pass tensors as file descriptors and fail with "Too many open files".',
         f"ulimit -n {FILES}; LimitNOFILE={FILES} in the unit of the container runtime",
         "https://pytorch.org/docs/stable/multiprocessing.html#file-descriptor-file-descriptor",
-        _of_each(_limit("Max open files", FILES)),
+        _check_processes(_limit("Max open files", FILES)),
     ),
     Check(
         "shm_size",
@@ -258,7 +258,7 @@ CHECKS = (
         'Containers get only 64 MiB: DataLoader workers die ("Bus error"), and NCCL cannot start.',
         "docker run --shm-size=16g; in Kubernetes, mount an emptyDir of medium Memory at /dev/shm",
         "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html#shared-memory",
-        _of_each(_shm),
+        _check_processes(_shm),
     ),
     Check(
         "numa_placement",
@@ -266,7 +266,7 @@ CHECKS = (
         "From the other socket, every kernel launch and copy crosses the link between sockets.",
         "numactl --cpunodebind=NODE --membind=NODE, or the kubelet's Topology Manager",
         "https://docs.nvidia.com/deeplearning/performance/dl-performance-getting-started/",
-        _of_each(_locality),
+        _check_processes(_locality),
     ),
     Check(
         "cpu_quota",
@@ -274,7 +274,7 @@ CHECKS = (
         "A throttled process stops for the rest of a 100 ms period, and all ranks wait for it.",
         "raise or remove the pod's limits.cpu",
         "https://docs.kernel.org/scheduler/sched-bwc.html",
-        _of_each(_quota),
+        _check_processes(_quota),
     ),
     Check(
         "nccl_switched_off",
@@ -282,7 +282,7 @@ CHECKS = (
         "Without P2P, shared memory or InfiniBand, collectives are many times slower.",
         "unset NCCL_P2P_DISABLE NCCL_SHM_DISABLE NCCL_IB_DISABLE",
         NCCL,
-        _of_each(_switched_off),
+        _check_processes(_switched_off),
     ),
     Check(
         "nccl_transport",
@@ -290,7 +290,7 @@ CHECKS = (
         "TCP has a tenth of the bandwidth of RDMA and occupies whole CPUs.",
         "unset NCCL_NET",
         NCCL,
-        _of_each(_transport),
+        _check_processes(_transport),
     ),
     Check(
         "nccl_sockets",
@@ -298,7 +298,7 @@ CHECKS = (
         "If NCCL cannot use an adapter, it falls back to TCP, and only its log says so.",
         "grep NET/IB in the NCCL_DEBUG_FILE; give the pod an rdma/ resource and IPC_LOCK",
         NCCL,
-        _of_each(_fell_back),
+        _check_processes(_fell_back),
     ),
     Check(
         "nccl_shared_memory",
@@ -306,7 +306,7 @@ CHECKS = (
         "Through host memory, collectives run at a tenth of the bandwidth of NVLink.",
         "unset NCCL_P2P_DISABLE NCCL_P2P_LEVEL; nvidia-smi topo -p2p r",
         NCCL,
-        _of_each(_around_nvlink),
+        _check_processes(_around_nvlink),
     ),
     Check(
         "omp_threads",
@@ -316,7 +316,7 @@ CHECKS = (
         "MKL_NUM_THREADS comes before OMP_NUM_THREADS in MKL.",
         "export OMP_NUM_THREADS=CORES_PER_PROCESS; unset MKL_NUM_THREADS",
         "https://pytorch.org/docs/stable/threading_environment_variables.html",
-        _of_each(_threads),
+        _check_processes(_threads),
     ),
     Check(
         "loader_workers",
@@ -333,7 +333,7 @@ CHECKS = (
         "wait for its next kernel or batch.",
         "renice 0 -p PID; chrt --other -p 0 PID; start it without nice",
         "https://man7.org/linux/man-pages/man7/sched.7.html",
-        _of_each(_priority),
+        _check_processes(_priority),
     ),
     Check(
         "isolated_cores",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from gpunode.audit.check import NO_ADAPTER, CannotTell, Check, Observation, Subject, each
+from gpunode.audit.check import NO_ADAPTER, Check, Observation, Subject, Undecided, each
 from gpunode.audit.system import numa_nodes
 from gpunode.host.cpu import parse_cpu_list
 from gpunode.host.infiniband import parse_rate
@@ -30,7 +30,7 @@ INTERRUPT = re.compile(r"\s*(?P<number>\d+):.*mlx5_\w{1,64}@pci:(?P<bus>[0-9a-f:
 
 
 def _fast(subject: Subject) -> list[str]:
-    """Ethernet interfaces with a fast link. Raises ``CannotTell`` if there are none."""
+    """Ethernet interfaces with a fast link. Raises ``Undecided`` if there are none."""
     found = []
     for name in subject.names("/sys/class/net"):
         if VIRTUAL.fullmatch(name):
@@ -43,7 +43,7 @@ def _fast(subject: Subject) -> list[str]:
         if speed >= FAST and kind == "1":
             found.append(name)
     if not found:
-        raise CannotTell(f"no Ethernet link of {FAST // 1000} Gb/s or more")
+        raise Undecided(f"no Ethernet link of {FAST // 1000} Gb/s or more")
     return found
 
 
@@ -73,14 +73,14 @@ def _rdma_rate(subject: Subject, bus_id: str) -> float:
 
 
 def _behind_switches(subject: Subject) -> list[PciDevice]:
-    """The GPUs behind PCI Express switches. Raises ``CannotTell`` if there are none."""
+    """The GPUs behind PCI Express switches. Raises ``Undecided`` if there are none."""
     found = [
         device
         for device in subject.pci_devices
         if device.kind == "gpu" and len(device.above) >= BEHIND_A_SWITCH
     ]
     if not found:
-        raise CannotTell("this machine shows no PCI Express switch above a GPU")
+        raise Undecided("this machine shows no PCI Express switch above a GPU")
     return found
 
 
@@ -92,7 +92,7 @@ def _near_gpu(subject: Subject) -> Observation:
         if device.kind == "nic" and _rdma_rate(subject, device.bus_id) >= FAST_RDMA
     ]
     if not adapters:
-        raise CannotTell(f"{NO_ADAPTER} of {FAST_RDMA * 8 / 1e9:g} Gb/s or more")
+        raise Undecided(f"{NO_ADAPTER} of {FAST_RDMA * 8 / 1e9:g} Gb/s or more")
     finding = each(
         {
             f"GPU {gpu.bus_id}": (
@@ -131,7 +131,7 @@ def _uplinks(subject: Subject) -> Observation:
 
 def _interrupts(subject: Subject) -> Observation:
     if len(numa_nodes(subject)) < 2:
-        raise CannotTell("only one NUMA node")
+        raise Undecided("only one NUMA node")
     findings: dict[str, str | None] = {}
     for line in subject.text("/proc/interrupts").splitlines():
         match = INTERRUPT.match(line)
@@ -146,7 +146,7 @@ def _interrupts(subject: Subject) -> Observation:
 
 def _ports_active(subject: Subject) -> Observation:
     if not subject.rdma_ports:
-        raise CannotTell(NO_ADAPTER)
+        raise Undecided(NO_ADAPTER)
     states = {name: subject.text(f"{folder}/state") for name, folder in subject.rdma_ports.items()}
     return each({name: None if "ACTIVE" in state else state for name, state in states.items()})
 

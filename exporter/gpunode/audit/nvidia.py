@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable
 from typing import TypeVar
 
-from gpunode.audit.check import NO_ADAPTER, CannotTell, Check, Observation, Subject, each
-from gpunode.driver.driver import Gpu, known
+from gpunode.audit.check import NO_ADAPTER, Check, Observation, Subject, Undecided, each
+from gpunode.driver.driver import Gpu, optional
 from gpunode.driver.nvidia.vendor import NVIDIA
 from gpunode.holders.pods import POD_LOGS
 from gpunode.verdict.causes.limits import LIMIT_LOWERED
@@ -20,13 +20,13 @@ https://github.com/NVIDIA/mig-parted/tree/main/deployments/systemd"""
 NVML = "https://docs.nvidia.com/deploy/nvml-api"
 
 
-def _of_each(
+def _check_gpus(
     ask: Callable[[Gpu], Callable[[], T]], wrong: Callable[[T], str | None]
 ) -> Callable[[Subject], Observation]:
     """Check one value of every GPU that reports it."""
 
     def look(subject: Subject) -> Observation:
-        answers = {gpu.identity.index: known(ask(gpu)) for gpu in subject.gpus_of(NVIDIA.name)}
+        answers = {gpu.identity.index: optional(ask(gpu)) for gpu in subject.gpus_of(NVIDIA.name)}
         return each({f"GPU {at}": wrong(a) for at, a in answers.items() if a is not None})
 
     return look
@@ -43,22 +43,22 @@ def _driver_versions(subject: Subject) -> Observation:
         if "version" in subject.names(f"/sys/module/{module}"):
             versions[module] = subject.text(f"/sys/module/{module}/version")
     if "nvidia" not in versions:
-        raise CannotTell("the NVIDIA driver is not loaded")
+        raise Undecided("the NVIDIA driver is not loaded")
     right = versions["nvidia"]
     return each({module: None if v == right else v for module, v in versions.items()})
 
 
 def _ecc(subject: Subject) -> Observation:
-    counted = {gpu.identity.index: known(gpu.ecc_errors) for gpu in subject.gpus_of(NVIDIA.name)}
+    counted = {gpu.identity.index: optional(gpu.ecc_errors) for gpu in subject.gpus_of(NVIDIA.name)}
     return each({f"GPU {at}": None if errors else "off" for at, errors in counted.items()})
 
 
 def _mig_layout(subject: Subject) -> Observation:
     if not any(gpu.identity.mig for gpu in subject.listed[0]):
-        raise CannotTell("no MIG instance")
+        raise Undecided("no MIG instance")
     units = "/etc/systemd/system"
     if not (wanted := [name for name in subject.names(units) if name.endswith(".wants")]):
-        raise CannotTell(f"no services in {units}")
+        raise Undecided(f"no services in {units}")
     services = [name for folder in wanted for name in subject.names(f"{units}/{folder}")]
     pods = [name for name in subject.names(POD_LOGS) if "mig-manager" in name]
     found = sorted(filter(RESTORES_MIG.search, services)) + (["mig-manager's pod"] if pods else [])
@@ -67,7 +67,7 @@ def _mig_layout(subject: Subject) -> Observation:
 
 def _peer_memory(subject: Subject) -> Observation:
     if not subject.rdma_ports:
-        raise CannotTell(NO_ADAPTER)
+        raise Undecided(NO_ADAPTER)
     lines = map(str.split, subject.text("/proc/modules").splitlines())
     modules = {words[0] for words in lines if words}
     if modules & {"nvidia_peermem", "nv_peer_mem"}:
@@ -86,7 +86,7 @@ CHECKS = (
         "start.",
         "systemctl enable --now nvidia-persistenced",
         "https://docs.nvidia.com/deploy/driver-persistence/",
-        _of_each(lambda gpu: gpu.persistence, lambda on: None if on else "off"),
+        _check_gpus(lambda gpu: gpu.persistence, lambda on: None if on else "off"),
     ),
     Check(
         "gpu_power_limit",
@@ -94,7 +94,7 @@ CHECKS = (
         "With a lowered limit, the GPU reduces its clocks long before it has to.",
         "nvidia-smi -i GPU -pl DEFAULT",
         f"{NVML}/group__nvmlDeviceQueries.html",
-        _of_each(
+        _check_gpus(
             lambda gpu: gpu.power_limits,
             lambda limits: (
                 f"{limits.enforced:g} of {limits.default:g} W"
@@ -109,7 +109,7 @@ CHECKS = (
         "Application or locked clocks below the maximum make every step longer.",
         "nvidia-smi -rgc; nvidia-smi -rac",
         f"{NVML}/group__nvmlClocksEventReasons.html",
-        _of_each(
+        _check_gpus(
             lambda gpu: gpu.clock_events,
             lambda reasons: "limited by a setting" if "clocks_setting" in reasons else None,
         ),
@@ -128,7 +128,7 @@ CHECKS = (
         "A pending remapping requires a reset; after a failed one, the GPU must be replaced.",
         "drain the node and reset the GPU: nvidia-smi -i GPU -r; replace it if that fails",
         "https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/",
-        _of_each(
+        _check_gpus(
             lambda gpu: gpu.remapped_rows,
             lambda rows: "failed" if rows.failed else "pending" if rows.pending else None,
         ),
@@ -139,7 +139,7 @@ CHECKS = (
         "The driver asks for a reset or reboot after an error; results of the GPU may be wrong.",
         "drain the node, then do what the driver asks for",
         "https://docs.nvidia.com/deploy/xid-errors/",
-        _of_each(
+        _check_gpus(
             lambda gpu: gpu.recovery_action, lambda action: None if action == "none" else action
         ),
     ),
@@ -149,7 +149,7 @@ CHECKS = (
         "Lost lanes halve the bandwidth to the host and to network adapters.",
         "reseat the board; nvidia-smi -q -i GPU | grep -A8 'Link Width'",
         f"{NVML}/group__nvmlDeviceQueries.html",
-        _of_each(
+        _check_gpus(
             lambda gpu: gpu.pcie_link,
             lambda link: (
                 None if link.width >= link.max_width else f"x{link.width} of x{link.max_width}"
@@ -162,7 +162,7 @@ CHECKS = (
         "NCCL works around a link that is down, and all GPUs run at the speed of the slowest.",
         "nvidia-smi nvlink -s; reset the GPU; if the link stays down, have it inspected",
         f"{NVML}/group__NvLink.html",
-        _of_each(
+        _check_gpus(
             lambda gpu: gpu.nvlinks,
             lambda links: (
                 None
@@ -177,7 +177,7 @@ CHECKS = (
         "Without the fabric manager, CUDA on NVSwitch machines fails or runs without NVLink.",
         "systemctl enable --now nvidia-fabricmanager, in the same version as the driver",
         "https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/",
-        _of_each(
+        _check_gpus(
             lambda gpu: gpu.fabric,
             lambda fabric: None if fabric.state == "completed" else fabric.state,
         ),

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gpunode.audit import firmware, job, network, nvidia, storage, system
-from gpunode.audit.check import CannotTell, Check, Subject
+from gpunode.audit.check import Check, Subject, Undecided
 from gpunode.config.daemon import Settings
-from gpunode.driver.driver import DriverError, listed
+from gpunode.driver.driver import DriverError, list_gpus
 from gpunode.driver.errands import Errands
 from gpunode.metric import Metric, Sample
 from gpunode.node.node import Node, NoDescriptors
@@ -32,7 +32,7 @@ OK = Metric(
     ("check",),
 )
 
-LONGEST_FINDING = 400
+MAX_FINDING = 400
 """Characters of a finding."""
 
 CHECK_TIMEOUT = 3.0
@@ -55,7 +55,7 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
-class Audited:
+class AuditResults:
     """The results of all checks."""
 
     checks: tuple[Result, ...]
@@ -63,7 +63,7 @@ class Audited:
 
 def audit(node: Node, errands: Errands | None = None) -> list[Result]:
     """Run every check on a node, none for long; ``errands`` knows those that hang."""
-    return _results(Subject(node, listed(node.drivers)), errands or Errands(CHECK_TIMEOUT))
+    return _results(Subject(node, list_gpus(node.drivers)), errands or Errands(CHECK_TIMEOUT))
 
 
 def _results(subject: Subject, errands: Errands) -> list[Result]:
@@ -72,12 +72,12 @@ def _results(subject: Subject, errands: Errands) -> list[Result]:
 
 def _run(check: Check, subject: Subject, errands: Errands) -> Result:
     answers: list[tuple[Status, str]] = [("unknown", f"no answer within {CHECK_TIMEOUT:g} s")]
-    errands.run({check.name: lambda: answers.append(_look(check, subject))})
+    errands.run({check.name: lambda: answers.append(_run_check(check, subject))})
     status, found = answers[-1]
     return Result(
         check.name,
         status,
-        escaped(found, LONGEST_FINDING),
+        escaped(found, MAX_FINDING),
         check.advised,
         check.why,
         check.remedy,
@@ -85,13 +85,13 @@ def _run(check: Check, subject: Subject, errands: Errands) -> Result:
     )
 
 
-def _look(check: Check, subject: Subject) -> tuple[Status, str]:
+def _run_check(check: Check, subject: Subject) -> tuple[Status, str]:
     """What a check finds, or why it cannot tell."""
     try:
         finding = check.look(subject)
     except OSError as error:
         return "unknown", f"{error.filename or ''}: {error.strerror or error}".lstrip(": ")
-    except (CannotTell, DriverError, NoDescriptors, ValueError) as error:
+    except (Undecided, DriverError, NoDescriptors, ValueError) as error:
         return "unknown", str(error)
     return "ok" if finding.ok else "failed", finding.found
 
@@ -110,14 +110,14 @@ class Audit:
         self._errands = Errands(CHECK_TIMEOUT)
 
     def read(self) -> Reading:
-        subject = Subject(self.node, listed(self.node.drivers))
+        subject = Subject(self.node, list_gpus(self.node.drivers))
         results = _results(subject, self._errands)
         samples = tuple(
             Sample(OK, (result.check,), float(result.status == "ok"))
             for result in results
             if result.status != "unknown"
         )
-        return Reading(samples, Audited(tuple(results)), subject.unread)
+        return Reading(samples, AuditResults(tuple(results)), subject.unread)
 
 
 NODE_SOURCE: NodeSource = Audit

@@ -6,7 +6,7 @@ import re
 
 from gpunode.audit.check import Check, Observation, Subject, each
 from gpunode.host import filesystem, mounts
-from gpunode.host.disk import WHOLE
+from gpunode.host.disk import WHOLE_DISK
 
 READ_AHEAD = 128.0
 """Lowest read-ahead in KiB."""
@@ -27,7 +27,7 @@ def _scheduler(subject: Subject) -> Observation:
 
 
 def _read_ahead(subject: Subject) -> Observation:
-    ahead = _queues(subject, "read_ahead_kb", WHOLE)
+    ahead = _queues(subject, "read_ahead_kb", WHOLE_DISK)
     return each({n: None if float(kib) >= READ_AHEAD else f"{kib} KiB" for n, kib in ahead.items()})
 
 
@@ -36,7 +36,7 @@ def _access_times(subject: Subject) -> Observation:
     return each(
         {
             name: None if mount.options & {"noatime", "relatime", "ro"} else "strictatime"
-            for name, mount in filesystem.watched(subject.node, table).items()
+            for name, mount in filesystem.select_mounts(subject.node, table).items()
         }
     )
 

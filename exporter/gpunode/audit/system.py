@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from gpunode.audit.check import CannotTell, Check, Observation, Subject, each
+from gpunode.audit.check import Check, Observation, Subject, Undecided, each
 from gpunode.host import cpu
 from gpunode.host.memory import parse_meminfo
 
@@ -29,7 +29,7 @@ def _idle_states(subject: Subject) -> Observation:
     folder = "/sys/devices/system/cpu/cpu0/cpuidle"
     states = subject.names(folder)
     if not states:
-        raise CannotTell("the kernel manages no CPU idle states")
+        raise Undecided("the kernel manages no CPU idle states")
     enabled = [state for state in states if subject.text(f"{folder}/{state}/disable") == "0"]
     latency = max((float(subject.text(f"{folder}/{s}/latency")) for s in enabled), default=0.0)
     return Observation(latency <= SLOW_TO_WAKE, f"up to {latency:g} µs to wake")
@@ -41,7 +41,7 @@ def _clocksource(subject: Subject) -> Observation:
     return Observation(source in ("tsc", "arch_sys_counter", "kvm-clock"), source)
 
 
-def _chosen(text: str) -> str:
+def _active_choice(text: str) -> str:
     """The active choice, which is the word in brackets."""
     match = re.search(r"\[([^\s[\]]+)\]", text)
     if match is None:
@@ -50,12 +50,12 @@ def _chosen(text: str) -> str:
 
 
 def _huge_pages(subject: Subject) -> Observation:
-    chosen = _chosen(subject.text("/sys/kernel/mm/transparent_hugepage/enabled"))
+    chosen = _active_choice(subject.text("/sys/kernel/mm/transparent_hugepage/enabled"))
     return Observation(chosen != "never", chosen)
 
 
 def _defragmentation(subject: Subject) -> Observation:
-    chosen = _chosen(subject.text("/sys/kernel/mm/transparent_hugepage/defrag"))
+    chosen = _active_choice(subject.text("/sys/kernel/mm/transparent_hugepage/defrag"))
     return Observation(chosen != "always", chosen)
 
 
@@ -75,7 +75,7 @@ def _swap_used(subject: Subject) -> Observation:
 
 def _numa_balancing(subject: Subject) -> Observation:
     if len(numa_nodes(subject)) < 2:
-        raise CannotTell("only one NUMA node")
+        raise Undecided("only one NUMA node")
     value = subject.text("/proc/sys/kernel/numa_balancing")
     return Observation(value == "0", f"kernel.numa_balancing = {value}")
 

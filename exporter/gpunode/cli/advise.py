@@ -14,9 +14,9 @@ from gpunode.advice import harm
 from gpunode.advice.faults import FLEET_FAULT
 from gpunode.advice.formats import FORMATS
 from gpunode.advice.node import NodeAdvice, advice
-from gpunode.advice.series import NodeSeries, SeriesNow, by_node, parsed
+from gpunode.advice.series import NodeSeries, SeriesSample, by_node, parsed
 from gpunode.cli import streams
-from gpunode.cli.daemon import LARGEST_ANSWER, DaemonAddress, NoDaemon, understood
+from gpunode.cli.daemon import MAX_ANSWER_BYTES, DaemonAddress, DaemonError, read_answer
 from gpunode.cli.extras import needing
 from gpunode.cli.settings.admission import is_here
 from gpunode.cli.settings.advise import AdviseSettings
@@ -44,7 +44,7 @@ HELD_SINCE = "1d"
 
 
 def advise(settings: AdviseSettings) -> None:
-    """Print what is to be done."""
+    """Print the advice."""
     found = ask(settings)
     with streams.printing():
         print(FORMATS[settings.format](found, not settings.fleet), end="")
@@ -53,7 +53,7 @@ def advise(settings: AdviseSettings) -> None:
 
 
 def ask(settings: AdviseSettings) -> list[NodeAdvice]:
-    """The advice for this node; with ``fleet``, for each node of which there is anything to say."""
+    """The advice for this node; with ``fleet``, for each node that has a fault."""
     if settings.fleet:
         if settings.file:
             raise UsageError("file: holds the series of one node; leave out fleet")
@@ -73,7 +73,7 @@ def ask(settings: AdviseSettings) -> list[NodeAdvice]:
     return [advice(NodeSeries(_name(settings), at, series))]
 
 
-class _Named(BaseModel):
+class _NodeIdentity(BaseModel):
     """What a daemon says of the node that its metrics are of."""
 
     node: str
@@ -89,9 +89,9 @@ def _name(settings: AdviseSettings) -> str:
         raise UsageError(f"{settings.file}: does not say of which node it is: add --web.node-name")
     server = DaemonAddress.of(settings)
     try:
-        found = understood(server.get("/api/v1/node", ANSWER_TIMEOUT), _Named)
-    except NoDaemon:
-        found = _Named(node="")
+        found = read_answer(server.get("/api/v1/node", ANSWER_TIMEOUT), _NodeIdentity)
+    except DaemonError:
+        found = _NodeIdentity(node="")
     if found.node:
         return found.node
     if found.playing is None and (not settings.url or is_here(settings.url)):
@@ -102,7 +102,7 @@ def _name(settings: AdviseSettings) -> str:
 def _file(name: str) -> str:
     """A saved exposition."""
     try:
-        content = streams.content_of(name, LARGEST_ANSWER)
+        content = streams.content_of(name, MAX_ANSWER_BYTES)
     except OSError as error:
         raise UsageError(f"{name}: {error.strerror}") from error
     if content.startswith(GZIP):
@@ -121,7 +121,7 @@ def _daemon(settings: AdviseSettings) -> str:
     server = DaemonAddress.of(settings)
     try:
         return server.get("/metrics", ANSWER_TIMEOUT).decode(errors="replace")
-    except NoDaemon as error:
+    except DaemonError as error:
         raise UsageError(f"{server.url}/metrics: {error}") from error
 
 
@@ -129,16 +129,18 @@ def _fleet(settings: AdviseSettings) -> list[NodeAdvice]:
     """The advice for the nodes that Prometheus scrapes, without those that are well."""
     with needing("report", "advise --fleet"):
         from gpunode.cli.report import secrets
-        from gpunode.report.prometheus import Prometheus, quoted
+        from gpunode.report.prometheus import Prometheus, quote
     now = int(time.time() if settings.at is None else settings.at)
-    chosen = f'instance=~"{quoted(settings.nodes)}"' if settings.nodes else 'instance!=""'
+    chosen = f'instance=~"{quote(settings.nodes)}"' if settings.nodes else 'instance!=""'
     if settings.cluster:
-        chosen += f',cluster="{quoted(settings.cluster)}"'
+        chosen += f',cluster="{quote(settings.cluster)}"'
     with closing(Prometheus(settings.prometheus, secrets(settings.prometheus))) as server:
 
-        def of(expression: str) -> list[SeriesNow]:
+        def of(expression: str) -> list[SeriesSample]:
             found = server.at(expression, now)
-            return [SeriesNow(labels.get("__name__", ""), labels, value) for labels, value in found]
+            return [
+                SeriesSample(labels.get("__name__", ""), labels, value) for labels, value in found
+            ]
 
         found = of(f'up{{job=~".*gpunode.*",{chosen}}}')
         if not found:
@@ -148,7 +150,7 @@ def _fleet(settings: AdviseSettings) -> list[NodeAdvice]:
 
         def since(node: NodeSeries) -> dict[harm.Owned, float]:
             """When each owner was first seen to hold a GPU of a node."""
-            where = f'cluster="{quoted(node.cluster)}",instance="{quoted(node.node)}"'
+            where = f'cluster="{quote(node.cluster)}",instance="{quote(node.node)}"'
             labels = ", ".join(OWNER_LABELS)
             return harm.owners(
                 of(
@@ -170,7 +172,7 @@ def _fleet(settings: AdviseSettings) -> list[NodeAdvice]:
 
 def _advise(
     node: NodeSeries,
-    shared: Collection[SeriesNow],
+    shared: Collection[SeriesSample],
     since: Callable[[NodeSeries], Mapping[harm.Owned, float]],
 ) -> NodeAdvice:
     """The advice for a node of a fleet; since when it is held is asked where anybody is harmed."""

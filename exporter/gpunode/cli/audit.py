@@ -15,12 +15,12 @@ from gpunode.audit.source import Result, audit
 from gpunode.cli import streams
 from gpunode.cli.console import PipedConsole
 from gpunode.cli.settings.audit import AuditSettings
-from gpunode.cli.this_node import COLD, local_node
+from gpunode.cli.this_node import WAKE_TIMEOUT, local_node
 
 
 def audit_node(settings: AuditSettings) -> None:
     """Audit this node once and print the results."""
-    results = audit(local_node(settings.path, patience=COLD))
+    results = audit(local_node(settings.path, patience=WAKE_TIMEOUT))
     with streams.printing():
         if settings.json_output:
             print(json.dumps([asdict(result) for result in results], indent=2))

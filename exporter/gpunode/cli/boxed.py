@@ -10,7 +10,7 @@ from gpunode.node.node import Node
 def boxed(
     node: Node, incident: IncidentSettings, stacks: StacksSettings
 ) -> tuple[Node, tuple[BlackBox, ...]]:
-    """The node as the black box hears it, and the box, if there is to be one."""
+    """The node as the black box records it, and the box, if the settings ask for one."""
     if not incident.keep:
         return node, ()
     box = BlackBox(node, incident, code=stacks.code)

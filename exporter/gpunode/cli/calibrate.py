@@ -14,11 +14,11 @@ from gpunode.cli import streams
 from gpunode.cli.console import PipedConsole
 from gpunode.cli.daemon_files import keep, make_folder
 from gpunode.cli.settings.calibrate import CalibrateSettings
-from gpunode.cli.this_node import COLD, local_node, whole_gpus
+from gpunode.cli.this_node import WAKE_TIMEOUT, local_node, whole_gpus
 from gpunode.driver.driver import Identity
-from gpunode.gpu.calibration import implausible, kept, written
+from gpunode.gpu.calibration import format_ceilings, implausible, read_ceilings
 from gpunode.gpu.models import Ceilings, calibration_of
-from gpunode.gpu.probe import ProbeError, measured, probe
+from gpunode.gpu.probe import ProbeError, measured_ceilings, probe
 from gpunode.mistake import UsageError
 
 
@@ -32,16 +32,16 @@ def calibrate(settings: CalibrateSettings) -> None:
         make_folder(path.parent)
         with TemporaryFile(dir=path.parent):  # or the minute of measuring would be in vain
             pass
-        gpus, why = whole_gpus(local_node(settings.path, settings.dcgm, COLD))
+        gpus, why = whole_gpus(local_node(settings.path, settings.dcgm, WAKE_TIMEOUT))
         if settings.index >= len(gpus):
             raise ProbeError(why or f"there is no GPU {settings.index}")
         gpu = gpus.pop(settings.index)
         if not settings.json_output:
             print(f"GPU {gpu.identity.index}: measuring for about a minute.", file=sys.stderr)
-        ceilings = measured(gpu, probe(gpu, gpus))
+        ceilings = measured_ceilings(gpu, probe(gpu, gpus))
         if complaint := implausible(ceilings):
             raise ProbeError(f"{complaint}: something disturbed the measurement, so it is not kept")
-        keep(path, written({**before, gpu.identity.name: ceilings}))
+        keep(path, format_ceilings({**before, gpu.identity.name: ceilings}))
     except (ProbeError, ValueError) as error:
         raise UsageError(str(error)) from error
     except OSError as error:
@@ -56,7 +56,7 @@ def calibrate(settings: CalibrateSettings) -> None:
 def _calibrated(path: Path) -> dict[str, Ceilings]:
     """What was kept before. Raises ``OSError``, and ``ValueError`` with the file in it."""
     try:
-        return kept(path.read_text()) if path.exists() else {}
+        return read_ceilings(path.read_text()) if path.exists() else {}
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 

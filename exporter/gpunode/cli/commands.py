@@ -11,7 +11,7 @@ class Command:
     """A command."""
 
     says: str
-    """What it does; only the first line of it is told beside other commands."""
+    """What it does; a list of commands shows only the first line."""
 
     settings: str
     """The class of what it reads, as ``MODULE:CLASS`` in ``gpunode.cli.settings``."""

@@ -18,14 +18,14 @@ PROGRAM = "gpunode"
 
 
 @dataclass(frozen=True, slots=True)
-class Completed:
+class CommandWords:
     """What a command takes: words in its place, and options with the values that they may have."""
 
     name: str
     says: str
     words: tuple[str, ...]
     options: Mapping[str, tuple[str, ...]]
-    """No values are those of which there is no list: files, numbers, addresses."""
+    """Empty for values that cannot be listed: files, numbers, addresses."""
 
     flags: frozenset[str]
     """The options that take no value."""
@@ -37,7 +37,7 @@ def complete(settings: CompletionSettings) -> None:
         print(SHELLS[settings.shell](list(commands())), end="")
 
 
-def commands() -> Iterator[Completed]:
+def commands() -> Iterator[CommandWords]:
     """What each command takes, from its settings."""
     for name, command in COMMANDS.items():
         words: tuple[str, ...] = ()
@@ -55,7 +55,7 @@ def commands() -> Iterator[Completed]:
                 words += _choices(field.annotation)
         if name == "demo":
             words += stories()
-        yield Completed(name, command.says, words, options, frozenset(flags))
+        yield CommandWords(name, command.says, words, options, frozenset(flags))
 
 
 def stories() -> tuple[str, ...]:
@@ -64,13 +64,13 @@ def stories() -> tuple[str, ...]:
 
 
 def _choices(kind: Any) -> tuple[str, ...]:
-    """The values of which a setting has one; none if there is no list of them."""
+    """The values that a setting may have; empty if they cannot be listed."""
     if get_origin(kind) is Literal:
         return tuple(str(value) for value in get_args(kind))
     return tuple(value for one in get_args(kind) if one is not NoneType for value in _choices(one))
 
 
-def bash(found: list[Completed]) -> str:
+def bash(found: list[CommandWords]) -> str:
     """For bash; files are completed where there is no list of values."""
     values, words = [], []
     for one in found:
@@ -117,12 +117,12 @@ def bash(found: list[Completed]) -> str:
     )
 
 
-def zsh(found: list[Completed]) -> str:
+def zsh(found: list[CommandWords]) -> str:
     """For zsh, by its way to use the completions of bash."""
     return f"autoload -U +X bashcompinit && bashcompinit\n{bash(found)}"
 
 
-def fish(found: list[Completed]) -> str:
+def fish(found: list[CommandWords]) -> str:
     """For fish."""
     no_command = f"not __fish_seen_subcommand_from {' '.join(one.name for one in found)}"
     lines = []
@@ -138,4 +138,4 @@ def fish(found: list[Completed]) -> str:
     return "\n".join([*lines, ""])
 
 
-SHELLS: dict[str, Callable[[list[Completed]], str]] = {"bash": bash, "zsh": zsh, "fish": fish}
+SHELLS: dict[str, Callable[[list[CommandWords]], str]] = {"bash": bash, "zsh": zsh, "fish": fish}

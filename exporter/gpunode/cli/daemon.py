@@ -15,29 +15,29 @@ from pydantic import BaseModel, TypeAdapter
 from gpunode.cli.settings.admission import AdmissionSettings
 from gpunode.export.web.node import NodeNow
 from gpunode.mistake import UsageError
-from gpunode.report.fetch import NoWholeAnswer, fetched
+from gpunode.report.fetch import IncompleteAnswer, fetched
 from gpunode.text import printable
 from gpunode.verdict.guidance import URGENCIES
 
 ANSWER_TIMEOUT = 5.0
 """Seconds for an answer, during which no key is read."""
 
-LARGEST_ANSWER = 16 << 20
+MAX_ANSWER_BYTES = 16 << 20
 """Bytes of an answer that can be of a daemon."""
 
-LONGEST_STRING = 4096
+MAX_STRING = 4096
 """Characters of a text in an answer."""
 
-LARGEST_FIGURE = 1e15
+MAX_NUMBER = 1e15
 """Of an answer: a petabyte, or a moment in a million years."""
 
-LONGEST_TEXT = 200
+MAX_TEXT = 200
 """Characters of what a server says in a message."""
 
-NOT_OURS = "what answers is no gpunode of this version"
+WRONG_VERSION = "what answers is no gpunode of this version"
 
 
-class NoDaemon(Exception):
+class DaemonError(Exception):
     """No daemon answered; ``str()`` says why."""
 
 
@@ -87,22 +87,22 @@ class DaemonAddress:
         return DaemonAddress(url, known, tls=tls)
 
     def private(self, path: str, timeout: float) -> bytes:
-        """The same of a page that is not for everyone."""
+        """The answer of a page that is not for everyone, by the daemon's socket."""
         return self.get(path, timeout, self.socket if _listens(self.socket) else "")
 
     def get(self, path: str, timeout: float, unix: str = "") -> bytes:
-        """What the daemon answers within so many seconds. Raises ``NoDaemon``."""
+        """What the daemon answers within so many seconds. Raises ``DaemonError``."""
         transport = httpx2.HTTPTransport(uds=unix) if unix else None
         client = httpx2.Client(auth=self.known, verify=self.tls, transport=transport)
         try:
             response, body = fetched(
-                client, "GET", f"{self.url}{path}", timeout=timeout, largest=LARGEST_ANSWER
+                client, "GET", f"{self.url}{path}", timeout=timeout, largest=MAX_ANSWER_BYTES
             )
-        except NoWholeAnswer as error:
-            raise NoDaemon(f"no daemon answers: {error}") from error
+        except IncompleteAnswer as error:
+            raise DaemonError(f"no daemon answers: {error}") from error
         except (httpx2.RemoteProtocolError, httpx2.DecodingError) as error:
             # A server with TLS hangs up on clients without it, or without the certificate it wants.
-            why = NOT_OURS
+            why = WRONG_VERSION
             if unix:
                 why = "without --password-file it answers root, and its own user, on its node alone"
             elif "disconnected" in str(error):
@@ -110,25 +110,25 @@ class DaemonAddress:
                 why = (
                     f"no daemon answers: {error}"
                     if secure
-                    else f"{NOT_OURS}, or it has TLS: https://"
+                    else f"{WRONG_VERSION}, or it has TLS: https://"
                 )
-            raise NoDaemon(why) from error
+            raise DaemonError(why) from error
         except (httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError) as error:
-            words = printable(str(error) or type(error).__name__, LONGEST_TEXT)
+            words = printable(str(error) or type(error).__name__, MAX_TEXT)
             if "CERTIFICATE_VERIFY_FAILED" in words:
                 words += "; --ca-file names the authority that signed it"
-            raise NoDaemon(f"no daemon answers: {words}") from error
+            raise DaemonError(f"no daemon answers: {words}") from error
         finally:
             client.close()
         if response.is_redirect:
-            where = printable(response.headers.get("location", ""), LONGEST_TEXT)
-            raise NoDaemon(
+            where = printable(response.headers.get("location", ""), MAX_TEXT)
+            raise DaemonError(
                 f"it redirects to {where}, which is not followed; give that if it is right"
             )
         if response.status_code == HTTPStatus.UNAUTHORIZED:
-            raise NoDaemon("it wants another --username and --password-file")
+            raise DaemonError("it wants another --username and --password-file")
         if response.status_code != HTTPStatus.OK:
-            raise NoDaemon(_refusal(response.status_code, body))
+            raise DaemonError(_refusal(response.status_code, body))
         return body
 
 
@@ -139,43 +139,43 @@ class _Refusal(BaseModel):
 
 
 def _refusal(status: int, body: bytes) -> str:
-    """Why there is no answer, in the words of the daemon where they say more than the status."""
+    """Why the daemon refused, in its own words if they say more than the status."""
     try:
         said = _Refusal.model_validate_json(body).detail
     except ValueError:
         said = ""
     if said in {"", *(one.phrase for one in HTTPStatus if one == status)}:
-        return f"{NOT_OURS} ({status})"
-    return printable(said, LONGEST_TEXT)
+        return f"{WRONG_VERSION} ({status})"
+    return printable(said, MAX_TEXT)
 
 
 K = TypeVar("K")
 
 
-def understood(answer: bytes, kind: type[K]) -> K:
+def read_answer(answer: bytes, kind: type[K]) -> K:
     """An answer of a daemon, also of a newer one, with nothing in it that a terminal obeys.
 
-    Raises ``NoDaemon``.
+    Raises ``DaemonError``.
     """
     try:
-        found = _harmless(json.loads(answer, parse_constant=float))
+        found = _checked_json(json.loads(answer, parse_constant=float))
         return TypeAdapter(kind).validate_python(found)
     except (ValueError, RecursionError) as error:
-        raise NoDaemon(NOT_OURS) from error
+        raise DaemonError(WRONG_VERSION) from error
 
 
-def _harmless(value: Any) -> Any:
+def _checked_json(value: Any) -> Any:
     """A value of JSON with text that prints, and figures that can be. Raises ``ValueError``."""
     if isinstance(value, str):
-        return printable(value, LONGEST_STRING)
+        return printable(value, MAX_STRING)
     if isinstance(value, int | float):
-        if not abs(value) < LARGEST_FIGURE:  # not NaN either
+        if not abs(value) < MAX_NUMBER:  # not NaN either
             raise ValueError("a figure beyond all that is measured")
         return value
     if isinstance(value, list):
-        return [_harmless(one) for one in value]
+        return [_checked_json(one) for one in value]
     if isinstance(value, dict):
-        found = {printable(key, LONGEST_STRING): _harmless(one) for key, one in value.items()}
+        found = {printable(key, MAX_STRING): _checked_json(one) for key, one in value.items()}
         if found.get("urgency", "note") not in URGENCIES:  # of a newer daemon
             found["urgency"] = "note"
         return found
@@ -183,5 +183,5 @@ def _harmless(value: Any) -> Any:
 
 
 def ask(server: DaemonAddress) -> NodeNow:
-    """The node now. Raises ``NoDaemon``."""
-    return understood(server.get("/api/v1/node", ANSWER_TIMEOUT), NodeNow)
+    """The node now. Raises ``DaemonError``."""
+    return read_answer(server.get("/api/v1/node", ANSWER_TIMEOUT), NodeNow)

@@ -17,17 +17,17 @@ from rich.table import Table
 from rich.text import Text
 
 from gpunode.cli import streams
-from gpunode.cli.meant import meant
+from gpunode.cli.meant import hint
 from gpunode.cli.server import server
 from gpunode.cli.settings.demo import DemoSettings
-from gpunode.cli.stories import Cast, Scene, in_order, utilisation
+from gpunode.cli.stories import Cast, Scene, order_tapes, utilisation
 from gpunode.cli.table import (
     GPU,
+    NODE_COLUMNS,
     NOW,
-    OF_A_NODE,
     STEP,
+    TIME_SHARES,
     WATTS,
-    WENT_TO,
     Row,
     fitting,
     row,
@@ -38,12 +38,12 @@ from gpunode.export.web.node import node
 from gpunode.mistake import UsageError
 from gpunode.recorded import INCIDENTS, STORIES, named
 from gpunode.text import printable
-from gpunode.verdict.findings import in_a_sentence, status
+from gpunode.verdict.findings import status, summary_sentence
 
-LONGEST_LINE = 1000
+MAX_LINE = 1000
 """Characters of a line."""
 
-TOLD_EVERY = 1200
+PROGRESS_INTERVAL = 1200
 """Seconds before an incident that are filled in between two lines that say so."""
 
 SETTLED = 5.0
@@ -51,18 +51,18 @@ SETTLED = 5.0
 read every few seconds, so what is said first may not last."""
 
 INDENT = "  "
-IN_PLAIN_TEXT = (GPU, NOW, WENT_TO, WATTS, STEP)
-"""For where there are no colours."""
+PLAIN_COLUMNS = (GPU, NOW, TIME_SHARES, WATTS, STEP)
+"""The columns of a table without colours."""
 
 
 def play(settings: DemoSettings) -> None:
     """Play incidents, one after the other, then start over."""
     logging.getLogger("gpunode").setLevel(logging.ERROR)  # a line would go through the table
     tapes = named(settings.incident, STORIES, INCIDENTS)[:1]
-    tapes = tapes or in_order(settings.incident.glob("*.jsonl.gz"))
+    tapes = tapes or order_tapes(settings.incident.glob("*.jsonl.gz"))
     if not tapes:
-        known = ", ".join(path.name.partition(".")[0] for path in in_order(STORIES.glob("*.gz")))
-        close = meant(str(settings.incident), known.split(", "))
+        known = ", ".join(path.name.partition(".")[0] for path in order_tapes(STORIES.glob("*.gz")))
+        close = hint(str(settings.incident), known.split(", "))
         raise UsageError(
             f"{settings.incident}: {close}neither a folder of tapes (*.jsonl.gz) nor one of {known}"
         )
@@ -100,11 +100,11 @@ def showing(caption: str) -> Iterator[Show]:
     console = Console()
     if sys.stdout.isatty() and console.is_terminal and not console.is_dumb_terminal:
         with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
-            yield Drawn(live, caption)
+            yield LiveShow(live, caption)
             live.update(Text(), refresh=True)  # what the caption says is over
     else:
         print(caption, flush=True)
-        yield Written()
+        yield LineShow()
 
 
 class Captions:
@@ -140,7 +140,7 @@ class Captions:
             yield self.line
 
 
-class Drawn:
+class LiveShow:
     """Writes what is said, and below it draws the GPUs of the incident over themselves."""
 
     def __init__(self, live: Live, caption: str) -> None:
@@ -157,7 +157,7 @@ class Drawn:
     def _say(self, lines: Iterable[str]) -> None:
         for line in lines:
             style = "bold" if not line.startswith(" ") else ""
-            self.live.console.print(Text(printable(line, LONGEST_LINE), style=style))
+            self.live.console.print(Text(printable(line, MAX_LINE), style=style))
 
     def playing(self, scene: Scene) -> None:
         self._say(self.captions.new(scene))
@@ -171,10 +171,10 @@ class Drawn:
     def _table(self, scene: Scene, caption: str = "") -> Table:
         console, rows = self.live.console, _rows(scene)
         fits = max(1, console.height - 4)
-        return table(rows[:fits], caption, fitting(OF_A_NODE, console.width, rows))
+        return table(rows[:fits], caption, fitting(NODE_COLUMNS, console.width, rows))
 
 
-class Written:
+class LineShow:
     """Writes lines without control characters: for a pipe, a log and a dumb terminal."""
 
     def __init__(self) -> None:
@@ -184,32 +184,32 @@ class Written:
 
     def preparing(self, scene: Scene) -> None:
         for line in self.captions.begun(scene):
-            print(printable(line, LONGEST_LINE))
-        filled = int(scene.tape.clock.now // TOLD_EVERY)
+            print(printable(line, MAX_LINE))
+        filled = int(scene.tape.clock.now // PROGRESS_INTERVAL)
         if (scene, filled) != self.told:
             self.told = scene, filled
             whole = f"{scene.tape.lead / 60:.0f} minutes"
-            so_far = f": {filled * TOLD_EVERY / 60:.0f} so far" if filled else ""
+            so_far = f": {filled * PROGRESS_INTERVAL / 60:.0f} so far" if filled else ""
             print(f"  (filling in the {whole} before it{so_far})", flush=True)
 
     def playing(self, scene: Scene, ended: bool = False) -> None:
         for line in self.captions.new(scene, ended):
-            print(printable(line, LONGEST_LINE))
+            print(printable(line, MAX_LINE))
 
     def played(self, scene: Scene) -> None:
         self.playing(scene, ended=True)
         with self.console.capture() as drawn:
             rows, width = _rows(scene), self.console.width - len(INDENT)
-            columns = fitting(IN_PLAIN_TEXT, width, rows)
+            columns = fitting(PLAIN_COLUMNS, width, rows)
             self.console.print(table(rows, columns=columns), width=width)
         for line in drawn.get().splitlines():
             print(f"{INDENT}{line.rstrip()}")
-        said = in_a_sentence(status(scene.loop))
-        print(f"{printable(f'{scene.tape.name}: {said}', LONGEST_LINE)}\n")
+        said = summary_sentence(status(scene.loop))
+        print(f"{printable(f'{scene.tape.name}: {said}', MAX_LINE)}\n")
 
 
 def _rows(scene: Scene) -> list[Row]:
-    """Every GPU now; where there is no time before the incident, with where all its time went."""
+    """Every GPU now; for a tape without a lead, with the states of all its time."""
     now = [row(gpu) for gpu in node(scene.loop).gpus]
     if scene.tape.lead:
         return now

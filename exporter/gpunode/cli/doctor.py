@@ -17,7 +17,7 @@ from typing import Literal, TypeVar
 import httpx2
 
 from gpunode.cli import rights
-from gpunode.cli.daemon import NoDaemon, understood
+from gpunode.cli.daemon import DaemonError, read_answer
 from gpunode.cli.platforms import chart_limits, chart_values
 from gpunode.cli.settings.doctor import DoctorSettings
 from gpunode.config.daemon import (
@@ -37,9 +37,9 @@ from gpunode.loop import Loop
 from gpunode.loop.search import Search
 from gpunode.loop.watch import Watch
 from gpunode.node.node import Node
-from gpunode.report.fetch import NoWholeAnswer, fetched
+from gpunode.report.fetch import IncompleteAnswer, fetched
 from gpunode.source import Met
-from gpunode.sources import KINDS, Kind, finders
+from gpunode.sources import KINDS, SourceClass, finders
 from gpunode.text import escaped, lasting
 from gpunode.verdict.findings import status
 
@@ -51,7 +51,7 @@ SECOND_READ_AFTER = 3.0
 
 CAPABILITY = re.compile("|".join(capability.ALL))
 
-LONGEST_NAME = 200
+MAX_NAME = 200
 """Characters of a rank and its owners."""
 
 NO_ANSWER = "no answer in time"
@@ -59,12 +59,14 @@ NO_ANSWER = "no answer in time"
 INTERVAL = 1.0
 """Seconds between the reads, where the daemon may take longer."""
 
-LARGEST_ANSWER = 1 << 20
-"""Bytes of what a daemon met."""
+MAX_ANSWER_BYTES = 1 << 20
+"""Bytes of the readings that a daemon did not understand."""
 
-OF_NO_GPU = re.compile(rb'^gpunode_client_messages_total\{result="no_gpu"\} (\d+)', re.MULTILINE)
+GPULESS_MESSAGES = re.compile(
+    rb'^gpunode_client_messages_total\{result="no_gpu"\} (\d+)', re.MULTILINE
+)
 
-PATIENCE = 2.0
+TIMEOUT = 2.0
 """Seconds that a daemon has for an answer."""
 
 NODES_PROCESSES = "pid:[4026531836]"
@@ -103,7 +105,7 @@ class SourceHealth:
     """What it takes to have data, or the rest of it if that is a capability; else empty."""
 
     also: tuple[str, ...] = ()
-    """The sources that there are not, for the same reason."""
+    """The sources that are absent for the same reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +165,7 @@ def examine(
         tuple(_findings(loop)),
         tuple(unread.values()),
         reporting,
-        tuple(_less_accurate(loop)),
+        tuple(_accuracy_notes(loop)),
         chart_values(node),
         tuple(chart_limits(node)),
     )
@@ -179,7 +181,7 @@ def _helpers(node: Node) -> tuple[str, ...]:
 
 def process(path: PathSettings, helpers: tuple[str, ...] = ()) -> str:
     """Who this program is, who helps it, and what it sees as the node, in words."""
-    held = ", ".join(rights.permitted()) or "no capability"
+    held = ", ".join(rights.permitted_capabilities()) or "no capability"
     if helpers:
         held += f" and the helpers {', '.join(helpers)}"
     root = path.rootfs
@@ -208,46 +210,46 @@ def daemon(web: ListenSettings) -> tuple[str, list[Met], tuple[str, ...]]:
     host, port = web.address
     url = f"http://{_reachable(host)}:{port}"
     try:
-        said = _asked(f"{url}/healthz")
+        said = _fetch(f"{url}/healthz")
     except (httpx2.ProtocolError, httpx2.DecodingError):
         said = b""
-    except (httpx2.HTTPError, NoWholeAnswer, OSError) as error:
-        why = escaped(str(error) or type(error).__name__, LONGEST_NAME)
+    except (httpx2.HTTPError, IncompleteAnswer, OSError) as error:
+        why = escaped(str(error) or type(error).__name__, MAX_NAME)
         return f"no daemon answers at {url}: {why}", [], ()
     if said != b"ok\n":
         return f"another program, or a daemon with TLS, answers at {url}", [], ()
-    met = _told(f"{url}/api/v1/unread", list[Met]) or []
+    met = _fetch_json(f"{url}/api/v1/unread", list[Met]) or []
     return f"a daemon answers at {url}", met, _reporting(url)
 
 
-def _asked(url: str) -> bytes:
+def _fetch(url: str) -> bytes:
     """What a daemon answers; empty if that is no page.
 
-    Raises ``NoWholeAnswer``, the library's ``HTTPError``, and ``OSError``.
+    Raises ``IncompleteAnswer``, the library's ``HTTPError``, and ``OSError``.
     """
     with httpx2.Client(trust_env=False) as client:  # no proxy leads to this machine
-        answer, body = fetched(client, "GET", url, timeout=PATIENCE, largest=LARGEST_ANSWER)
+        answer, body = fetched(client, "GET", url, timeout=TIMEOUT, largest=MAX_ANSWER_BYTES)
     return body if answer.is_success else b""
 
 
-def _told(url: str, kind: type[K]) -> K | None:
+def _fetch_json(url: str, kind: type[K]) -> K | None:
     """What a daemon tells, fit to show: anybody may listen at its port. None if it does not."""
     try:
-        return understood(_asked(url), kind)
-    except (httpx2.HTTPError, NoWholeAnswer, OSError, NoDaemon):
+        return read_answer(_fetch(url), kind)
+    except (httpx2.HTTPError, IncompleteAnswer, OSError, DaemonError):
         return None
 
 
 def _reporting(url: str) -> tuple[str, ...]:
     """Who reports training to a daemon, in lines; empty if it does not tell or nobody trains."""
-    now = _told(f"{url}/api/v1/node", NodeNow)
+    now = _fetch_json(f"{url}/api/v1/node", NodeNow)
     if now is None:
         return ()
-    left_out = _without_a_gpu(url)
+    left_out = _gpuless_messages(url)
     if not any(gpu.pids for gpu in now.gpus):
         return left_out
     reports = tuple(
-        f"GPU {gpu.label}: {_of(gpu)}, last step {lasting(max(0.0, now.time - gpu.last_step))} ago"
+        f"GPU {gpu.label}: {_job(gpu)}, last step {lasting(max(0.0, now.time - gpu.last_step))} ago"
         for gpu in now.gpus
         if gpu.last_step is not None
     )
@@ -255,21 +257,21 @@ def _reporting(url: str) -> tuple[str, ...]:
     return (reports or none) + left_out
 
 
-def _without_a_gpu(url: str) -> tuple[str, ...]:
+def _gpuless_messages(url: str) -> tuple[str, ...]:
     """That a daemon hears processes of which it counts nothing."""
     try:
-        found = OF_NO_GPU.search(_asked(f"{url}/metrics"))
-    except (httpx2.HTTPError, NoWholeAnswer, OSError):
+        found = GPULESS_MESSAGES.search(_fetch(f"{url}/metrics"))
+    except (httpx2.HTTPError, IncompleteAnswer, OSError):
         return ()
     times = float(found[1]) if found else 0.0
     return (f"{times:.0f} messages came from processes without a GPU",) if times else ()
 
 
-def _of(gpu: GpuNow) -> str:
-    """The rank and the job of what runs on a GPU, as far as they are known."""
+def _job(gpu: GpuNow) -> str:
+    """The rank and job on a GPU, as far as they are known."""
     ranks = f"rank {', '.join(gpu.ranks)}" if gpu.ranks else "a process"
     owners = f" of {' and '.join(gpu.owners)}" if gpu.owners else ""
-    return escaped(f"{ranks}{owners}", LONGEST_NAME)
+    return escaped(f"{ranks}{owners}", MAX_NAME)
 
 
 def _reachable(host: str) -> str:
@@ -278,7 +280,7 @@ def _reachable(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def _less_accurate(loop: Loop) -> Iterator[str]:
+def _accuracy_notes(loop: Loop) -> Iterator[str]:
     """The GPUs whose ledger uses another model's ceilings."""
     for gpu in status(loop).gpus:
         if gpu.less_accurate:
@@ -299,7 +301,7 @@ def _findings(loop: Loop) -> Iterator[SourceHealth]:
             yield _absent(finder, search, also)
 
 
-def _absent(finder: Kind, search: Search, also: tuple[str, ...]) -> SourceHealth:
+def _absent(finder: SourceClass, search: Search, also: tuple[str, ...]) -> SourceHealth:
     status: Status = "failed" if search.absent or search.found is None else "nothing"
     why = search.absent or ("" if search.found is not None else NO_ANSWER)
     if finder is TrainingSteps:
@@ -310,7 +312,7 @@ def _absent(finder: Kind, search: Search, also: tuple[str, ...]) -> SourceHealth
     )
 
 
-def _finding(kind: Kind, watches: list[Watch]) -> SourceHealth:
+def _finding(kind: SourceClass, watches: list[Watch]) -> SourceHealth:
     failures = [why for watch in watches if (why := _failure(watch))]
     samples = [s for watch in watches if watch.batch for s in watch.batch.reading.samples]
     given = {sample.metric for sample in samples}
@@ -318,7 +320,7 @@ def _finding(kind: Kind, watches: list[Watch]) -> SourceHealth:
     status: Status = "failed" if failures else "data" if samples else "nothing"
     first = failures[0] if failures else ""
     empty = sum(not (w.batch and w.batch.reading.samples) for w in watches) - len(failures)
-    lacks = not set(rights.permitted()) >= set(CAPABILITY.findall(kind.needs))
+    lacks = not set(rights.permitted_capabilities()) >= set(CAPABILITY.findall(kind.needs))
     return SourceHealth(
         source=kind.name,
         status=status,

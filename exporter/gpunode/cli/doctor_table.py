@@ -16,12 +16,12 @@ from gpunode.cli import rights, streams
 from gpunode.cli.console import PipedConsole
 from gpunode.cli.doctor import SourceHealth, examine
 from gpunode.cli.settings.doctor import DoctorSettings
-from gpunode.cli.this_node import COLD, local_node
+from gpunode.cli.this_node import WAKE_TIMEOUT, local_node
 from gpunode.loop import MORE_THREADS
 from gpunode.mistake import UsageError
 from gpunode.source import Met
 from gpunode.text import printable
-from gpunode.unread import LONGEST
+from gpunode.unread import MAX_EXAMPLE
 
 
 def doctor(settings: DoctorSettings) -> None:
@@ -29,7 +29,9 @@ def doctor(settings: DoctorSettings) -> None:
     logging.getLogger("gpunode").setLevel(logging.ERROR)  # what fails is in the table
     try:
         rights.lower()
-        found = examine(local_node(settings.path, settings.dcgm, COLD), settings, COLD)
+        found = examine(
+            local_node(settings.path, settings.dcgm, WAKE_TIMEOUT), settings, WAKE_TIMEOUT
+        )
     except (OSError, RuntimeError) as error:
         raise UsageError(f"{error}: {MORE_THREADS}") from error
     with streams.printing():
@@ -74,7 +76,7 @@ def doctor_table(findings: Iterable[SourceHealth], width: int) -> RenderableType
         table.add_column(heading, no_wrap=True)
     table.add_column("what is missing, and what it takes", overflow="fold")
     for finding in findings:
-        table.add_row(finding.source, *_given(finding), _said(finding))
+        table.add_row(finding.source, *_status_cells(finding), _advice_cell(finding))
     return table
 
 
@@ -82,7 +84,7 @@ def unread_table(unread: Iterable[Met]) -> RenderableType:
     """What was met and not understood, with examples, and what a bound left out."""
     found = list(unread)
     tables = [
-        _met_table(heading, of_kind)
+        _encounter_table(heading, of_kind)
         for heading, of_kind in (
             ("met and not understood", [met for met in found if not met.bound]),
             ("left out, as there was too much of it", [met for met in found if met.bound]),
@@ -92,32 +94,32 @@ def unread_table(unread: Iterable[Met]) -> RenderableType:
     return Group(*tables) if tables else Text("Everything that was read was understood.")
 
 
-def _met_table(heading: str, found: Iterable[Met]) -> Table:
+def _encounter_table(heading: str, found: Iterable[Met]) -> Table:
     table = Table(box=None, padding=(0, 1, 0, 0))
     for name in ("source", heading):
         table.add_column(name, overflow="fold")
     for met in found:
         said = Text(f"{met.what.replace('_', ' ')}, {met.times} times: {met.meaning}")
         for example in met.examples:
-            said.append(f"\n{printable(example, LONGEST)}", style="cyan")
+            said.append(f"\n{printable(example, MAX_EXAMPLE)}", style="cyan")
         table.add_row(met.source, said)
     return table
 
 
 def _stacked(finding: SourceHealth) -> Iterator[RenderableType]:
-    status, given = _given(finding)
+    status, given = _status_cells(finding)
     yield Text.assemble(finding.source, " ", status, f" {given}")
-    if said := _said(finding):
+    if said := _advice_cell(finding):
         yield Padding(said, (0, 0, 0, 2))
 
 
-def _given(finding: SourceHealth) -> tuple[Text, str]:
+def _status_cells(finding: SourceHealth) -> tuple[Text, str]:
     """How a source does, and how many of its metrics it gives."""
     given = finding.metrics - len(finding.missing)
     return Text(finding.status, style=DOCTOR[finding.status]), f"{given} of {finding.metrics}"
 
 
-def _said(finding: SourceHealth) -> Text:
+def _advice_cell(finding: SourceHealth) -> Text:
     """What is missing of a source, and what it takes."""
     said = Text(finding.why, overflow="fold")
     if finding.failed and finding.places > 1:
@@ -134,6 +136,6 @@ def _said(finding: SourceHealth) -> Text:
 
 
 def _some(metrics: Sequence[str]) -> str:
-    """The first of these names, and how many more there are."""
+    """The first names, and the number of the others."""
     more = f" and {len(metrics) - 3} more" if len(metrics) > 3 else ""
     return ", ".join(metrics[:3]) + more

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gpunode.cli import streams
-from gpunode.cli.daemon import NOT_OURS, DaemonAddress, NoDaemon
+from gpunode.cli.daemon import WRONG_VERSION, DaemonAddress, DaemonError
 from gpunode.cli.extras import needing
 from gpunode.cli.settings.incidents import IncidentCommandSettings, IncidentsCommandSettings
-from gpunode.export.incident_page import lasted, moment_of, on_gpu, page, where_it_stands
+from gpunode.export.incident_page import duration_text, gpu_text, moment_of, page, position_text
 from gpunode.incidents.folder import Folder
 from gpunode.incidents.incident import ID, Brief, Incident, as_json, briefs, parse
 from gpunode.mistake import UsageError
@@ -28,7 +28,7 @@ LATEST = "latest"
 OUT = Path("-")
 """In place of a file: standard output."""
 
-LONGEST_LINE = 1000
+MAX_LINE = 1000
 """Characters of a line."""
 
 
@@ -80,7 +80,7 @@ class IncidentStore:
             try:
                 return briefs().validate_json(self._get(""))
             except ValueError as error:
-                raise UsageError(NOT_OURS) from error
+                raise UsageError(WRONG_VERSION) from error
         found, unread = [], []
         for name in self._names(self.folder):
             try:
@@ -97,7 +97,7 @@ class IncidentStore:
 
     def incident(self, wanted: str) -> Incident:
         """An incident by its ID, or the latest. Raises ``UsageError``."""
-        name = self._named(wanted)
+        name = self._find(wanted)
         try:
             if self.folder is None:
                 return parse(self._get(f"/{name}"))
@@ -121,7 +121,7 @@ class IncidentStore:
             raise UsageError(f"{name}: it has no tape")
         return found
 
-    def _named(self, wanted: str) -> str:
+    def _find(self, wanted: str) -> str:
         if wanted == LATEST:
             names = (
                 [one.id for one in self.briefs()]
@@ -146,7 +146,7 @@ class IncidentStore:
         assert self.daemon is not None  # noqa: S101 the constructor has either
         try:
             return self.daemon.private(f"/api/v1/incidents{path}", ANSWER_TIMEOUT)
-        except NoDaemon as error:
+        except DaemonError as error:
             raise UsageError(f"{self.daemon.url}: {error}") from error
 
 
@@ -155,26 +155,26 @@ def table(briefs: list[Brief]) -> Iterator[str]:
     if not briefs:
         yield "No incident is kept."
     for one in briefs:
-        yield printable(f"{one.id}  {one.title} ({lasted(one)})", LONGEST_LINE)
+        yield printable(f"{one.id}  {one.title} ({duration_text(one)})", MAX_LINE)
 
 
 def lines(incident: Incident) -> Iterator[str]:
     """An incident in plain lines."""
     for line in _lines(incident):
-        yield printable(line, LONGEST_LINE)
+        yield printable(line, MAX_LINE)
 
 
 def _lines(incident: Incident) -> Iterator[str]:
     brief = incident.brief
     yield brief.title
-    yield f"  since {moment_of(brief.began)}, {lasted(brief)}; {brief.id}"
+    yield f"  since {moment_of(brief.began)}, {duration_text(brief)}; {brief.id}"
     if brief.owners:
         yield f"  job: {', '.join(brief.owners)}"
-    if where := where_it_stands(incident):
+    if where := position_text(incident):
         yield f"  where: {where}"
     for late in incident.waits:
         if late.reason in REASONS:
-            who = on_gpu(incident, late.at[0])
+            who = gpu_text(incident, late.at[0])
             yield f"  waited for: {who}, {REASONS[late.reason].meaning}"
     if incident.remedy:
         yield f"  do: {incident.remedy}"

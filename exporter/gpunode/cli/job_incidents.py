@@ -8,26 +8,26 @@ from contextlib import closing
 
 from gpunode.cli import streams
 from gpunode.cli.console import PipedConsole
-from gpunode.cli.daemon import DaemonAddress, NoDaemon
+from gpunode.cli.daemon import DaemonAddress, DaemonError
 from gpunode.cli.report import deliver, secrets
 from gpunode.cli.settings.incidents import IncidentCommandSettings
 from gpunode.incidents.incident import parse
 from gpunode.mistake import UsageError
 from gpunode.report import claims, runs
-from gpunode.report.claims import HELD_WITHIN, JobIncident, JobQuestions
+from gpunode.report.claims import MAX_JOB_AGE, JobIncident, JobQuestions
 from gpunode.report.document import Report
-from gpunode.report.job_incidents import FromNode, gathered
+from gpunode.report.job_incidents import NodeAnswer, gathered
 from gpunode.report.page import as_json, html
 from gpunode.report.prometheus import Prometheus
-from gpunode.report.terminal import printed
+from gpunode.report.terminal import print_report
 
-MOST_ASKED = 32
+MAX_INCIDENTS = 32
 """Incidents of which the nodes are asked, the earliest: those tell what began."""
 
-PATIENCE = 10.0
+TIMEOUT = 10.0
 """Seconds for an answer of a node."""
 
-NOT_ASKED = "none"
+NO_NODES = "none"
 
 
 def write(settings: IncidentCommandSettings) -> None:
@@ -42,7 +42,7 @@ def write(settings: IncidentCommandSettings) -> None:
         if settings.json_output:
             sys.stdout.write(f"{as_json(report)}\n")
         else:
-            printed(report, PipedConsole())
+            print_report(report, PipedConsole())
 
 
 def ask(settings: IncidentCommandSettings) -> Report:
@@ -50,15 +50,15 @@ def ask(settings: IncidentCommandSettings) -> Report:
     end = int(time.time())
     with closing(Prometheus(settings.prometheus, secrets(settings.prometheus))) as server:
         name = settings.job.strip()
-        job = runs.find(server, name, settings.cluster, end - HELD_WITHIN, end)
+        job = runs.find(server, name, settings.cluster, end - MAX_JOB_AGE, end)
         questions = JobQuestions(server, job, end)
         found, proofs = questions.kept()
         if not found:
             raise UsageError(f"{job}: no incident on its GPUs is kept within a day")
         waited_for = questions.as_it_began(found).waited_for()
-        began = claims.began(found, proofs, waited_for)
-        answers = [_answer(one, settings) for one in found[:MOST_ASKED]]
-        answers += [FromNode(one, None) for one in found[MOST_ASKED:]]
+        began = claims.first_node(found, proofs, waited_for)
+        answers = [_answer(one, settings) for one in found[:MAX_INCIDENTS]]
+        answers += [NodeAnswer(one, None) for one in found[MAX_INCIDENTS:]]
         return gathered(questions, answers, began, waited_for)
 
 
@@ -69,14 +69,14 @@ def address(one: JobIncident, settings: IncidentCommandSettings) -> str:
     return form.replace("{instance}", one.instance)
 
 
-def _answer(one: JobIncident, settings: IncidentCommandSettings) -> FromNode:
+def _answer(one: JobIncident, settings: IncidentCommandSettings) -> NodeAnswer:
     """What the node of an incident has kept."""
-    if settings.node_url == NOT_ASKED:
-        return FromNode(one, None)
+    if settings.node_url == NO_NODES:
+        return NodeAnswer(one, None)
     try:
         daemon = DaemonAddress.of(settings.model_copy(update={"url": address(one, settings)}))
-        return FromNode(one, parse(daemon.get(f"/api/v1/incidents/{one.id}", PATIENCE)))
-    except NoDaemon as error:
-        return FromNode(one, None, str(error))
+        return NodeAnswer(one, parse(daemon.get(f"/api/v1/incidents/{one.id}", TIMEOUT)))
+    except DaemonError as error:
+        return NodeAnswer(one, None, str(error))
     except ValueError as error:
-        return FromNode(one, None, f"no incident of this version: {error}")
+        return NodeAnswer(one, None, f"no incident of this version: {error}")

@@ -28,7 +28,7 @@ from gpunode.config.prometheus import PASSWORD_VARIABLE, TOKEN_VARIABLE
 from gpunode.mistake import UsageError, first_mistake
 from gpunode.text import escaped
 
-LONGEST_KEY = 200
+MAX_KEY = 200
 """Characters of a key in a message."""
 
 SERVICE = re.compile(
@@ -63,7 +63,7 @@ def load(kind: type[T], program: str, arguments: Sequence[str]) -> T:
 
         content = read_yaml(settings.config.file)
         _check_keys(_shared(*map(settings_of, COMMANDS)), content)
-        return _with_file(kind, content)(
+        return _add_file(kind, content)(
             _cli_parse_args=list(arguments),
             _cli_prog_name=program,
         )
@@ -108,7 +108,7 @@ def _check_keys(shared: Collection[SettingName], content: Mapping[Any, Any], *wi
             if path not in shared and isinstance(value, dict):
                 _check_keys(shared, value, *path)
             continue
-        unknown = escaped(".".join(path), LONGEST_KEY)
+        unknown = escaped(".".join(path), MAX_KEY)
         known = sorted(
             {".".join(one[:depth]) for one in shared for depth in range(1, len(one) + 1)}
         )
@@ -119,7 +119,7 @@ def _check_keys(shared: Collection[SettingName], content: Mapping[Any, Any], *wi
         raise UsageError(f"{unknown}: unknown setting; the nearest is {nearest}")
 
 
-def _with_file(kind: type[T], content: Mapping[str, Any]) -> type[T]:
+def _add_file(kind: type[T], content: Mapping[str, Any]) -> type[T]:
     """A subclass that also reads the content of a file."""
 
     class WithFile(kind):  # type: ignore[valid-type, misc]

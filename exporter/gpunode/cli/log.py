@@ -7,7 +7,7 @@ import logging
 from gpunode.cli import streams
 from gpunode.text import escaped
 
-LONGEST_LINE = 1000
+MAX_LINE = 1000
 """Characters of a line, so that it fits into a pipe at once; a path has up to 4,096, a variable of
 a process 131,072."""
 
@@ -17,10 +17,10 @@ TRACEBACK = 100
 PERIOD = 3600.0
 """Seconds without a message after which it is no repetition."""
 
-MOST_LINES = 1000
+MAX_LINES = 1000
 """Lines in a period, at most one megabyte."""
 
-REMEMBERED = 256
+MAX_MESSAGES = 256
 """Messages to recognise when they repeat."""
 
 
@@ -33,10 +33,10 @@ class OneLineFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         record.message = record.getMessage()
         record.asctime = self.formatTime(record)
-        lines = [escaped(self.formatMessage(record), LONGEST_LINE)]
+        lines = [escaped(self.formatMessage(record), MAX_LINE)]
         if record.exc_info:
             traceback = self.formatException(record.exc_info).split("\n")
-            lines += [f"    {escaped(line, LONGEST_LINE)}" for line in traceback[:TRACEBACK]]
+            lines += [f"    {escaped(line, MAX_LINE)}" for line in traceback[:TRACEBACK]]
         return "\n".join(lines)
 
 
@@ -51,18 +51,18 @@ class StandardError(logging.Handler):
         self._written = 0
 
     def emit(self, record: logging.LogRecord) -> None:
-        text = record.getMessage()[:LONGEST_LINE]
+        text = record.getMessage()[:MAX_LINE]
         times = self._count(text, record.created)
         if times & (times - 1):
             return
         if not 0 <= record.created - self._begin <= PERIOD:
             self._begin, self._written = record.created, 0
         self._written += 1
-        if self._written > MOST_LINES:
+        if self._written > MAX_LINES:
             return
-        if self._written == MOST_LINES:
+        if self._written == MAX_LINES:
             text = (
-                f"more than {MOST_LINES} lines in an hour, leaving out the rest of it after: {text}"
+                f"more than {MAX_LINES} lines in an hour, leaving out the rest of it after: {text}"
             )
         elif times > 1:
             text = f"{times} times: {text}"
@@ -74,6 +74,6 @@ class StandardError(logging.Handler):
         times, last = self._times.pop(text, (0, now))
         times = times + 1 if 0 <= now - last <= PERIOD else 1
         self._times[text] = times, now
-        if len(self._times) > REMEMBERED:
+        if len(self._times) > MAX_MESSAGES:
             del self._times[next(iter(self._times))]
         return times

@@ -52,10 +52,10 @@ def version() -> list[str]:
 def _run(name: str, given: list[str]) -> None:
     """Run a command with its options. Raises ``UsageError``."""
     if name not in COMMANDS:
-        from gpunode.cli.meant import meant
+        from gpunode.cli.meant import hint
 
         raise UsageError(
-            f"{name}: unknown command; {meant(name, COMMANDS)}choose from {', '.join(COMMANDS)}"
+            f"{name}: unknown command; {hint(name, COMMANDS)}choose from {', '.join(COMMANDS)}"
         )
     gc.set_threshold(GARBAGE, *gc.get_threshold()[1:])
     with needing(COMMANDS[name].extra, name):

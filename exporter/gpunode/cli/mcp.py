@@ -16,7 +16,7 @@ from mcp.types import ToolAnnotations
 from pydantic import BaseModel, Field
 
 from gpunode import __version__
-from gpunode.cli.daemon import NOT_OURS, DaemonAddress, NoDaemon, ask
+from gpunode.cli.daemon import WRONG_VERSION, DaemonAddress, DaemonError, ask
 from gpunode.cli.incidents import LATEST, IncidentStore
 from gpunode.cli.report import secrets
 from gpunode.cli.settings.incidents import IncidentsCommandSettings
@@ -30,21 +30,21 @@ from gpunode.metric import Metric
 from gpunode.mistake import UsageError
 from gpunode.report import runs
 from gpunode.report.claims import (
-    CLEARLY,
-    HELD_WITHIN,
-    MOST,
+    MAX_CLAIMS,
+    MAX_JOB_AGE,
+    MIN_SHARE,
     JobQuestions,
     ProvenAnswer,
     ProvenClaim,
     percent,
 )
 from gpunode.report.prometheus import Prometheus
-from gpunode.report.words import counted
+from gpunode.report.words import amount
 from gpunode.text import lasting, printable
-from gpunode.verdict.case import STANDS, Evidence, WaitedFor, per_second
+from gpunode.verdict.case import POSITION_PREFIX, Evidence, WaitedFor, per_second
 from gpunode.verdict.causes import CAUSES, NONE
 from gpunode.verdict.facts import series_name
-from gpunode.verdict.findings import counted as in_words
+from gpunode.verdict.findings import gpu_list as in_words
 from gpunode.verdict.reasons import REASONS, WAITED_FOR
 from gpunode.verdict.source import BOTTLENECK
 from gpunode.words import CAUSES as WORDS
@@ -80,14 +80,14 @@ READS = ToolAnnotations(
 HEARD_AFTER = 60
 """Seconds after which Prometheus has scraped what a daemon tells; of incidents that is 300 more."""
 
-LONGEST = 900
+MAX_SENTENCE = 900
 """Characters of a sentence."""
 
 LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 
 class ToolAnswer(BaseModel):
-    """What an agent is told: the SDK knows no dataclass with slots."""
+    """The answer to an agent; the SDK accepts no dataclass with slots."""
 
     claims: list[ProvenClaim]
     not_known: list[str]
@@ -108,40 +108,40 @@ def server(settings: McpSettings) -> MCPServer:
 
     def about(job: str, cluster: str) -> JobQuestions:
         now = int(time.time())
-        name = runs.find(prometheus, job.strip(), cluster or None, now - HELD_WITHIN, now)
+        name = runs.find(prometheus, job.strip(), cluster or None, now - MAX_JOB_AGE, now)
         return JobQuestions(prometheus, name, now)
 
     @tools.tool(annotations=READS)
     def jobs() -> ToolAnswer:
         """Which jobs hold GPUs now."""
-        return _told(lambda: jobs_of(prometheus, int(time.time())))
+        return _tool_answer(lambda: jobs_of(prometheus, int(time.time())))
 
     @tools.tool(annotations=READS)
     def holds_up(job: Job, cluster: Cluster = "") -> ToolAnswer:
         """What holds a job up now, and since when."""
-        return _told(lambda: about(job, cluster).held_up())
+        return _tool_answer(lambda: about(job, cluster).held_up())
 
     @tools.tool(annotations=READS)
     def waited_for(job: Job, cluster: Cluster = "") -> ToolAnswer:
         """For which GPUs and ranks of a job the others wait now, and why those do not come."""
-        return _told(lambda: about(job, cluster).waited_for())
+        return _tool_answer(lambda: about(job, cluster).waited_for())
 
     @tools.tool(annotations=READS)
     def incidents(job: Job, cluster: Cluster = "") -> ToolAnswer:
         """Which incidents a job had within a day, which node began, and where if that is told."""
-        return _told(lambda: about(job, cluster).incidents())
+        return _tool_answer(lambda: about(job, cluster).incidents())
 
     @tools.tool(annotations=READS)
     def changed(job: Job, cluster: Cluster = "") -> ToolAnswer:
         """What is not as it was: versions, and XIDs within a day; the time of a step in an hour."""
-        return _told(lambda: about(job, cluster).changed())
+        return _tool_answer(lambda: about(job, cluster).changed())
 
     if settings.node:
-        _of_node(tools, settings)
+        _add_node_tools(tools, settings)
     return tools
 
 
-def _of_node(tools: MCPServer, settings: McpSettings) -> None:
+def _add_node_tools(tools: MCPServer, settings: McpSettings) -> None:
     """Add the tools that ask a daemon."""
     asked = IncidentsCommandSettings(
         url=settings.node,
@@ -157,12 +157,12 @@ def _of_node(tools: MCPServer, settings: McpSettings) -> None:
     @tools.tool(annotations=READS)
     def node_now() -> ToolAnswer:
         """What holds each GPU of the daemon's node up now, and for how long."""
-        return _told(lambda: of_gpus(ask(address)), of)
+        return _tool_answer(lambda: gpu_claims(ask(address)), of)
 
     @tools.tool(annotations=READS)
     def node_incidents() -> ToolAnswer:
         """The incidents that the daemon has kept, the latest first."""
-        return _told(lambda: kept(store.briefs()), of)
+        return _tool_answer(lambda: incident_list(store.briefs()), of)
 
     @tools.tool(annotations=READS)
     def node_incident(
@@ -172,10 +172,10 @@ def _of_node(tools: MCPServer, settings: McpSettings) -> None:
 
         def found() -> ProvenAnswer:
             if incident == LATEST and not store.briefs():
-                return kept([])
-            return of_incident(store.incident(incident))
+                return incident_list([])
+            return incident_claims(store.incident(incident))
 
-        return _told(found, of)
+        return _tool_answer(found, of)
 
 
 def jobs_of(prometheus: Prometheus, moment: int) -> ProvenAnswer:
@@ -189,18 +189,18 @@ def jobs_of(prometheus: Prometheus, moment: int) -> ProvenAnswer:
     claims = tuple(
         ProvenClaim(
             f"{runs.JobName(*(labels.get(on, '') for on in runs.JobName._fields))} holds "
-            f"{counted(value, 'GPU')}",
+            f"{amount(value, 'GPU')}",
             asked,
             moment,
             {name: printable(text, 200) for name, text in labels.items()},
             value,
         )
-        for labels, value in found[:MOST]
+        for labels, value in found[:MAX_CLAIMS]
     )
     return ProvenAnswer(claims, () if claims else ("no job holds a GPU, as far as is recorded",))
 
 
-def of_gpus(node: NodeNow) -> ProvenAnswer:
+def gpu_claims(node: NodeNow) -> ProvenAnswer:
     """What a daemon says of its GPUs: each sentence of evidence with its series."""
     at = int(node.time)
     claims: list[ProvenClaim] = []
@@ -223,9 +223,11 @@ def of_gpus(node: NodeNow) -> ProvenAnswer:
         if gpu.cause != NONE.name:
             named = {**labels, "cause": gpu.cause}
             says = f"{name}: {_meaning(gpu.cause)}{lasts}{longer}"
-            claims.append(_on_node(says, _selector(BOTTLENECK, named), at, named, 1.0, gpu.cause))
+            claims.append(
+                _node_claim(says, _selector(BOTTLENECK, named), at, named, 1.0, gpu.cause)
+            )
         for state, share in sorted(gpu.states.items(), key=lambda one: -one[1]):
-            if (gpu.cause == NONE.name or state == "unknown") and share >= CLEARLY:
+            if (gpu.cause == NONE.name or state == "unknown") and share >= MIN_SHARE:
                 spent = f"{percent(share)} of its last seconds: {STATES.get(state, '')}"
                 if state == "unknown":
                     unknown.append(f"{name}: {spent}")
@@ -233,16 +235,20 @@ def of_gpus(node: NodeNow) -> ProvenAnswer:
                 of = {**labels, "state": state}
                 series = per_second(_selector(SECONDS, of))
                 says = f"{name}: {does}{spent}"
-                claims.append(_on_node(says, series, at, of, share, gpu.cause))
+                claims.append(_node_claim(says, series, at, of, share, gpu.cause))
         for one in _provable(gpu.evidence):
             claims.append(
-                _from(one, f"{name} ({_headline(gpu.cause)}): {one.meaning}", at, gpu.cause)
+                _evidence_claim(
+                    one, f"{name} ({_headline(gpu.cause)}): {one.meaning}", at, gpu.cause
+                )
             )
             if one.series.startswith(UNREADABLE.name):
                 unknown.append(f"{name}: what may explain it; {one.meaning}")
     if not node.gpus:
         unknown.append("what holds a GPU up: no GPU is seen on this node")
-    return ProvenAnswer(tuple(claims[:MOST]), _printed(unknown), _printed(unproven))
+    return ProvenAnswer(
+        tuple(claims[:MAX_CLAIMS]), _printable_texts(unknown), _printable_texts(unproven)
+    )
 
 
 def _meaning(cause: str) -> str:
@@ -253,57 +259,61 @@ def _headline(cause: str) -> str:
     return WORDS[cause].headline if cause in WORDS else "of a cause that is not known here"
 
 
-def _on_node(
+def _node_claim(
     says: str, promql: str, at: int, labels: dict[str, str], value: float, cause: str
 ) -> ProvenClaim:
-    return ProvenClaim(printable(says, LONGEST), promql, at, labels, value, cause)
+    return ProvenClaim(printable(says, MAX_SENTENCE), promql, at, labels, value, cause)
 
 
-def _from(one: Evidence, says: str, at: int, cause: str = "") -> ProvenClaim:
+def _evidence_claim(one: Evidence, says: str, at: int, cause: str = "") -> ProvenClaim:
     """What a piece of evidence says; its labels are those of its series."""
     labels = dict(LABEL.findall(one.series))
-    return ProvenClaim(printable(says, LONGEST), one.promql, at, labels, one.value, cause)
+    return ProvenClaim(printable(says, MAX_SENTENCE), one.promql, at, labels, one.value, cause)
 
 
 def _provable(evidence: Iterable[Evidence]) -> Iterator[Evidence]:
-    return (one for one in evidence if not one.meaning.startswith(STANDS))
+    return (one for one in evidence if not one.meaning.startswith(POSITION_PREFIX))
 
 
-def _printed(texts: Iterable[str]) -> tuple[str, ...]:
-    return tuple(printable(text, LONGEST) for text in list(texts)[:MOST])
+def _printable_texts(texts: Iterable[str]) -> tuple[str, ...]:
+    return tuple(printable(text, MAX_SENTENCE) for text in list(texts)[:MAX_CLAIMS])
 
 
 def _selector(metric: Metric, labels: Mapping[str, str]) -> str:
     return series_name(metric, tuple(labels[name] for name in metric.labels))
 
 
-def kept(briefs: list[Brief]) -> ProvenAnswer:
-    """The incidents of a daemon, each with the series that told of it."""
-    claims = tuple(_of_incident(one, f"{one.id}: {one.title}") for one in briefs[:MOST])
-    where = _printed(f"{one.id}: {STANDS}{one.where}" for one in briefs if one.where)
+def incident_list(briefs: list[Brief]) -> ProvenAnswer:
+    """The incidents of a daemon, each with the series that shows it."""
+    claims = tuple(_incident_claim(one, f"{one.id}: {one.title}") for one in briefs[:MAX_CLAIMS])
+    where = _printable_texts(
+        f"{one.id}: {POSITION_PREFIX}{one.where}" for one in briefs if one.where
+    )
     return ProvenAnswer(claims, () if claims else ("no incident is kept",), where)
 
 
-def of_incident(incident: Incident) -> ProvenAnswer:
+def incident_claims(incident: Incident) -> ProvenAnswer:
     """The evidence of an incident, each with its series and when that was so."""
     brief = incident.brief
     at = int(incident.seen or brief.began)
-    claims = [_of_incident(brief, brief.title)]
-    claims += [_from(one, one.meaning, at) for one in _provable(incident.evidence)]
+    claims = [_incident_claim(brief, brief.title)]
+    claims += [_evidence_claim(one, one.meaning, at) for one in _provable(incident.evidence)]
     for late in incident.waits:
         series = series_name(WAITED_FOR, (*late.at, late.reason))
         told = Evidence(series, 1.0, 1.0, _why(late))
-        claims.append(_from(told, f"GPU {late.at[0]} is waited for: {told.meaning}", at))
+        claims.append(_evidence_claim(told, f"GPU {late.at[0]} is waited for: {told.meaning}", at))
     unknown = () if brief.where else ("where in the code the processes stood",)
-    unproven = (f"{STANDS}{brief.where}" if brief.where else "", incident.remedy)
-    return ProvenAnswer(tuple(claims[:MOST]), unknown, _printed(filter(None, unproven)))
+    unproven = (f"{POSITION_PREFIX}{brief.where}" if brief.where else "", incident.remedy)
+    return ProvenAnswer(
+        tuple(claims[:MAX_CLAIMS]), unknown, _printable_texts(filter(None, unproven))
+    )
 
 
-def _of_incident(brief: Brief, says: str) -> ProvenClaim:
+def _incident_claim(brief: Brief, says: str) -> ProvenClaim:
     """That an incident is: of its series, one for each GPU, Prometheus gives one."""
     promql = f'max by (incident, kind) (gpunode_incident_info{{incident="{brief.id}"}})'
     labels = {"incident": brief.id, "kind": brief.kind}
-    return ProvenClaim(printable(says, LONGEST), promql, _exported(brief), labels, 1.0)
+    return ProvenClaim(printable(says, MAX_SENTENCE), promql, _exported(brief), labels, 1.0)
 
 
 def _exported(brief: Brief) -> int:
@@ -318,15 +328,15 @@ def _why(late: WaitedFor) -> str:
     return reason.meaning if reason else late.reason
 
 
-def _told(ask: Callable[[], ProvenAnswer], of: str = "") -> ToolAnswer:
-    """What was found; errors are told to the agent in their words. Raises ``ToolError``."""
+def _tool_answer(ask: Callable[[], ProvenAnswer], of: str = "") -> ToolAnswer:
+    """The claims found; the agent gets an error in its own words. Raises ``ToolError``."""
     try:
         found = ask()
-    except (UsageError, NoDaemon) as error:
+    except (UsageError, DaemonError) as error:
         named = of.removeprefix("--node ")  # an error may begin with the address, too
         raise ToolError(f"{of}{str(error).removeprefix(named)}") from error
     except ValueError as error:
-        raise ToolError(f"{NOT_OURS}: {error}"[:300]) from error
+        raise ToolError(f"{WRONG_VERSION}: {error}"[:300]) from error
     return ToolAnswer(
         claims=list(found.claims),
         not_known=list(found.not_known),

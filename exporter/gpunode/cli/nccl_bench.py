@@ -20,21 +20,21 @@ from gpunode.cli.console import PipedConsole
 from gpunode.cli.daemon_files import keep
 from gpunode.cli.extras import needing
 from gpunode.cli.settings.nccl_bench import NcclBenchSettings
-from gpunode.cli.this_node import COLD, local_node, whole_gpus
+from gpunode.cli.this_node import WAKE_TIMEOUT, local_node, whole_gpus
 from gpunode.mistake import UsageError
 from gpunode.nccl.bench import BANDWIDTH_LOW, GB, Measurement
-from gpunode.nccl.fabric import LONGEST_NAME, FabricRun, parse, problems
-from gpunode.nccl.launch import between, expand
+from gpunode.nccl.fabric import MAX_NAME, FabricRun, parse, problems
+from gpunode.nccl.launch import expand, run_hosts
 from gpunode.nccl.run import BenchError, measure
 from gpunode.text import json_for_terminal, printable
 
 log = logging.getLogger(__name__)
 
 
-LARGEST_RESULT = 256 << 20
+MAX_RESULT_BYTES = 256 << 20
 """The most bytes of a result that are read: four million exchanges."""
 
-MOST_SHOWN = 20
+MAX_PROBLEMS = 20
 """Problems in the terminal."""
 
 
@@ -42,11 +42,11 @@ def nccl_bench(settings: NcclBenchSettings) -> None:
     """Measure a collective, print the result, and save it for the daemon."""
     if settings.hosts or settings.result:
         between_nodes(
-            settings, lambda: len(whole_gpus(local_node(settings.path, patience=COLD))[0])
+            settings, lambda: len(whole_gpus(local_node(settings.path, patience=WAKE_TIMEOUT))[0])
         )
         return
     try:
-        gpus, why = whole_gpus(local_node(settings.path, patience=COLD))
+        gpus, why = whole_gpus(local_node(settings.path, patience=WAKE_TIMEOUT))
         if not gpus:
             raise BenchError(why or "the driver lists no GPU")
         count = settings.gpus or len(gpus)
@@ -77,7 +77,7 @@ def between_nodes(settings: NcclBenchSettings, gpus_here: Callable[[], int]) -> 
     if settings.picture:
         with needing("report", "nccl-bench --picture"):
             from gpunode.report.fabric_picture import drawn
-    fabric = _judged(settings.result) if settings.result else _measured(settings, gpus_here)
+    fabric = _read_result(settings.result) if settings.result else _run_bench(settings, gpus_here)
     found = problems(fabric)
     if settings.picture:
         try:
@@ -90,20 +90,20 @@ def between_nodes(settings: NcclBenchSettings, gpus_here: Callable[[], int]) -> 
             print(json_for_terminal(json.dumps({**asdict(fabric), "problems": told}, indent=2)))
         else:
             Console().print(fabric_table(fabric))
-            for one in found[:MOST_SHOWN]:
+            for one in found[:MAX_PROBLEMS]:
                 print(one)
-            if len(found) > MOST_SHOWN:
-                print(f"And {len(found) - MOST_SHOWN} more: --json has all.")
+            if len(found) > MAX_PROBLEMS:
+                print(f"And {len(found) - MAX_PROBLEMS} more: --json has all.")
             if not found:
                 print("No pair of nodes is slow beside the others.")
     if found:
         sys.exit(1)
 
 
-def _judged(name: str) -> FabricRun:
+def _read_result(name: str) -> FabricRun:
     """What ranks that somebody started have printed."""
     try:
-        content = streams.content_of(name, LARGEST_RESULT)
+        content = streams.content_of(name, MAX_RESULT_BYTES)
         return parse(content.decode(errors="replace"))
     except OSError as error:
         raise UsageError(f"result: {name}: {error.strerror}") from error
@@ -111,7 +111,7 @@ def _judged(name: str) -> FabricRun:
         raise UsageError(f"result: {name}: {error}") from error
 
 
-def _measured(settings: NcclBenchSettings, gpus_here: Callable[[], int]) -> FabricRun:
+def _run_bench(settings: NcclBenchSettings, gpus_here: Callable[[], int]) -> FabricRun:
     try:
         hosts = expand(settings.hosts)
         if len(hosts) < 2:
@@ -120,7 +120,7 @@ def _measured(settings: NcclBenchSettings, gpus_here: Callable[[], int]) -> Fabr
         if not gpus:
             raise ValueError("say with --gpus how many GPUs each has; the driver lists none here")
         folder = settings.host.nccl_bench_folder
-        return between(hosts, gpus, settings.largest, settings.python, folder, settings.launcher)
+        return run_hosts(hosts, gpus, settings.largest, settings.python, folder, settings.launcher)
     except (BenchError, ValueError) as error:
         raise UsageError(f"hosts: {error}") from error
 
@@ -141,7 +141,7 @@ def bench_table(measured: Measurement) -> Table:
 
 def fabric_table(fabric: FabricRun) -> Table:
     """Each collective over all nodes, and what the typical and the slowest pair exchange."""
-    model = printable(fabric.model, LONGEST_NAME)
+    model = printable(fabric.model, MAX_NAME)
     shown = Table(title=Text(f"{len(fabric.hosts)} nodes, {fabric.gpus} x {model}"))
     shown.add_column("bus bandwidth")
     shown.add_column("GB/s", justify="right")
@@ -151,6 +151,6 @@ def fabric_table(fabric: FabricRun) -> Table:
     for name, speed in {**rows, "sendrecv": median(speeds)}.items():
         expected = fabric.expected.get(name)
         beside = f"{expected / GB:.3g}" if expected else "unknown"
-        shown.add_row(Text(printable(name, LONGEST_NAME)), f"{speed / GB:.3g}", beside)
+        shown.add_row(Text(printable(name, MAX_NAME)), f"{speed / GB:.3g}", beside)
     shown.add_row("sendrecv, slowest pair", f"{speeds[0] / GB:.3g}", "")
     return shown

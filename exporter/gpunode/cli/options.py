@@ -7,13 +7,13 @@ from typing import get_args
 
 from gpunode.cli.commands import COMMANDS
 from gpunode.cli.loader import settings_of
-from gpunode.cli.meant import meant
+from gpunode.cli.meant import hint
 from gpunode.config.command import CommandSettings
 from gpunode.config.fields import leaves, option
 from gpunode.mistake import UsageError
 from gpunode.text import escaped
 
-LONGEST_OPTION = 80
+MAX_OPTION = 80
 """Characters of an option in a message."""
 
 
@@ -38,8 +38,8 @@ def refuse_unknown(name: str, given: Iterable[str]) -> None:
                 f"{wanted}: `gpunode {name}` has no such option; "
                 f"{f'{form}; ' if form else ''}these commands have it: {', '.join(having)}"
             )
-        typed = escaped(argument.partition("=")[0], LONGEST_OPTION)
-        said = form or meant(wanted, own).strip() or f"`gpunode {name} --help` lists its own"
+        typed = escaped(argument.partition("=")[0], MAX_OPTION)
+        said = form or hint(wanted, own).strip() or f"`gpunode {name} --help` lists its own"
         raise UsageError(f"{typed}: `gpunode {name}` has no such option; {said}")
 
 

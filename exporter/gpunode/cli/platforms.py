@@ -33,7 +33,7 @@ SOCKET = "pod-resources"
 """The folder in a kubelet's with the socket that names the pods of GPUs."""
 
 PLAIN = re.compile(r"(?:/[\w.-]+)+")
-"""A path in which there is nothing that a terminal or YAML obeys."""
+"""A path without characters that a terminal or YAML interprets."""
 
 NAME_OF_NODE = "/proc/sys/kernel/hostname"
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from gpunode.cli import streams
 from gpunode.cli.boxed import boxed
 from gpunode.cli.console import PipedConsole
-from gpunode.cli.meant import meant
+from gpunode.cli.meant import hint
 from gpunode.cli.server import server
 from gpunode.cli.settings.replay import ReplaySettings
 from gpunode.cli.table import rows, table
@@ -28,7 +28,7 @@ def replay(settings: ReplaySettings) -> None:
     if not tape.exists():
         known = names(INCIDENTS)
         raise UsageError(
-            f"{settings.file}: {meant(str(settings.file), known)}neither a tape nor one of "
+            f"{settings.file}: {hint(str(settings.file), known)}neither a tape nor one of "
             f"{', '.join(known)}"
         )
     node = TapeNode(tape)

@@ -24,15 +24,23 @@ from gpunode.mistake import UsageError
 from gpunode.report import baseline, mail, sacct
 from gpunode.report.billing import Billing, parse
 from gpunode.report.changes import paces
-from gpunode.report.history import DAY, HOUR, LATE, STATES, Asking, Past, Period
+from gpunode.report.history import (
+    DAY,
+    HOUR,
+    RECORDING_DELAY,
+    STATES,
+    HistoryReader,
+    Period,
+    PeriodHours,
+)
 from gpunode.report.page import FORMATS, html
 from gpunode.report.prometheus import Prometheus, Secrets
 from gpunode.report.sections import bills, report
-from gpunode.report.view import PeriodView, shown
+from gpunode.report.view import PeriodView, clean
 from gpunode.report.words import MINUTE, clock
 
 LENGTH = re.compile(r"(\d{1,5}(?:\.\d{1,3})?) ?([a-z]+?)s?")
-LONG = {
+UNIT_SECONDS = {
     **dict.fromkeys(("m", "min", "minute"), MINUTE),
     **dict.fromkeys(("h", "hour"), HOUR),
     **dict.fromkeys(("d", "day"), DAY),
@@ -43,8 +51,8 @@ LONG = {
 LAST_MONTH = "last-month"
 """The last calendar month in UTC that is over by the end, so that each hour is of one month."""
 
-LONGEST_PERIOD = 3 * 366 * 24 * HOUR
-LARGEST_SECRET = 1 << 16
+MAX_PERIOD = 3 * 366 * 24 * HOUR
+MAX_SECRET = 1 << 16
 
 log = logging.getLogger(__name__)
 
@@ -171,9 +179,9 @@ def ask(settings: ReportSettings) -> tuple[PeriodView, str, set[str]]:
     A bar on a terminal shows how far it is.
     """
     billing = billing_of(settings)
-    slurm = sacct.read(settings.sacct_file) if settings.sacct_file else None
+    slurm = sacct.read_jobs(settings.sacct_file) if settings.sacct_file else None
     period = _period(settings, time.time())
-    past, before = Past(period), Past(period.before)
+    past, before = PeriodHours(period), PeriodHours(period.before)
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -188,8 +196,8 @@ def ask(settings: ReportSettings) -> tuple[PeriodView, str, set[str]]:
         def done(moments: int) -> None:
             bar.advance(task, moments)
 
-        now = Asking(server, past, done, by_model=bool(billing.prices))
-        then = Asking(server, before, done)
+        now = HistoryReader(server, past, done, by_model=bool(billing.prices))
+        then = HistoryReader(server, before, done)
         moments = now.moments(whole=True) + then.moments(whole=False)
         bar.update(task, total=2 * period.hours + moments)
         now.states()
@@ -208,8 +216,8 @@ def ask(settings: ReportSettings) -> tuple[PeriodView, str, set[str]]:
             "%s: its accounts are used for no job: its lines name none of the clusters %s; "
             "write it with `%s`",
             settings.sacct_file,
-            ", ".join(map(shown, sorted(past.clusters))),
-            sacct.ASKED,
+            ", ".join(map(clean, sorted(past.clusters))),
+            sacct.SACCT_COMMAND,
         )
     return PeriodView(past, before, billing, settings.by, slurm), server.url, server.warnings
 
@@ -223,7 +231,7 @@ def billing_of(settings: ReportSettings) -> Billing:
 
 
 def _period(settings: ReportSettings, now: float) -> Period:
-    latest = int(now - LATE) // HOUR * HOUR  # the last hour that is recorded
+    latest = int(now - RECORDING_DELAY) // HOUR * HOUR  # the last hour that is recorded
     start, end = period(settings.since, settings.until, latest, HOUR)
     return Period(start, end)
 
@@ -238,13 +246,13 @@ def period(since: str, until: str, latest: int, step: int) -> tuple[int, int]:
         month = datetime.fromtimestamp(end, timezone.utc).replace(day=1, hour=0, minute=0, second=0)
         end = int(month.timestamp())
         start = int((month - timedelta(days=1)).replace(day=1).timestamp())
-    elif (lasting := LENGTH.fullmatch(since)) and lasting[2] in LONG:
-        start = int(end - float(lasting[1]) * LONG[lasting[2]]) // step * step
+    elif (lasting := LENGTH.fullmatch(since)) and lasting[2] in UNIT_SECONDS:
+        start = int(end - float(lasting[1]) * UNIT_SECONDS[lasting[2]]) // step * step
     else:
         start = moment(since, "from", step)
     if start >= end:
         raise UsageError(f"from: {since!r} is not before the end, {clock(end)} UTC")
-    if end - start > LONGEST_PERIOD:
+    if end - start > MAX_PERIOD:
         raise UsageError(f"from: {since!r} is more than three years before the end")
     return start, end
 
@@ -283,7 +291,7 @@ def _secret(file: Path | None, variable: str) -> str:
     else:
         try:
             with file.open(encoding="ascii") as opened:
-                text = opened.read(LARGEST_SECRET)
+                text = opened.read(MAX_SECRET)
         except OSError as error:
             raise UsageError(f"{file}: {error.strerror}") from error
         except UnicodeDecodeError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpunode.helper.capability import ALL, NUMBERS, call, libc, mask, sets
 
 
-def permitted() -> list[str]:
+def permitted_capabilities() -> list[str]:
     """Those of ``ALL`` that this thread may use. Raises ``OSError``."""
     _, words = sets()
     has = words[0].permitted | words[1].permitted << 32

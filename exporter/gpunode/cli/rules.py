@@ -42,7 +42,7 @@ def write(into: Path) -> None:
             path = folder / file.name
             text = file.read_text(encoding="utf-8")
             if file.name == THRESHOLDS and path.exists():
-                said.append(_kept(path, text))
+                said.append(_kept_note(path, text))
             else:
                 path.write_text(text, encoding="utf-8")
         routes = (files("gpunode") / ROUTES).read_text(encoding="utf-8")
@@ -63,7 +63,7 @@ def write(into: Path) -> None:
         )
 
 
-def _kept(path: Path, ours: str) -> str:
+def _kept_note(path: Path, ours: str) -> str:
     """What is said of a site's own thresholds, which are kept."""
     try:
         own = set(thresholds(list(rules_of(path.read_text(encoding="utf-8"), str(path)))))

@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 def run(settings: RunSettings) -> None:
-    """Watch this node until told to stop."""
+    """Watch this node until a signal stops the daemon."""
     signal.signal(signal.SIGHUP, _stay)
     web, entrance, serving = server(settings.web, lambda: loop)
     node, box = boxed(

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, fields, replace
 
 from gpunode.cli import streams
-from gpunode.cli.daemon import DaemonAddress, NoDaemon, understood
+from gpunode.cli.daemon import DaemonAddress, DaemonError, read_answer
 from gpunode.cli.settings.stacks import StacksCommandSettings
-from gpunode.cli.this_node import COLD, local_node
-from gpunode.driver.driver import DriverError, listed
+from gpunode.cli.this_node import WAKE_TIMEOUT, local_node
+from gpunode.driver.driver import DriverError, list_gpus
 from gpunode.mistake import UsageError
 from gpunode.node.local import LocalNode
-from gpunode.node.stacks import MOST_THREADS, ProcessStacks, ThreadStack
+from gpunode.node.stacks import MAX_THREADS, ProcessStacks, ThreadStack
 from gpunode.text import printable
 from gpunode.verdict.asking import ProcessStands, StacksNow
 from gpunode.verdict.where import reason_of, sentence
@@ -24,18 +24,18 @@ from gpunode.verdict.where import reason_of, sentence
 ANSWER_TIMEOUT = 10.0
 """Seconds for an answer of a daemon, which hangs up after as many."""
 
-WITHOUT_CODE = "  no files, functions and lines: that daemon tells them with stacks.code alone"
+CODE_WITHHELD = "  no files, functions and lines: that daemon tells them with stacks.code alone"
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessShown(ProcessStands):
+class ProcessRow(ProcessStands):
     """Where one process stands, as this command shows it."""
 
     native: tuple[ThreadStack, ...] = ()
     """The threads with frames of other languages, if they were asked for."""
 
     without_native: str = ""
-    """Why there are none."""
+    """Why the stacks are missing."""
 
     without_code: bool = False
     """Whether a daemon kept frames for itself."""
@@ -43,7 +43,7 @@ class ProcessShown(ProcessStands):
 
 def stacks(settings: StacksCommandSettings) -> None:
     """Print where the processes on the GPUs stand."""
-    found = shown(settings, lambda: local_node(settings.path, patience=COLD))
+    found = find_processes(settings, lambda: local_node(settings.path, patience=WAKE_TIMEOUT))
     with streams.printing():
         if settings.json_output:
             print(json.dumps(as_json(found), indent=2))
@@ -53,16 +53,18 @@ def stacks(settings: StacksCommandSettings) -> None:
         sys.exit(1)
 
 
-def shown(settings: StacksCommandSettings, node: Callable[[], LocalNode]) -> list[ProcessShown]:
+def find_processes(
+    settings: StacksCommandSettings, node: Callable[[], LocalNode]
+) -> list[ProcessRow]:
     """Where the processes stand that were asked for, here or where a daemon is.
 
     Raises ``UsageError``.
     """
-    return asked(settings) if settings.url else look(node(), settings)
+    return ask_daemon(settings) if settings.url else look_here(node(), settings)
 
 
-def asked(settings: StacksCommandSettings) -> list[ProcessShown]:
-    """Where the processes on a GPU stand, as the daemon says that looks. Raises ``UsageError``."""
+def ask_daemon(settings: StacksCommandSettings) -> list[ProcessRow]:
+    """The stacks of the processes on a GPU, from a daemon. Raises ``UsageError``."""
     if not settings.gpu or settings.pid is not None:
         raise UsageError("--url: a daemon looks at the processes on a GPU: say which with --gpu")
     if settings.native:
@@ -70,23 +72,23 @@ def asked(settings: StacksCommandSettings) -> list[ProcessShown]:
     daemon = DaemonAddress.of(settings)
     try:
         answer = daemon.private(f"/api/v1/stacks?gpu={settings.gpu}", ANSWER_TIMEOUT)
-        found = understood(answer, StacksNow)
-    except NoDaemon as error:
+        found = read_answer(answer, StacksNow)
+    except DaemonError as error:
         raise UsageError(f"{daemon.url}: {error}") from error
     if not found.processes:
         raise UsageError(f"no process is on GPU {settings.gpu}")
     names = [field.name for field in fields(ProcessStands)]
     return [
-        ProcessShown(**{name: getattr(one, name) for name in names}, without_code=not found.code)
+        ProcessRow(**{name: getattr(one, name) for name in names}, without_code=not found.code)
         for one in found.processes
     ]
 
 
-def look(node: LocalNode, settings: StacksCommandSettings) -> list[ProcessShown]:
-    """Where the processes stand that were asked for. Raises ``UsageError`` if there are none."""
+def look_here(node: LocalNode, settings: StacksCommandSettings) -> list[ProcessRow]:
+    """The stacks of the chosen processes on this node. Raises ``UsageError`` if there are none."""
     if settings.pid is not None:
-        return [_one(node, "", settings.pid, settings.native)]
-    gpus, errors = listed(node.drivers)
+        return [_look_at(node, "", settings.pid, settings.native)]
+    gpus, errors = list_gpus(node.drivers)
     wanted = [gpu for gpu in gpus if settings.gpu in ("", str(gpu.identity.index))]
     if not wanted:
         why = "; ".join(errors.values()) or f"there is no GPU {settings.gpu or 'here'}"
@@ -101,32 +103,32 @@ def look(node: LocalNode, settings: StacksCommandSettings) -> list[ProcessShown]
             found.setdefault(process.pid, str(gpu.identity.index))
     if not found:
         raise UsageError(f"no process is on {f'GPU {settings.gpu}' if settings.gpu else 'a GPU'}")
-    return [_one(node, index, pid, settings.native) for pid, index in found.items()]
+    return [_look_at(node, index, pid, settings.native) for pid, index in found.items()]
 
 
-def _one(node: LocalNode, gpu: str, pid: int, native: bool) -> ProcessShown:
+def _look_at(node: LocalNode, gpu: str, pid: int, native: bool) -> ProcessRow:
     try:
         program = printable(node.program(pid), 64)
         stacks = node.stacks(pid)
     except OSError as error:
         gone = error.errno in (errno.ENOENT, errno.ESRCH)
         why = "there is no such process" if gone else error.strerror or str(error)
-        return ProcessShown(gpu, pid, "", "", "", None, why)
+        return ProcessRow(gpu, pid, "", "", "", None, why)
     reason = reason_of(stacks)
     said = sentence(stacks, code=True)
-    found = ProcessShown(gpu, pid, program, said, reason.name if reason else "", stacks)
-    return _with_native(node, found, not stacks.without_python) if native else found
+    found = ProcessRow(gpu, pid, program, said, reason.name if reason else "", stacks)
+    return _add_native(node, found, not stacks.without_python) if native else found
 
 
-def _with_native(node: LocalNode, one: ProcessShown, python: bool) -> ProcessShown:
+def _add_native(node: LocalNode, one: ProcessRow, python: bool) -> ProcessRow:
     try:
         found = node.native_stacks(one.pid, python)
-        return replace(one, native=tuple(found[:MOST_THREADS]))
+        return replace(one, native=tuple(found[:MAX_THREADS]))
     except OSError as error:
         return replace(one, without_native=printable(error.strerror or str(error), 200))
 
 
-def lines(found: list[ProcessShown]) -> Iterator[str]:
+def lines(found: list[ProcessRow]) -> Iterator[str]:
     """What the command prints."""
     for one in found:
         gpu = f"GPU {one.gpu}, " if one.gpu else ""
@@ -135,7 +137,7 @@ def lines(found: list[ProcessShown]) -> Iterator[str]:
         said = one.why_not or one.sentence or "nothing tells where it stands"
         yield f"{gpu}process {one.pid}{program}: {said}"
         if one.without_code and one.stacks is not None and not one.stacks.without_python:
-            yield WITHOUT_CODE
+            yield CODE_WITHHELD
         if one.stacks is not None:
             yield from _threads(one.stacks)
         if one.without_native:
@@ -169,7 +171,7 @@ def _frames(thread: ThreadStack) -> Iterator[str]:
 
 
 def _advised(why: str) -> str:
-    """Why there are no frames, with what to do about it."""
+    """Why the frames are missing, with a remedy."""
     if why == "gdb is not installed":
         return f"{why}: install gdb, or gdb-minimal, with the packages of the system"
     if "not installed" in why:
@@ -179,6 +181,6 @@ def _advised(why: str) -> str:
     return why
 
 
-def as_json(found: list[ProcessShown]) -> list[dict[str, object]]:
-    """The same for a program."""
+def as_json(found: list[ProcessRow]) -> list[dict[str, object]]:
+    """The processes for a program to read."""
     return [asdict(one) for one in found]

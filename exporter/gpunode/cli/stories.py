@@ -18,27 +18,27 @@ from gpunode.loop.playing import NowPlaying
 from gpunode.node.node import Node
 from gpunode.node.tape import TapeNode
 from gpunode.sources import watch
-from gpunode.verdict.findings import in_a_sentence, status
+from gpunode.verdict.findings import status, summary_sentence
 
 ORDER = ("storage", "hang", "p2p", "throttled", "shm")
-"""The order in which the incidents of the demo are told; others follow by name."""
+"""The order in which the demo plays its incidents; others follow by name."""
 
-BEFORE = 3600.0
+LEAD_SECONDS = 3600.0
 """Seconds before an incident that are filled in, where its tape has what came before: as many as
 the page can show."""
 
-BEFORE_THE_FIRST = 300.0
+FIRST_LEAD_SECONDS = 300.0
 """As many before the first incident, so that nobody waits; the others are filled in meanwhile."""
 
-LASTS = 44.9
+SCENE_SECONDS = 44.9
 """Seconds of a tape that has what came before: enough to read it."""
 
 LOOK = 0.1
 """Seconds between two looks at what is shown."""
 
 
-def in_order(tapes: Iterable[Path]) -> list[Path]:
-    """The tapes in the order in which they are told."""
+def order_tapes(tapes: Iterable[Path]) -> list[Path]:
+    """The tapes in the order in which the demo plays them."""
 
     def place(path: Path) -> tuple[int, str]:
         name = path.name.partition(".")[0]
@@ -58,13 +58,13 @@ class Scene:
     ready: threading.Event = field(default_factory=threading.Event)
 
     @staticmethod
-    def of(path: Path, settings: DemoSettings, place: str, before: float = BEFORE) -> Scene:
+    def of(path: Path, settings: DemoSettings, place: str, before: float = LEAD_SECONDS) -> Scene:
         """The scene of a tape, at its beginning, with so many seconds before it."""
         tape = TapeNode(path, before)
         loop = watch(cast(Node, tape), settings, NowPlaying(tape, place))
         # A tape that starts over at its opening's end does not go on as it was; a hang does.
         goes_on = tape.again_from > tape.opening
-        end = tape.lead + (LASTS if goes_on else min(LASTS, tape.end))
+        end = tape.lead + (SCENE_SECONDS if goes_on else min(SCENE_SECONDS, tape.end))
         moments = loop.replay(tape.clock, end)
         if tape.lead:  # what is shown last is a whole window, not the rest up to the end
             moments = takewhile(lambda moment: moment < end, moments)
@@ -100,7 +100,7 @@ class Scene:
         now = status(self.loop)
         if not now.gpus or not all(gpu.verdict for gpu in now.gpus):
             return ""
-        return in_a_sentence(now)
+        return summary_sentence(now)
 
 
 def utilisation(loop: Loop) -> str:
@@ -125,7 +125,7 @@ class Cast:
     def __init__(self, settings: DemoSettings, tapes: Sequence[Path]) -> None:
         self.settings = settings
         self.tapes = tapes
-        self.next = self._begun(0, BEFORE_THE_FIRST)
+        self.next = self._begun(0, FIRST_LEAD_SECONDS)
         self.loop = self.next.loop
 
     def scenes(self, waiting: Callable[[Scene], None]) -> Iterator[Scene]:
@@ -139,7 +139,7 @@ class Cast:
             self.next = self._begun((number + 1) % len(self.tapes))
             yield scene
 
-    def _begun(self, number: int, before: float = BEFORE) -> Scene:
+    def _begun(self, number: int, before: float = LEAD_SECONDS) -> Scene:
         """A scene whose time before is being filled in."""
         count = len(self.tapes)
         place = f"{number + 1} of {count}" if count > 1 else ""

@@ -23,7 +23,7 @@ BAR = 8
 CAUSE = 38
 """Characters of what a GPU does before others are beside it: most causes have fewer."""
 
-LONGEST_TEXT = 200
+MAX_TEXT = 200
 """Characters of a text."""
 
 
@@ -70,16 +70,16 @@ class Column:
 
 GPU = Column("GPU", 3, lambda row: Text(row.gpu), first=True)
 TIME = Column("time", BAR, lambda row: _bar(row.shares))
-WENT_TO = Column("went to", 12, lambda row: _words(row.shares), gives=True)
+TIME_SHARES = Column("went to", 12, lambda row: _shares_text(row.shares), gives=True)
 WATTS = Column("watts", 5, lambda row: Text(_figure(row.watts, "{:.0f}")), right=True)
 SWINGS = Column("swings/s", 8, lambda row: Text(_figure(_swings(row), "{:.1f}")), right=True)
 STEP = Column("step s", 6, lambda row: Text(f"{row.period:.2f}" if row.period else ""))
 
-OF_INCIDENTS = (
+INCIDENT_COLUMNS = (
     Column("incident", 12, lambda row: Text(row.incident), gives=True),
     GPU,
     TIME,
-    WENT_TO,
+    TIME_SHARES,
     WATTS,
     SWINGS,
     STEP,
@@ -87,11 +87,11 @@ OF_INCIDENTS = (
 NOW = Column(
     "now", 24, lambda row: Text(row.does, style=URGENCIES[row.urgency]), first=True, gives=True
 )
-OF_A_NODE = (
+NODE_COLUMNS = (
     GPU,
     NOW,
     Column("for", 6, lambda row: Text(row.lasts), right=True, first=True),
-    WENT_TO,
+    TIME_SHARES,
     TIME,
     WATTS,
     Column("memory", 6, lambda row: Text(_figure(row.memory, "{:.0%}")), right=True),
@@ -164,7 +164,7 @@ def row(gpu: GpuNow, lasts: str = "", chosen: bool = False) -> Row:
         watts=gpu.power_watts,
         period=gpu.step_period_seconds,
         memory=used / size if used is not None and size else None,
-        owner=printable(ranks + ", ".join(gpu.owners), LONGEST_TEXT),
+        owner=printable(ranks + ", ".join(gpu.owners), MAX_TEXT),
         does="; ".join(filter(None, (does(gpu), gpu.serves))),
         lasts=lasts,
         chosen=chosen,
@@ -179,7 +179,7 @@ def does(gpu: GpuNow) -> str:
 
 
 def table(
-    entries: Iterable[Row], caption: str = "", columns: Iterable[Column] = OF_INCIDENTS
+    entries: Iterable[Row], caption: str = "", columns: Iterable[Column] = INCIDENT_COLUMNS
 ) -> Table:
     """All rows, with a bar and the shares of the largest states."""
     result = Table(caption=Text(caption), caption_justify="left", box=None, padding=(0, 1, 0, 0))
@@ -208,21 +208,21 @@ def _swings(row: Row) -> float | None:
     return row.swings / row.seconds if row.seconds else None
 
 
-def _largest(shares: Mapping[str, float]) -> list[tuple[str, float]]:
+def _by_share(shares: Mapping[str, float]) -> list[tuple[str, float]]:
     return sorted(shares.items(), key=lambda item: -item[1])
 
 
 def _bar(shares: Mapping[str, float]) -> Text:
     bar = Text()
-    for state, share in _largest(shares):
+    for state, share in _by_share(shares):
         bar.append("█" * round(min(share, 1.0) * BAR), style=_style(state))
     bar.truncate(BAR)
     return bar
 
 
-def _words(shares: Mapping[str, float]) -> Text:
+def _shares_text(shares: Mapping[str, float]) -> Text:
     words = Text()
-    for state, share in _largest(shares)[:2]:
+    for state, share in _by_share(shares)[:2]:
         if share >= 0.03:
             words.append(" " if words else "")
             words.append(f"{state} {min(share, 1.0):.0%}", style=_style(state))

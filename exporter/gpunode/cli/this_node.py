@@ -6,12 +6,12 @@ import time
 
 from gpunode.config.daemon import DcgmSettings
 from gpunode.config.path import PathSettings
-from gpunode.driver.driver import Gpu, listed
+from gpunode.driver.driver import Gpu, list_gpus
 from gpunode.driver.errands import DRIVER_TIMEOUT
 from gpunode.driver.vendors import open_drivers
 from gpunode.node.local import LocalNode
 
-COLD = 60.0
+WAKE_TIMEOUT = 60.0
 """Seconds to wait for the GPUs of a node without persistence mode, which the driver wakes one by
 one; the daemon does not wait, as it finds them later."""
 
@@ -27,5 +27,5 @@ def local_node(
 
 def whole_gpus(node: LocalNode) -> tuple[list[Gpu], str]:
     """The GPUs without MIG instances, and what the drivers complain of."""
-    found, errors = listed(node.drivers)
+    found, errors = list_gpus(node.drivers)
     return [gpu for gpu in found if not gpu.identity.mig], "; ".join(errors.values())

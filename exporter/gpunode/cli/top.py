@@ -23,11 +23,11 @@ from rich.text import Text
 
 from gpunode.cli import streams
 from gpunode.cli.console import PipedConsole
-from gpunode.cli.daemon import DaemonAddress, NoDaemon, ask
+from gpunode.cli.daemon import DaemonAddress, DaemonError, ask
 from gpunode.cli.settings.top import TopSettings
 from gpunode.cli.table import (
-    LONGEST_TEXT,
-    OF_A_NODE,
+    MAX_TEXT,
+    NODE_COLUMNS,
     URGENCIES,
     Row,
     does,
@@ -47,7 +47,7 @@ FINDINGS = 3
 """Findings above the table; the page has them all."""
 
 OPENED_FACTS = 2
-"""What is told of an opened GPU, whose it is and which process, before evidence is left out."""
+"""The lines about a GPU, its owner and process that are shown before evidence is cut."""
 
 KEYS: dict[str, tuple[str, Callable[[Row], tuple[float, str]]]] = {
     "g": ("GPU", lambda _: (0.0, "")),
@@ -77,12 +77,12 @@ MOVES = {
 DEGREES = "degrees Celsius"
 """Begins the meaning of a temperature."""
 
-IN_A_PIPE = 160
+PIPE_WIDTH = 160
 """Columns of the table where no terminal says how many there are."""
 
 
 @dataclass(slots=True)
-class Chosen:
+class ViewState:
     """What the user has asked to see."""
 
     key: str = "g"
@@ -152,7 +152,7 @@ class Chosen:
 
 
 def top(settings: TopSettings) -> None:
-    """Show the GPUs of a running daemon until told to quit."""
+    """Show the GPUs of a running daemon until the user quits."""
     server = DaemonAddress.of(settings)
     signal.signal(signal.SIGTERM, _quit)  # so that the terminal is left as it was
     signal.signal(signal.SIGHUP, _quit)
@@ -169,7 +169,7 @@ def show(server: DaemonAddress, interval: float, as_json: bool = False) -> None:
     console = PipedConsole()
     try:
         node = ask(server)
-    except NoDaemon as error:
+    except DaemonError as error:
         raise UsageError(
             f"{server.url}: {error}; start one with `gpunode run`, or name another with --url"
         ) from error
@@ -177,11 +177,11 @@ def show(server: DaemonAddress, interval: float, as_json: bool = False) -> None:
         print(node.model_dump_json(indent=2))
         return
     if not console.is_terminal and "COLUMNS" not in os.environ:
-        console.width = IN_A_PIPE
+        console.width = PIPE_WIDTH
     if not (console.is_terminal and sys.stdin.isatty()) or console.is_dumb_terminal:
-        console.print(screen(node, Chosen(place=-1), "", console))
+        console.print(screen(node, ViewState(place=-1), "", console))
         return
-    chosen, since = Chosen(), time.time()
+    chosen, since = ViewState(), time.time()
     with keys() as pressed, Live(console=console, auto_refresh=False, screen=True) as live:
         trouble = ""
         while True:
@@ -194,12 +194,12 @@ def show(server: DaemonAddress, interval: float, as_json: bool = False) -> None:
                 continue
             try:
                 node, trouble, since = ask(server), "", time.time()
-            except NoDaemon as error:
+            except DaemonError as error:
                 at = time.strftime("%H:%M:%S", time.localtime(since))
                 trouble = f"No answer since {at} ({error}). This is what was seen then."
 
 
-def _lasts(gpu: GpuNow, longer: str) -> str:
+def _duration(gpu: GpuNow, longer: str) -> str:
     """For how long a GPU does what it does, in a few characters; empty if that is not known."""
     if gpu.lasts_seconds is None:
         return ""
@@ -208,7 +208,7 @@ def _lasts(gpu: GpuNow, longer: str) -> str:
 
 def screen(
     node: NodeNow,
-    chosen: Chosen,
+    chosen: ViewState,
     trouble: str,
     console: Console,
     height: int = 0,
@@ -216,28 +216,28 @@ def screen(
     """What is wrong, and below it every GPU, or those around the chosen one that have room."""
     name, _ = KEYS[chosen.key]
     gpus = chosen.shown(node.gpus)
-    head = Text(printable(node.node or "this node", LONGEST_TEXT), style="bold")
+    head = Text(printable(node.node or "this node", MAX_TEXT), style="bold")
     head.append(time.strftime("  %H:%M:%S", time.localtime(node.time)), style="dim")
     alarm = [Text(trouble, style="bold red")] if trouble else []
     if chosen.opened and gpus:
-        return _opened(gpus[chosen.place], Group(head, *alarm, Text()), console, height)
+        return _gpu_detail(gpus[chosen.place], Group(head, *alarm, Text()), console, height)
     rows = [
-        row(gpu, _lasts(gpu, ">"), bool(height) and at == chosen.place)
+        row(gpu, _duration(gpu, ">"), bool(height) and at == chosen.place)
         for at, gpu in enumerate(gpus)
     ]
     tape = f"Played from a tape: {node.playing.title}" if node.playing else ""
     played = [Text(tape, style="cyan")] if tape else []
     wrong = [_finding(one) for one in node.findings[:FINDINGS]]
     ways = f"{', reversed' if chosen.backwards else ''}"
-    only = f", only with “{printable(chosen.wanted, LONGEST_TEXT)}”" if chosen.wanted else ""
+    only = f", only with “{printable(chosen.wanted, MAX_TEXT)}”" if chosen.wanted else ""
     only = f"{only or ', only with'}▏" if chosen.typing else only
     once = chosen.place < 0  # no key is read
     caption = "" if once else f"sorted by {name}{ways}{only}.  {HELP}"
     calm = [Text(node.calm, style="bold")] if node.calm else []
-    met = [Text(_unread(node.unread), style="yellow")] if node.unread else []
-    ledgers = [Text(each, style="dim") for each in _less_accurate(node.gpus)]
+    met = [Text(_unread_note(node.unread), style="yellow")] if node.unread else []
+    ledgers = [Text(each, style="dim") for each in _accuracy_notes(node.gpus)]
     above = Group(head, *played, *alarm, *calm, *wrong, *met, *ledgers, Text())
-    columns = fitting(OF_A_NODE, console.width, rows)
+    columns = fitting(NODE_COLUMNS, console.width, rows)
     if height:
         lines = console.render_lines(Group(above, table(rows, caption, columns)))
         if len(lines) > height:
@@ -251,13 +251,13 @@ def screen(
     return Group(above, table(rows, caption, columns))
 
 
-def _opened(gpu: GpuNow, above: Group, console: Console, height: int) -> Group:
+def _gpu_detail(gpu: GpuNow, above: Group, console: Console, height: int) -> Group:
     """What is known of a GPU, as far as it has room: above all what to do and how to go on."""
-    lasts = _lasts(gpu, "more than ")
+    lasts = _duration(gpu, "more than ")
     title = f"GPU {gpu.label} is {does(gpu)}{f' (for {lasts})' if lasts else ''}"
-    told = [Text(printable(title, LONGEST_TEXT), style=URGENCIES[gpu.urgency])]
+    told = [Text(printable(title, MAX_TEXT), style=URGENCIES[gpu.urgency])]
     if gpu.remedy:
-        told.append(Text(f"  {printable(gpu.remedy, 2 * LONGEST_TEXT).replace('`', '')}"))
+        told.append(Text(f"  {printable(gpu.remedy, 2 * MAX_TEXT).replace('`', '')}"))
     evidence, facts = list(map(_evidence, gpu.evidence)), list(_facts(gpu))
     cut = 0
     while True:
@@ -275,12 +275,12 @@ def _evidence(one: Evidence) -> Text:
     """A figure behind a verdict; without it where only that it is so counts."""
     if one.meaning.startswith(DEGREES):
         heat = one.meaning.replace(DEGREES, f"{one.value:.0f} °C")
-        return Text(f"  because {printable(heat, LONGEST_TEXT)}", style="dim")
+        return Text(f"  because {printable(heat, MAX_TEXT)}", style="dim")
     form = ".0%" if one.meaning.startswith("share") else ".3g"
     value, limit = (f"{each:{form}}".replace("%", " %") for each in (one.value, one.threshold))
     below = f" (limit {limit})" if one.threshold else ""
     figures = "" if one.value == one.threshold else f": {value}{below}"
-    return Text(f"  because {printable(one.meaning, LONGEST_TEXT)}{figures}", style="dim")
+    return Text(f"  because {printable(one.meaning, MAX_TEXT)}{figures}", style="dim")
 
 
 def _facts(gpu: GpuNow) -> Iterator[Text]:
@@ -301,20 +301,20 @@ def _facts(gpu: GpuNow) -> Iterator[Text]:
         ("uuid", gpu.uuid),
     ):
         if value:
-            yield Text(f"  {what:15} {printable(value, LONGEST_TEXT)}")
+            yield Text(f"  {what:15} {printable(value, MAX_TEXT)}")
 
 
-def _unread(unread: Sequence[Met]) -> str:
+def _unread_note(unread: Sequence[Met]) -> str:
     """What was met and is not understood, or was left out, in a line."""
     said = []
     for words, bound in (("Met and not understood", False), ("Left out", True)):
         kinds = [f"{met.source} {met.what}" for met in unread if met.bound is bound]
         if kinds:
             said.append(f"{words}: {', '.join(kinds).replace('_', ' ')}")
-    return printable(f"{'. '.join(said)}; see gpunode doctor.", LONGEST_TEXT)
+    return printable(f"{'. '.join(said)}; see gpunode doctor.", MAX_TEXT)
 
 
-def _less_accurate(gpus: Iterable[GpuNow]) -> Iterator[str]:
+def _accuracy_notes(gpus: Iterable[GpuNow]) -> Iterator[str]:
     """The GPUs whose ledger is less accurate, and why; a line for all that share a reason."""
     by_reason: dict[str, list[str]] = {}
     for gpu in gpus:
@@ -322,13 +322,13 @@ def _less_accurate(gpus: Iterable[GpuNow]) -> Iterator[str]:
             by_reason.setdefault(gpu.less_accurate, []).append(gpu.label)
     for reason, labels in by_reason.items():
         said = f"GPU {', '.join(labels)}: {reason.replace('`', '')}."
-        yield printable(said, LONGEST_TEXT)
+        yield printable(said, MAX_TEXT)
 
 
 def _finding(one: Finding) -> Text:
-    text = Text(printable(one.title, LONGEST_TEXT), style=URGENCIES[one.urgency])
+    text = Text(printable(one.title, MAX_TEXT), style=URGENCIES[one.urgency])
     told = " ".join(filter(None, (one.remedy, one.gain)))
-    remedy = printable(told, 2 * LONGEST_TEXT).replace("`", "")
+    remedy = printable(told, 2 * MAX_TEXT).replace("`", "")
     text.append(f"\n  {remedy}", style="default not bold")
     return text
 

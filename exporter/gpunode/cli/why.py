@@ -19,7 +19,7 @@ from gpunode.report import job, runs
 from gpunode.report.document import Report
 from gpunode.report.page import as_json, html
 from gpunode.report.prometheus import Prometheus
-from gpunode.report.terminal import printed
+from gpunode.report.terminal import print_report
 from gpunode.report.why.answer import answer
 
 LINE = 100
@@ -27,20 +27,20 @@ LINE = 100
 
 
 def write(settings: WhySettings) -> None:
-    """Write what there is to say about the job that the settings name."""
+    """Write the report about the job that the settings name."""
     if settings.format == "text" and settings.output == "-":
         report = ask(settings)
         with streams.printing():
-            printed(report, PipedConsole())
+            print_report(report, PipedConsole())
         return
     form = FORMATS[settings.format]
     deliver(settings.output, lambda: form(ask(settings)))
 
 
-def in_text(report: Report) -> str:
+def as_text(report: Report) -> str:
     """What a terminal would show, without colours."""
     text = io.StringIO()
-    printed(report, Console(file=text, width=LINE))
+    print_report(report, Console(file=text, width=LINE))
     return text.getvalue()
 
 
@@ -60,9 +60,11 @@ def ask(settings: WhySettings) -> Report:
             run = replace(run, goes_on=False, unseen_since=0)
         if run.goes_on and not run.cut and run.seconds < runs.LOOK:
             raise UsageError(f"{found}: {runs.JUST_BEGUN}")
-        before = runs.runs(server, found, run.first - job.EARLIER, run.first - runs.ENDED_AFTER)
+        before = runs.runs(
+            server, found, run.first - job.LOOKBACK, run.first - runs.ABSENCE_SECONDS
+        )
         past = job.ask(server, run, before)
         return answer(past, settings.price, server.url, server.warnings)
 
 
-FORMATS: dict[str, Callable[[Report], str]] = {"text": in_text, "html": html, "json": as_json}
+FORMATS: dict[str, Callable[[Report], str]] = {"text": as_text, "html": html, "json": as_json}

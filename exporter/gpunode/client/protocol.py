@@ -16,7 +16,7 @@ SOCKET = "/run/gpunode/client.sock"
 SOCKET_VARIABLE = "GPUNODE_CLIENT_SOCKET"
 """Environment variable that tells clients of another socket."""
 
-LARGEST_MESSAGE = 8192
+MAX_MESSAGE_BYTES = 8192
 """Size limit of a message in bytes."""
 
 MEDIAN_OF = 64

@@ -27,7 +27,7 @@ from gpunode.client.protocol import (
     FRAMES,
     FUNCTION,
     KERNELS,
-    LARGEST_MESSAGE,
+    MAX_MESSAGE_BYTES,
     MEDIAN_OF,
     NAME,
     PHASES,
@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 SEND_INTERVAL = 1.0
 """Seconds between messages."""
 
-KEPT = 10.0
+UNSENT_SECONDS = 10.0
 """Seconds to keep unsent counts for the next message while the daemon's socket is full."""
 
 SEND_TIMEOUT = 0.25
@@ -59,12 +59,12 @@ TORCH_MEMORY = {
 }
 """https://pytorch.org/docs/stable/generated/torch.cuda.memory.memory_stats.html"""
 
-COLLECTS_WITHIN = sys.version_info < (3, 12)
+MAY_COLLECT = sys.version_info < (3, 12)
 """Whether Python may collect garbage while it lists frames. Then it holds a lock; if a finalizer
 lets another thread run that wants the lock, such as one that begins, the whole process hangs:
 https://github.com/python/cpython/issues/106883"""
 
-LONG = ("checkpoint", "evaluation", "compile", "other")
+UNCOUNTED_PHASES = ("checkpoint", "evaluation", "compile", "other")
 """Phases whose time does not count towards the step in which they happen."""
 
 
@@ -120,7 +120,7 @@ class Account:
         if self._time is not None and now > self._time:
             passed = now - self._time
             self.phases[self.phase] += passed
-            if self.phase in LONG:
+            if self.phase in UNCOUNTED_PHASES:
                 self._aside += passed
         self._time = now
 
@@ -223,7 +223,7 @@ def where() -> list[tuple[str, str, int]]:
 
 def _main_frame() -> FrameType | None:
     """The innermost frame of the main thread, found while no garbage is collected if that hangs."""
-    stops = COLLECTS_WITHIN and gc.isenabled()
+    stops = MAY_COLLECT and gc.isenabled()
     if stops:
         gc.disable()
     try:
@@ -310,7 +310,7 @@ class Sender:
     def _send(self) -> None:
         account = self._drain()
         message = account.message()
-        if len(message) > LARGEST_MESSAGE:
+        if len(message) > MAX_MESSAGE_BYTES:
             account.kernel_seconds = {}
             message = account.message()
         try:
@@ -319,7 +319,7 @@ class Sender:
         except OSError as error:
             self._fared(f"{error.strerror}")
             busy = error.errno in (errno.EAGAIN, errno.ENOBUFS)
-            if busy and monotonic() - self._sent < KEPT:
+            if busy and monotonic() - self._sent < UNSENT_SECONDS:
                 return
         self._sent = monotonic()
         account.clear()

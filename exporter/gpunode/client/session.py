@@ -30,7 +30,7 @@ ROOM = 1 << 16
 """Events per queue, which the sender empties once a second; the oldest are dropped first."""
 
 
-MOST_WARNED = 20
+MAX_WARNINGS = 20
 """Different complaints: a name may be another one each time."""
 
 
@@ -243,7 +243,7 @@ class Session:
         return (sender.status if sender else "") or "gpunode: nothing has been sent yet"
 
     def _refuse(self, call: str, **given: object) -> None:
-        """Warn of what is no number."""
+        """Warn of a value that is not a number."""
         for name, value in given.items():
             if value is not None and not is_amount(value):
                 kind = "a number" if isinstance(value, Real) else f"a {type(value).__name__}"
@@ -251,7 +251,7 @@ class Session:
 
     def _warn(self, complaint: str) -> None:
         """Say it once; training goes on."""
-        if complaint not in self._warned and len(self._warned) < MOST_WARNED:
+        if complaint not in self._warned and len(self._warned) < MAX_WARNINGS:
             self._warned.add(complaint)
             log.warning("gpunode.client.%s", complaint)
 

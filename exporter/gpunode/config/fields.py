@@ -8,7 +8,7 @@ from typing import Any, get_args
 from pydantic.fields import FieldInfo
 from pydantic_settings import CliPositionalArg
 
-from gpunode.config.kinds import ASKED, Section
+from gpunode.config.kinds import CLI_ONLY, Section
 
 PREFIX = "GPUNODE_"
 """What the name of every environment variable of ours begins with."""
@@ -52,7 +52,7 @@ def variable(path: SettingName) -> str:
 
 def is_shared(field: FieldInfo) -> bool:
     """Whether a setting may be in the environment and in a file, not only on the command line."""
-    return not field.is_required() and ASKED not in field.metadata
+    return not field.is_required() and CLI_ONLY not in field.metadata
 
 
 def own(fields: Mapping[str, FieldInfo], content: Mapping[str, Any]) -> dict[str, Any]:

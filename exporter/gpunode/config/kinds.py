@@ -59,5 +59,5 @@ def _without_password(url: str) -> str:
 Address = Annotated[str, AfterValidator(_without_password)]
 """The address of a server, which may be shown."""
 
-ASKED = "on the command line alone"
+CLI_ONLY = "on the command line alone"
 """Marks a setting that no file and no variable has, such as one with the name of a section."""

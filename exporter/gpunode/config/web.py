@@ -75,7 +75,7 @@ class WebSettings(NodeNameSettings, ListenSettings):
 
 
 class PlayingWebSettings(WebSettings):
-    """The HTTP server of what is played: for who plays it, on this machine."""
+    """The HTTP server of a played tape, for the user of this machine."""
 
     listen_address: str = Field(
         "127.0.0.1:9816",

@@ -11,10 +11,10 @@ import yaml
 
 from gpunode.mistake import UsageError
 
-LARGEST_FILE = 1 << 16
+MAX_SETTINGS = 1 << 16
 """The most characters of a file of settings, each of which may take 250 bytes to read as YAML."""
 
-DEEPEST = 16
+MAX_DEPTH = 16
 """The most collections that may lie in each other: settings take three."""
 
 
@@ -38,8 +38,8 @@ class Loader(yaml.BaseLoader):
         return enters
 
     def _refuse_depth(self) -> None:
-        if len(self.indents) + self.flow_level > DEEPEST:
-            problem = f"nested more than {DEEPEST} deep"
+        if len(self.indents) + self.flow_level > MAX_DEPTH:
+            problem = f"nested more than {MAX_DEPTH} deep"
             raise yaml.scanner.ScannerError(None, None, problem, self.get_mark())
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
@@ -62,9 +62,9 @@ def read_yaml(path: Path, opened: Callable[[Path], BinaryIO] = open_any) -> dict
     """The content of a YAML file, with every value as text. Raises ``UsageError``."""
     try:
         with opened(path) as binary, io.TextIOWrapper(binary, encoding="utf-8") as file:
-            text = file.read(LARGEST_FILE + 1)
-        if len(text) > LARGEST_FILE:
-            raise UsageError(f"{path}: more than {LARGEST_FILE} characters")
+            text = file.read(MAX_SETTINGS + 1)
+        if len(text) > MAX_SETTINGS:
+            raise UsageError(f"{path}: more than {MAX_SETTINGS} characters")
         content = yaml.load(text, Loader=Loader)  # noqa: S506 makes no objects
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from error

@@ -27,7 +27,7 @@ class SensorFailed(DriverError):
 
 
 class DriverUnavailable(DriverError):
-    """There is no driver to ask: it is not installed, not loaded, or being replaced."""
+    """The driver is not installed, not loaded, or being replaced."""
 
 
 UNITS = (
@@ -111,7 +111,7 @@ class Activity:
 
 
 @dataclass(frozen=True, slots=True)
-class Buffered:
+class SampleBuffer:
     """Samples that the driver buffered: (microseconds since the epoch, value), oldest first."""
 
     samples: list[tuple[int, float]] = field(default_factory=list)
@@ -317,11 +317,11 @@ class Gpu(Protocol):
         """Means of the activity counters since the previous call of this method."""
         ...
 
-    def power_samples(self, after: int) -> Buffered:
+    def power_samples(self, after: int) -> SampleBuffer:
         """Watts, a sample about every 20 ms, newer than ``after`` (microseconds)."""
         ...
 
-    def utilization_samples(self, after: int) -> Buffered:
+    def utilization_samples(self, after: int) -> SampleBuffer:
         """Share of time (0 to 1) with work, a sample about every 200 ms, newer than ``after``."""
         ...
 
@@ -481,7 +481,7 @@ class Driver(Protocol):
         ...
 
 
-def listed(drivers: Iterable[Driver]) -> tuple[list[Gpu], dict[str, str]]:
+def list_gpus(drivers: Iterable[Driver]) -> tuple[list[Gpu], dict[str, str]]:
     """The GPUs of every driver that answers; by vendor, the errors of those that do not."""
     found: list[Gpu] = []
     errors: dict[str, str] = {}
@@ -501,7 +501,7 @@ def answered(read: Callable[[], T]) -> T | None:
         return None
 
 
-def known(read: Callable[[], T]) -> T | None:
+def optional(read: Callable[[], T]) -> T | None:
     """The reading of a sensor, or None if the GPU does not have it."""
     try:
         return read()

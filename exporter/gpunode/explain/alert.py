@@ -8,20 +8,20 @@ from dataclasses import dataclass, field
 
 from gpunode.explain.promql import (
     Clause,
-    NotRead,
+    PromqlError,
     alternatives,
     comparison,
     selectors,
-    without_parentheses,
+    strip_parentheses,
 )
-from gpunode.explain.rule_files import DEEPEST, Rule, recorded
+from gpunode.explain.rule_files import MAX_DEPTH, Rule, by_record
 from gpunode.mistake import UsageError
-from gpunode.report.prometheus import Labels, Prometheus, quoted
+from gpunode.report.prometheus import Labels, Prometheus, quote
 
 OWNER = "gpu:gpunode_owner:info"
-OF_A_JOB = ("owner_namespace", "workload", "replica", "user")
-OF_A_GPU = ("cluster", "instance", "gpu", "uuid")
-OF_A_NODE = ("cluster", "instance")
+JOB_LABELS = ("owner_namespace", "workload", "replica", "user")
+GPU_LABELS = ("cluster", "instance", "gpu", "uuid")
+NODE_LABELS = ("cluster", "instance")
 """Most raw series know no job: those of its GPUs and of their nodes are found by its owner."""
 
 MATCHER = re.compile(r'(\w+)\s*(=~|!~|!=|=)\s*["\'`]')
@@ -30,7 +30,7 @@ Sample = tuple[Labels, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ClauseResult:
     """A clause, with what holds of it now."""
 
     clause: Clause
@@ -47,7 +47,7 @@ class Part:
     sides: Sequence[tuple[Labels, float, float]] = ()
     """Both figures, if it compares, of whatever has the labels asked for."""
 
-    within: Sequence[Sequence[Part]] = ()
+    within: Sequence[Sequence[ClauseResult]] = ()
     """The alternatives in its parentheses."""
 
     @property
@@ -58,7 +58,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class SeriesBehind:
+class UnderlyingSeries:
     """A series that stands behind an alert, with its present values."""
 
     name: str
@@ -67,16 +67,16 @@ class SeriesBehind:
 
 
 @dataclass(frozen=True, slots=True)
-class Explained:
+class AlertExplanation:
     """An alert of one severity."""
 
     rule: Rule
     states: Sequence[Labels]
     """The series ALERTS of it: pending or firing."""
 
-    alternatives: Sequence[Sequence[Part]]
-    records: Sequence[SeriesBehind]
-    raw: Sequence[SeriesBehind]
+    alternatives: Sequence[Sequence[ClauseResult]]
+    records: Sequence[UnderlyingSeries]
+    raw: Sequence[UnderlyingSeries]
 
     @property
     def holds(self) -> bool:
@@ -116,30 +116,30 @@ class AlertQuestion:
         ]
 
 
-def explain(rule: Rule, rules: Sequence[Rule], question: AlertQuestion) -> Explained:
+def explain(rule: Rule, rules: Sequence[Rule], question: AlertQuestion) -> AlertExplanation:
     """What holds of an alert now. Raises ``UsageError``."""
     try:
         parts = _alternatives(rule.expression, question, None)
-        records, raw = _behind(rule.expression, recorded(rules), question)
-    except NotRead as error:
+        records, raw = _trace_rules(rule.expression, by_record(rules), question)
+    except PromqlError as error:
         raise UsageError(f"{rule.file}: {rule.name}: not read as PromQL: {error}") from error
-    state = f'ALERTS{{alertname="{rule.name}",severity="{quoted(rule.severity)}"}}'
+    state = f'ALERTS{{alertname="{rule.name}",severity="{quote(rule.severity)}"}}'
     states = [labels for labels, _ in question.fitting(state)]
-    return Explained(rule, states, parts, records, raw)
+    return AlertExplanation(rule, states, parts, records, raw)
 
 
 def _alternatives(
     expression: str, question: AlertQuestion, on: Collection[str] | None
-) -> list[list[Part]]:
+) -> list[list[ClauseResult]]:
     return [
         list(_parts(clauses, question, on))
-        for clauses in alternatives(without_parentheses(expression))
+        for clauses in alternatives(strip_parentheses(expression))
     ]
 
 
 def _parts(
     clauses: Sequence[Clause], question: AlertQuestion, on: Collection[str] | None
-) -> Iterator[Part]:
+) -> Iterator[ClauseResult]:
     before: Sequence[Sample] = ()
     for clause in clauses:
         own = clause.on if clause.operator else on
@@ -149,12 +149,12 @@ def _parts(
         sides: list[tuple[Labels, float, float]] = []
         if compared:
             sides = _sides(compared.left, compared.matching, compared.right, question, own)
-        inner = without_parentheses(clause.text)
-        within: list[list[Part]] = []
+        inner = strip_parentheses(clause.text)
+        within: list[list[ClauseResult]] = []
         if inner != clause.text and (clause.operator or len(clauses) > 1):
             within = _alternatives(inner, question, own)
         operator = compared.operator if compared else ""
-        yield Part(clause, found, left, before, operator, sides, within)
+        yield ClauseResult(clause, found, left, before, operator, sides, within)
         before = left
 
 
@@ -178,25 +178,25 @@ def _sides(
     ]
 
 
-def _behind(
+def _trace_rules(
     expression: str, records: Mapping[str, Sequence[Rule]], question: AlertQuestion
-) -> tuple[list[SeriesBehind], list[SeriesBehind]]:
+) -> tuple[list[UnderlyingSeries], list[UnderlyingSeries]]:
     """The rules behind an expression, each below what first reads it, and the raw series."""
-    rules: list[SeriesBehind] = []
-    raw: dict[tuple[str, str], SeriesBehind] = {}
+    rules: list[UnderlyingSeries] = []
+    raw: dict[tuple[str, str], UnderlyingSeries] = {}
     seen: set[str] = set()
 
     def look(text: str, depth: int) -> None:
         for name, matchers in selectors(text):
             if name in records:
-                if name not in seen and depth <= DEEPEST:
+                if name not in seen and depth <= MAX_DEPTH:
                     seen.add(name)
-                    rules.append(SeriesBehind(name, depth, _present(name, "", question)))
+                    rules.append(UnderlyingSeries(name, depth, _present(name, "", question)))
                     for rule in records[name]:
                         look(rule.expression, depth + 1)
             elif (name, matchers) not in raw:
                 shown = f"{name}{{{matchers}}}" if matchers else name
-                raw[name, matchers] = SeriesBehind(shown, 0, _present(name, matchers, question))
+                raw[name, matchers] = UnderlyingSeries(shown, 0, _present(name, matchers, question))
 
     look(expression, 1)
     return rules, list(raw.values())
@@ -206,7 +206,7 @@ def _selector(name: str, matchers: str, question: AlertQuestion) -> str:
     """A selector of the series that have the labels asked for, or lack them."""
     own = {text for text, _ in MATCHER.findall(matchers)} - {"instance", "uuid"}
     asked = [
-        f'{label}="{quoted(value)}"' if not value else f'{label}=~"{quoted(_literal(value))}|"'
+        f'{label}="{quote(value)}"' if not value else f'{label}=~"{quote(_literal(value))}|"'
         for label, value in question.labels.items()
         if label not in own
     ]
@@ -220,14 +220,14 @@ def _literal(value: str) -> str:
 
 def _present(name: str, matchers: str, question: AlertQuestion) -> list[Sample]:
     """The series of a name: those of the job's GPUs and nodes where a job is asked for."""
-    job = any(one in question.labels for one in OF_A_JOB)
+    job = any(one in question.labels for one in JOB_LABELS)
     owner = _selector(OWNER, "", question)
     if not job or name == OWNER or not question.fitting(owner):
         return question.fitting(_selector(name, matchers, question))
     parts = []
     for more, on in (
-        ('uuid!=""', OF_A_GPU),
-        ('uuid="",instance!=""', OF_A_NODE),
+        ('uuid!=""', GPU_LABELS),
+        ('uuid="",instance!=""', NODE_LABELS),
         ('uuid="",instance=""', ()),
     ):
         plain = _selector(name, ",".join(filter(None, [matchers, more])), question)

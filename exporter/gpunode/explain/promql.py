@@ -35,15 +35,15 @@ NO_SELECTORS = frozenset(
 )
 
 
-LARGEST = 1 << 16
+MAX_EXPRESSION = 1 << 16
 """The most characters of an expression."""
 
-MOST_CLAUSES = 64
+MAX_CLAUSES = 64
 """Each of them is asked for together with those before it."""
 
 
-class NotRead(ValueError):
-    """A text that is no PromQL."""
+class PromqlError(ValueError):
+    """The text is not valid PromQL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,31 +65,31 @@ class Token:
 
 
 def tokens(expression: str) -> list[Token]:
-    """The tokens of an expression, spaces and comments apart. Raises ``NotRead``."""
-    if len(expression) > LARGEST:
-        raise NotRead(f"more than {LARGEST} characters")
+    """The tokens of an expression, spaces and comments apart. Raises ``PromqlError``."""
+    if len(expression) > MAX_EXPRESSION:
+        raise PromqlError(f"more than {MAX_EXPRESSION} characters")
     found: list[Token] = []
     opened: list[str] = []
     at = 0
     while at < len(expression):
         match = TOKEN.match(expression, at)
         if match is None:
-            raise NotRead(f"character {at + 1}: {expression[at : at + 20]!r}")
+            raise PromqlError(f"character {at + 1}: {expression[at : at + 20]!r}")
         kind, text = str(match.lastgroup), match[0]
         if kind == "closing" and (not opened or CLOSES[opened.pop()] != text):
-            raise NotRead(f"character {at + 1}: {text} closes nothing")
+            raise PromqlError(f"character {at + 1}: {text} closes nothing")
         if kind != "space":
             found.append(Token(kind, text, at, len(opened), opened[-1] if opened else ""))
         if kind == "opening":
             opened.append(text)
         at = match.end()
     if opened:
-        raise NotRead(f"{opened[-1]} is never closed")
+        raise PromqlError(f"{opened[-1]} is never closed")
     return found
 
 
 def _pairs(read: Sequence[Token]) -> dict[int, int]:
-    """The index of what closes each opening bracket, by the index of that."""
+    """The index of each closing bracket, by that of its opening one."""
     opened: list[int] = []
     found: dict[int, int] = {}
     for n, one in enumerate(read):
@@ -128,12 +128,12 @@ class Comparison:
 
 
 def alternatives(expression: str) -> list[list[Clause]]:
-    """The clauses of each part between the ``or`` of an expression. Raises ``NotRead``."""
+    """The clauses of each part between the ``or`` of an expression. Raises ``PromqlError``."""
     read = tokens(expression)
     pairs = _pairs(read)
     ends = [n for n, one in enumerate(read) if one.depth == 0 and one.text.lower() in SETS]
-    if len(ends) >= MOST_CLAUSES:
-        raise NotRead(f"more than {MOST_CLAUSES} clauses")
+    if len(ends) >= MAX_CLAUSES:
+        raise PromqlError(f"more than {MAX_CLAUSES} clauses")
     found: list[list[Clause]] = [[]]
     operator, on, begin, first = "", None, 0, 0
     for end in (*ends, len(read)):
@@ -151,9 +151,9 @@ def alternatives(expression: str) -> list[list[Clause]]:
 
 
 def _text(expression: str, read: Sequence[Token]) -> str:
-    """The text of some tokens, without comments before and after them. Raises ``NotRead``."""
+    """The text of some tokens, without comments before and after them. Raises ``PromqlError``."""
     if not read:
-        raise NotRead("nothing stands before or after an and, unless or or")
+        raise PromqlError("nothing stands before or after an and, unless or or")
     return expression[read[0].at : read[-1].end]
 
 
@@ -168,8 +168,8 @@ def _matched(
     return (labels if read[at].text.lower() == "on" else None), close
 
 
-def without_parentheses(expression: str) -> str:
-    """What is in the parentheses around an expression, if there are any. Raises ``NotRead``."""
+def strip_parentheses(expression: str) -> str:
+    """What is in the parentheses around an expression, if there are any. Raises ``PromqlError``."""
     read = tokens(expression)
     pairs = _pairs(read)
     first, last = 0, len(read) - 1
@@ -179,7 +179,7 @@ def without_parentheses(expression: str) -> str:
 
 
 def comparison(clause: str) -> Comparison | None:
-    """The sides of a clause, if it compares. Raises ``NotRead``."""
+    """The sides of a clause, if it compares. Raises ``PromqlError``."""
     read = tokens(clause)
     at = [n for n, one in enumerate(read) if one.depth == 0 and one.text in COMPARISONS]
     if not at:
@@ -200,7 +200,7 @@ def comparison(clause: str) -> Comparison | None:
 
 
 def selectors(expression: str) -> Iterator[tuple[str, str]]:
-    """Each metric that an expression reads, with its matchers as they stand. Raises ``NotRead``."""
+    """Each metric that an expression reads, with its matchers. Raises ``PromqlError``."""
     read = tokens(expression)
     pairs = _pairs(read)
     labels_until = -1
@@ -222,5 +222,5 @@ def selectors(expression: str) -> Iterator[tuple[str, str]]:
 
 
 def names(expression: str) -> list[str]:
-    """The names of the metrics that an expression reads, each once. Raises ``NotRead``."""
+    """The names of the metrics that an expression reads, each once. Raises ``PromqlError``."""
     return list(dict.fromkeys(name for name, _ in selectors(expression)))

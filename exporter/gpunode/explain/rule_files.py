@@ -17,8 +17,8 @@ from gpunode.mistake import UsageError
 SHIPPED = "rules"
 THRESHOLD = "gpunode_threshold"
 THRESHOLDS = "thresholds.yaml"
-LARGEST_FILE = 1 << 20
-DEEPEST = 4
+MAX_FILE = 1 << 20
+MAX_DEPTH = 4
 """Rules that stand behind each other, at most."""
 
 
@@ -56,7 +56,7 @@ def shipped() -> list[Traversable]:
     )
 
 
-def read(folder: Path | None = None) -> list[Rule]:
+def read_rules(folder: Path | None = None) -> list[Rule]:
     """The rules of a folder, or those that are shipped. Raises ``UsageError``."""
     if folder is None:
         return [
@@ -76,8 +76,8 @@ def read(folder: Path | None = None) -> list[Rule]:
 
 def rules_of(text: str, name: str) -> Iterator[Rule]:
     """The rules in the text of a file. Raises ``UsageError``."""
-    if len(text) > LARGEST_FILE:
-        raise UsageError(f"{name}: more than {LARGEST_FILE} characters")
+    if len(text) > MAX_FILE:
+        raise UsageError(f"{name}: more than {MAX_FILE} characters")
     try:
         content: Any = yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
         for group in content["groups"]:
@@ -115,7 +115,7 @@ def thresholds(rules: Sequence[Rule]) -> list[str]:
     return [one.labels.get("name", "") for one in rules if one.name == THRESHOLD]
 
 
-def recorded(rules: Sequence[Rule]) -> dict[str, list[Rule]]:
+def by_record(rules: Sequence[Rule]) -> dict[str, list[Rule]]:
     """The recording rules by what they record, thresholds apart."""
     found: dict[str, list[Rule]] = {}
     for one in rules:
@@ -124,7 +124,7 @@ def recorded(rules: Sequence[Rule]) -> dict[str, list[Rule]]:
     return found
 
 
-def behind(expression: str, records: Mapping[str, Sequence[Rule]]) -> dict[str, int]:
+def underlying_records(expression: str, records: Mapping[str, Sequence[Rule]]) -> dict[str, int]:
     """The recorded series that an expression rests on, with how deep each lies, the nearest first.
 
     Of two ways to a series the longer one counts. A rule that reads itself ends the way.

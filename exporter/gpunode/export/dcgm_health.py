@@ -29,7 +29,7 @@ READ_BY = {
 
 HEALTH_READ = frozenset(metric for metrics in READ_BY.values() for metric in metrics)
 
-OF_FAULTS = {
+BY_REASON = {
     "row_remap_failed": ("MEM", FAILURE, "ROW_REMAP_FAILURE"),
     "row_remap_pending": ("MEM", WARNING, "PENDING_ROW_REMAP"),
     "memory_lost_data": ("MEM", FAILURE, "VOLATILE_DBE_DETECTED"),
@@ -42,7 +42,7 @@ OF_FAULTS = {
 }
 """By the reason of a fault, and below by its part where the reason does not matter."""
 
-OF_PARTS = {
+BY_PART = {
     "pcie": ("PCIE", WARNING, "PCIE_WIDTH"),
     "nvlink": ("NVLINK", FAILURE, "NVLINK_DOWN"),
     "fabric": ("NVLINK", FAILURE, "FIELD_VIOLATION"),
@@ -63,7 +63,7 @@ def health(
     if fields.inforom_valid is not None:
         worst["INFOROM"] = (GOOD, "OK") if fields.inforom_valid else (WARNING, "CORRUPT_INFOROM")
     for fault in faults:
-        told = OF_FAULTS.get(fault.reason) or OF_PARTS.get(fault.where.part)
+        told = BY_REASON.get(fault.reason) or BY_PART.get(fault.where.part)
         if told is not None and fault.where.uuid == fields.identity.uuid:
             watch, bad, error = told
             worst[watch] = max(worst.get(watch, (GOOD, "")), (bad, error))

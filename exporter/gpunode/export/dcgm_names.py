@@ -23,7 +23,7 @@ from gpunode.driver.driver import DIRECTIONS, Identity
 from gpunode.driver.nvidia.xids import RECOVERY_ACTIONS
 from gpunode.export.dcgm_health import HEALTH_READ, Values, health
 from gpunode.export.dcgm_renames import BASE_UNITS, NVLINK_MEGABYTE, RENAMED
-from gpunode.faults.source import FaultsNow
+from gpunode.faults.source import CurrentFaults
 from gpunode.gpu import activity as gpu
 from gpunode.gpu import health as state
 from gpunode.gpu import nvlink, power, units, xids
@@ -465,7 +465,7 @@ SINCE_4_6 = {
     for old in BEFORE_4_6
     if old.name in RENAMED
 }
-"""The same under the names of DCGM 4.6: a site has either, as its counters file says."""
+"""The metrics under their names in DCGM 4.6: a site has either, as its counters file says."""
 
 SINCE_4_7 = {
     old: (
@@ -476,7 +476,7 @@ SINCE_4_7 = {
     if old.name in BASE_UNITS
     for name, factor in (BASE_UNITS[old.name],)
 }
-"""The same in base units, under the names of DCGM 4.7."""
+"""The metrics in base units, under their names in DCGM 4.7."""
 
 METRICS = (
     *BEFORE_4_6,
@@ -495,7 +495,7 @@ USED = frozenset(
 )
 
 
-class Moved(NamedTuple):
+class ByteRate(NamedTuple):
     """A counter of bytes, when it was read, and its rate since the read before."""
 
     bytes: float
@@ -510,7 +510,7 @@ class Increments(NamedTuple):
     grown: tuple[tuple[float, float], ...]
 
 
-class Seen(NamedTuple):
+class ClockEventWindow(NamedTuple):
     """Why a GPU's clocks were lowered at the reads of the window, and how often each began."""
 
     last: DcgmFields
@@ -528,9 +528,9 @@ class DcgmNames:
         self.node = node
         self.settings = settings
         self.every = settings.gpu.interval
-        self._moved: dict[tuple[str, ...], Moved] = {}
+        self._moved: dict[tuple[str, ...], ByteRate] = {}
         self._xids: dict[tuple[str, ...], Increments] = {}
-        self._events: dict[str, Seen] = {}
+        self._events: dict[str, ClockEventWindow] = {}
 
     def read(self, readings: Readings) -> Reading:
         found = readings.values(USED)
@@ -545,7 +545,7 @@ class DcgmNames:
         self._follow_events(by_gpu, now)
         boards = float(sum(not fields.identity.mig for fields in by_gpu))
         host = node_name.name(self.node, self.settings)
-        faults = [one for told in readings.details(FaultsNow) for one in told.detail.faults]
+        faults = [one for told in readings.details(CurrentFaults) for one in told.detail.faults]
         samples: list[Sample] = []
         for fields in by_gpu:
             who = fields.identity
@@ -553,8 +553,8 @@ class DcgmNames:
             activity = self._activity(who, windows.get(who.uuid))
             shares = windows[who.uuid].memory_busy if who.uuid in windows else None
             known = [
-                *_scaled(of_gpu, fields),
-                *_of_states(of_gpu),
+                *_scaled_fields(of_gpu, fields),
+                *_state_fields(of_gpu),
                 *((theirs, activity.get(name)) for name, theirs in PROFILED.items()),
                 (NVLINK, _bandwidth(activity)),
                 *(
@@ -577,7 +577,7 @@ class DcgmNames:
                     samples += P2P.at(float(status), *labels, str(peer), known_as)
                 for watch, verdict, error in health(of_gpu, fields, faults):
                     samples += HEALTH.at(float(verdict), *labels, watch, error)
-            samples += _of_jobstats(of_gpu, who, owners)
+            samples += _job_stats(of_gpu, who, owners)
         return Reading((*samples, *_renamed(samples)))
 
     def _follow_links(self, found: Mapping[Key, tuple[float, float]]) -> None:
@@ -585,11 +585,11 @@ class DcgmNames:
         before, self._moved = self._moved, {}
         for (metric, labels), (value, time) in found.items():
             if metric is units.NVLINK_BYTES:
-                last = before.get(labels, Moved(value, time, None))
+                last = before.get(labels, ByteRate(value, time, None))
                 rate = last.rate
                 if time > last.time:
                     rate = increase((last.bytes, last.time), (value, time))
-                self._moved[labels] = Moved(value, time, rate)
+                self._moved[labels] = ByteRate(value, time, rate)
 
     def _follow_xids(self, found: Mapping[Key, tuple[float, float]], since: float) -> None:
         """Keep when the counts of XIDs grew, which begin with 0 as the daemon does.
@@ -627,14 +627,14 @@ class DcgmNames:
             events, uuid = fields.clock_events, fields.identity.uuid
             if events is None:
                 continue
-            seen = before.get(uuid, Seen(fields, (), {}))
+            seen = before.get(uuid, ClockEventWindow(fields, (), {}))
             reads, begun = seen.reads, dict(seen.begun)
             if not reads or seen.last is not fields:
                 for event in set(events).difference(reads[-1][1] if reads else events):
                     begun[event] = begun.get(event, 0) + 1
                 reads = (*reads, (now, events))
             recent = tuple(each for each in reads if each[0] >= now - WINDOW)
-            self._events[uuid] = Seen(fields, recent or reads[-1:], begun)
+            self._events[uuid] = ClockEventWindow(fields, recent or reads[-1:], begun)
 
     def _clock_events(self, who: Identity, labels: tuple[str, ...]) -> Iterator[Sample]:
         seen = self._events.get(who.uuid)
@@ -657,7 +657,7 @@ class DcgmNames:
 
 
 def _renamed(samples: Iterable[Sample]) -> Iterator[Sample]:
-    """The same under the newer names, and in their units."""
+    """The samples under the newer names, in the units of those."""
     for sample in samples:
         if sample.metric in SINCE_4_6:
             yield Sample(SINCE_4_6[sample.metric], sample.labels, sample.value)
@@ -666,7 +666,7 @@ def _renamed(samples: Iterable[Sample]) -> Iterator[Sample]:
             yield Sample(metric, sample.labels, sample.value * factor)
 
 
-def _scaled(values: Values, fields: DcgmFields) -> Iterator[tuple[Metric, float | None]]:
+def _scaled_fields(values: Values, fields: DcgmFields) -> Iterator[tuple[Metric, float | None]]:
     for theirs, ours, labels, factor in SCALED:
         yield theirs, _times(values.get((ours, labels)), factor)
     for theirs, tell in FIELDS:
@@ -678,7 +678,7 @@ def _scaled(values: Values, fields: DcgmFields) -> Iterator[tuple[Metric, float 
         yield USED_SHARE, used / usable if usable > 0 else None
 
 
-def _of_states(values: Values) -> Iterator[tuple[Metric, float | None]]:
+def _state_fields(values: Values) -> Iterator[tuple[Metric, float | None]]:
     """Their numbers for what is a label of ours."""
 
     def labelled(ours: Metric) -> dict[str, float]:
@@ -736,7 +736,7 @@ def _last_xid(values: Values, labels: tuple[str, ...]) -> Iterator[Sample]:
         yield from XID.at(float(last) if last.isdecimal() else None, *labels, last)
 
 
-def _of_jobstats(values: Values, who: Identity, owners: Iterable[tuple[str, ...]]) -> list[Sample]:
+def _job_stats(values: Values, who: Identity, owners: Iterable[tuple[str, ...]]) -> list[Sample]:
     """The newest Slurm job on a GPU, and how busy the GPU is."""
     jobs = [int(job) for *_, job in owners if JOB_ID.fullmatch(job)]
     if not jobs:

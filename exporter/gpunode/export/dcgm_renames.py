@@ -10,7 +10,7 @@ https://github.com/NVIDIA/dcgm-exporter/releases/tag/4.7.0-4.9.0
 from __future__ import annotations
 
 PREFIX = "DCGM_FI_"
-NEW = {
+NEW_NAMES = {
     "DEV_MEMORY_TEMP": "DEV_MEMORY_TEMP_CELSIUS",
     "DEV_GPU_TEMP": "DEV_GPU_TEMP_CELSIUS",
     "DEV_POWER_USAGE": "DEV_BOARD_POWER_WATTS",
@@ -75,7 +75,7 @@ NEW = {
     "DEV_C2C_LINK_COUNT": "DEV_C2C_LINK_QUANTITY",
     "DEV_VIRTUAL_MODE": "DEV_GPU_VIRTUAL_MODE",
 }
-RENAMED = {PREFIX + old: PREFIX + new for old, new in NEW.items()}
+RENAMED = {PREFIX + old: PREFIX + new for old, new in NEW_NAMES.items()}
 """By the old name, the new one of each field that has a series here."""
 
 MEBI = 2.0**20

@@ -23,11 +23,11 @@ from gpunode.words import STATES as LEDGER
 WIDTH, HEIGHT = 900, 22
 """Of the picture of one GPU."""
 
-MOST_ON_A_GPU = 4
-MOST_THREADS = 16
+MAX_PROCESSES = 4
+MAX_THREADS_SHOWN = 16
 """Threads of a process that are shown."""
 
-LONGEST = 1000
+MAX_TEXT = 1000
 """Characters of a text."""
 
 FUTURE = 1e11
@@ -35,7 +35,7 @@ FUTURE = 1e11
 
 COMMAND = re.compile("`([^`]+)`")
 
-AROUND = 90.0
+MARKED_SECONDS = 90.0
 """Seconds before and after the beginning whose moments are marked."""
 
 CSS = """
@@ -74,14 +74,14 @@ def page(incident: Incident) -> str:
         tag("h1", brief.title),
         _facts(incident),
         *_section("What to do", tag("p", incident.remedy) if incident.remedy else ""),
-        *_section("Who waits for whom", _waits(incident)),
-        *_section("Where in the code", _looks(incident.looks)),
+        *_section("Who waits for whom", _waits_table(incident)),
+        *_section("Where in the code", _looks_html(incident.looks)),
         *_section("The GPUs", _history(incident)),
         *_section("What happened on the node", _moments(incident)),
         *_section("The node as it began", _figures(incident)),
         *_section("Processes", _processes(incident)),
         *_section("Evidence", _evidence(incident)),
-        tag("p", f"Kept by gpunode {incident.version}. {_of_tape(incident)}"),
+        tag("p", f"Kept by gpunode {incident.version}. {_tape_note(incident)}"),
     ]
     body = "\n".join(filter(None, parts))
     return (
@@ -93,7 +93,7 @@ def page(incident: Incident) -> str:
 def tag(name: str, text: object, **attributes: str) -> str:
     """An element with a text; what is between backquotes in it is code."""
     given = "".join(f' {key.rstrip("_")}="{escape(value)}"' for key, value in attributes.items())
-    shown = escape(printable(str(text), LONGEST))
+    shown = escape(printable(str(text), MAX_TEXT))
     if name != "title":
         shown = COMMAND.sub(r"<code>\1</code>", shown)
     return f"<{name}{given}>{shown}</{name}>"
@@ -106,24 +106,24 @@ def moment_of(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seconds))
 
 
-def lasted(brief: Brief) -> str:
+def duration_text(brief: Brief) -> str:
     """How long an incident lasted, in words."""
     if brief.over is not None:
         return f"lasted {brief.over - brief.began:.0f} s"
     return "its end is not known" if brief.complete else "goes on"
 
 
-def on_gpu(incident: Incident, gpu: str) -> str:
+def gpu_text(incident: Incident, gpu: str) -> str:
     """A GPU of an incident, with the ranks and processes that were seen on it."""
     found = [
         ", ".join(filter(None, (one.rank and f"rank {one.rank}", f"PID {one.pid}")))
         for one in incident.processes
         if one.gpu == gpu
     ]
-    return f"GPU {gpu} ({'; '.join(found[:MOST_ON_A_GPU])})" if found else f"GPU {gpu}"
+    return f"GPU {gpu} ({'; '.join(found[:MAX_PROCESSES])})" if found else f"GPU {gpu}"
 
 
-def where_it_stands(incident: Incident) -> str:
+def position_text(incident: Incident) -> str:
     """Where in the code, or why that is not known; empty if nobody waits."""
     if incident.brief.where or not incident.waits or incident.looks:
         return incident.brief.where
@@ -150,7 +150,7 @@ def _facts(incident: Incident) -> str:
     brief = incident.brief
     rows: list[tuple[Iterable[object], bool]] = [
         (("what", KINDS[brief.kind]), False),
-        (("since", f"{moment_of(brief.began)}, {lasted(brief)}"), False),
+        (("since", f"{moment_of(brief.began)}, {duration_text(brief)}"), False),
         (("node", brief.node or "not known"), False),
         (("GPUs", ", ".join(brief.gpus) or "none"), False),
         (("job", ", ".join(brief.owners) or "not known"), False),
@@ -158,36 +158,36 @@ def _facts(incident: Incident) -> str:
     ]
     if incident.price is not None:
         rows.append((("cost", str(incident.price)), False))
-    if where := where_it_stands(incident):
+    if where := position_text(incident):
         rows.append((("where", where), False))
     return _table((), rows)
 
 
-def _waits(incident: Incident) -> str:
+def _waits_table(incident: Incident) -> str:
     rows = [
-        ((on_gpu(incident, late.at[0]), REASONS[late.reason].meaning, late.where), False)
+        ((gpu_text(incident, late.at[0]), REASONS[late.reason].meaning, late.where), False)
         for late in incident.waits
         if late.reason in REASONS
     ]
     return _table(("waited for", "why it does not come", "where"), rows)
 
 
-def _looks(looks: Iterable[StackLook]) -> str:
-    return "\n".join(part for look in looks for part in _look(look))
+def _looks_html(looks: Iterable[StackLook]) -> str:
+    return "\n".join(part for look in looks for part in _look_html(look))
 
 
-def _look(look: StackLook) -> Iterator[str]:
+def _look_html(look: StackLook) -> Iterator[str]:
     code = any(one.frames for one in look.stacks.threads)
     said = sentence(look.stacks, code, look.progress)
     rank = f", rank {look.rank}" if look.rank else ""
     role = "waits" if look.waits else "is waited for"
     what = f"{moment_of(look.time)}: GPU {look.at[0]}{rank}, process {look.pid}, {role}"
     yield tag("p", f"{what}: {said}" if said else what)
-    lines = [line for one in look.stacks.threads[:MOST_THREADS] for line in _thread(one)]
-    if look.stacks.all_threads > MOST_THREADS:
-        lines.append(f"and {look.stacks.all_threads - MOST_THREADS} more threads")
+    lines = [line for one in look.stacks.threads[:MAX_THREADS_SHOWN] for line in _thread(one)]
+    if look.stacks.all_threads > MAX_THREADS_SHOWN:
+        lines.append(f"and {look.stacks.all_threads - MAX_THREADS_SHOWN} more threads")
     if lines:
-        yield f"<pre>{escape(chr(10).join(printable(line, LONGEST) for line in lines))}</pre>"
+        yield f"<pre>{escape(chr(10).join(printable(line, MAX_TEXT) for line in lines))}</pre>"
 
 
 def _thread(one: ThreadStack) -> Iterator[str]:
@@ -245,13 +245,13 @@ def _picture(gpu: GpuHistory, times: tuple[float, ...], began: float) -> str:
 def _moments(incident: Incident) -> str:
     return _table(
         ("after", "what", ""),
-        (_of_moment(moment, incident.brief.began) for moment in incident.moments),
+        (_moment_row(moment, incident.brief.began) for moment in incident.moments),
     )
 
 
-def _of_moment(moment: Happening, began: float) -> tuple[Iterable[object], bool]:
+def _moment_row(moment: Happening, began: float) -> tuple[Iterable[object], bool]:
     after = moment.time - began
-    return (f"{round(after) + 0:+d} s", moment.what, moment.text), abs(after) <= AROUND
+    return (f"{round(after) + 0:+d} s", moment.what, moment.text), abs(after) <= MARKED_SECONDS
 
 
 def _figures(incident: Incident) -> str:
@@ -290,7 +290,7 @@ def _evidence(incident: Incident) -> str:
     )
 
 
-def _of_tape(incident: Incident) -> str:
+def _tape_note(incident: Incident) -> str:
     left_out = f" {incident.left_out} moments are left out." if incident.left_out else ""
     if not incident.brief.tape_bytes:
         return f"Its tape made way for those of later incidents.{left_out}"

@@ -71,7 +71,7 @@ LIMIT = SEVERITIES["page"]
 FINE = STATES["compute"]
 
 PLAIN = STATES["communication"]
-"""What has no meaning of its own."""
+"""The colour of what has no meaning."""
 
 NAMES: dict[str, str] = {
     name: PLAIN

@@ -1,4 +1,4 @@
-"""A fault: a part of the node that is broken, and what a person is told of it."""
+"""A fault: a broken part of the node, with its meaning and remedy."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Severity = Literal["page", "ticket", "info"]
 
 
 class AdvisedAction(IntEnum):
-    """What is to be done; where a node has several faults, the greatest action does for all."""
+    """What to do; where a node has several faults, the greatest action covers all."""
 
     LEAVE = 0
     RESTART = 1
@@ -52,7 +52,7 @@ WORDS = {
 }
 
 
-class Where(NamedTuple):
+class Location(NamedTuple):
     """The part that is broken: ``name`` is a port, mount point, link, or place on the PCI bus."""
 
     gpu: str
@@ -65,7 +65,7 @@ class Where(NamedTuple):
 class Fault:
     """A fault that lasts; ``start`` is in seconds since the epoch."""
 
-    where: Where
+    where: Location
     reason: str
     severity: Severity
     start: float
@@ -95,14 +95,14 @@ class FaultMeaning:
         return self.severity == "page" and self.action > AdvisedAction.RESTART
 
 
-def unused(severity: Severity, part: Part) -> Severity:
-    """How urgent a fault is that no job has."""
+def unused_severity(severity: Severity, part: Part) -> Severity:
+    """The severity of a fault in a part that no job uses."""
     if part in ("thermal", "power"):
         return "info"
     return "ticket" if severity == "page" else severity
 
 
-OF_ACTION = {
+ACTION_REMEDIES = {
     AdvisedAction.LEAVE: LOOK,
     AdvisedAction.RESTART: RESTART,
     AdvisedAction.DRAIN: END_PROGRAMS,
@@ -111,7 +111,7 @@ OF_ACTION = {
     AdvisedAction.REBOOT: REBOOT,
 }
 
-OF_CATALOGUE = {
+CATALOGUE_ACTIONS = {
     "RESET_GPU": AdvisedAction.RESET,
     "RESTART_BM": AdvisedAction.REBOOT,
     "RESTART_VM": AdvisedAction.REBOOT,
@@ -125,7 +125,7 @@ OF_CATALOGUE = {
 }
 """By the action of NVIDIA's catalogue (``driver/nvidia/xids.py``); others leave the node."""
 
-NOT_TOLD = {
+CATALOGUE_GAPS = {
     "WORKFLOW_NVLINK5_ERR": "what it asks for is in its line of the kernel log, which was not read",
     "CHECK_UVM": "whether the GPU has unified memory or vGPUs, which it takes a reset for",
     "UPDATE_SWFW": "which driver or firmware mends it",
@@ -157,7 +157,7 @@ PAGES: dict[tuple[Part, str], AdvisedAction] = {
     ("filesystem", "full"): AdvisedAction.LEAVE,
     ("filesystem", "unanswering"): AdvisedAction.LEAVE,
 }
-"""What is to be done about what wakes somebody, if a job has it."""
+"""The remedy of a fault that pages, if a job uses the part."""
 
 TICKETS: dict[tuple[Part, str], AdvisedAction] = {
     ("gpu", "driver_advises_drain_p2p"): AdvisedAction.DRAIN,
@@ -179,7 +179,7 @@ TICKETS: dict[tuple[Part, str], AdvisedAction] = {
     ("thermal", "hw_thermal"): AdvisedAction.LEAVE,
     ("power", "hw_power_brake"): AdvisedAction.LEAVE,
 }
-"""What is to be done about what can wait for the morning."""
+"""The remedy of a fault that can wait for the morning."""
 
 
 def _listed() -> Iterator[tuple[tuple[Part, str], FaultMeaning]]:
@@ -191,7 +191,7 @@ def _listed() -> Iterator[tuple[tuple[Part, str], FaultMeaning]]:
             yield at, FaultMeaning(said.sentence, action, said.do, severity, not_known)
 
 
-OF_PARTS = dict(_listed())
+PART_MEANINGS = dict(_listed())
 
 UNKNOWN_REASON = "what this reason asks for; a newer gpunode may know it"
 _XID = re.compile(r"xid_([0-9]{1,9})(_fatal)?")
@@ -200,7 +200,7 @@ PROPAGATED = "_propagated"
 """Ends the reason of a fault that came from another fault of this node."""
 
 
-def meaning(where: Where, reason: str) -> FaultMeaning:
+def meaning(where: Location, reason: str) -> FaultMeaning:
     """What a fault means; one whose words a newer gpunode wrote says that it is not known."""
     found = _meaning(where.part, where.name, reason.removesuffix(PROPAGATED))
     if reason.endswith(PROPAGATED):
@@ -215,10 +215,10 @@ def meaning(where: Where, reason: str) -> FaultMeaning:
 
 def _meaning(part: Part, name: str, reason: str) -> FaultMeaning:
     if found := _XID.fullmatch(reason):
-        return _of_xid(int(found[1]), bool(found[2]), name)
+        return _xid_meaning(int(found[1]), bool(found[2]), name)
     if found := _EVENT.fullmatch(reason):
-        return _of_event(found["module"], found["code"], bool(found["fatal"]))
-    if listed := OF_PARTS.get((part, reason)):
+        return _event_meaning(found["module"], found["code"], bool(found["fatal"]))
+    if listed := PART_MEANINGS.get((part, reason)):
         return listed
     told = reason.replace("_", " ")
     if reason.startswith(DRIVER_ADVISES):
@@ -232,7 +232,7 @@ def _meaning(part: Part, name: str, reason: str) -> FaultMeaning:
     return FaultMeaning(told, AdvisedAction.LEAVE, LOOK, "ticket", UNKNOWN_REASON)
 
 
-def _of_event(module: str, code: str, fatal: bool) -> FaultMeaning:
+def _event_meaning(module: str, code: str, fatal: bool) -> FaultMeaning:
     """A GPU Operational Event that has no XID: what repairs it, NVIDIA's catalogue may tell."""
     why = "what repairs it; look it up in NVIDIA's catalogue of GPU Operational Events"
     words = f"event {code} of {module.upper()}, {'fatal' if fatal else 'recoverable'}"
@@ -243,7 +243,7 @@ def _of_event(module: str, code: str, fatal: bool) -> FaultMeaning:
     return FaultMeaning(words, AdvisedAction.LEAVE, LOOK, "ticket", why)
 
 
-def _of_xid(number: int, fatal: bool, link: str) -> FaultMeaning:
+def _xid_meaning(number: int, fatal: bool, link: str) -> FaultMeaning:
     """An XID; ``fatal`` is one of NVLink 5 whose line says that the GPU is to be reset."""
     if fatal:
         where = " on NVLink {name}" if link else ""
@@ -253,7 +253,9 @@ def _of_xid(number: int, fatal: bool, link: str) -> FaultMeaning:
     if code is None:
         why = f"what XID {number} means; look it up in NVIDIA's catalogue"
         return FaultMeaning(f"XID {number}", AdvisedAction.LEAVE, LOOK, "ticket", why)
-    action = OF_CATALOGUE.get(code.action, AdvisedAction.LEAVE)
+    action = CATALOGUE_ACTIONS.get(code.action, AdvisedAction.LEAVE)
     words = f"XID {number} ({code.meaning}), {code.words}"
     severity: Severity = "info" if code.notify == "none" else code.notify
-    return FaultMeaning(words, action, OF_ACTION[action], severity, NOT_TOLD.get(code.action, ""))
+    return FaultMeaning(
+        words, action, ACTION_REMEDIES[action], severity, CATALOGUE_GAPS.get(code.action, "")
+    )

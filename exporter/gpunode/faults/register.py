@@ -9,13 +9,13 @@ from itertools import islice
 
 from pydantic import FiniteFloat, TypeAdapter
 
-from gpunode.faults.fault import Fault, Part, Severity, Where, meaning, unused
+from gpunode.faults.fault import Fault, Location, Part, Severity, meaning, unused_severity
 from gpunode.faults.sightings import (
-    MOST_PARTS,
-    Before,
+    MAX_PARTS,
     NodeValues,
+    PriorState,
     Sighting,
-    lasting,
+    stable_location,
     whole_gpus,
 )
 from gpunode.gpu import health, power
@@ -23,10 +23,10 @@ from gpunode.gpu.activity import PROCESSES
 from gpunode.host import repair
 from gpunode.host.drained import DRAINED
 
-MOST = 256
+MAX_FAULTS = 256
 """Faults of a node that are remembered."""
 
-USED_LATELY = 900.0
+RECENT_USE_SECONDS = 900.0
 """Seconds for which a GPU counts as used: a fault may have ended the job that used it."""
 
 Key = tuple[str, Part, str, str]
@@ -34,23 +34,23 @@ Key = tuple[str, Part, str, str]
 changes when another is lost."""
 
 
-def key_of(where: Where, respect: str) -> Key:
+def key_of(where: Location, respect: str) -> Key:
     """What a fault is known by."""
     return where.uuid, where.part, where.name, respect
 
 
 @dataclass(slots=True)
-class Lasting:
+class FaultRecord:
     """A fault that lasts, and what its end depends on."""
 
-    where: Where
+    where: Location
     respect: str
     reason: str
     severity: Severity
     start: FiniteFloat
     clears: FiniteFloat = 0.0
     ends: FiniteFloat | None = None
-    """When it is told no longer, of what needs no repair."""
+    """When a fault ends that needs no repair."""
 
     event: bool = False
     """Whether it happened in a moment, so that only evidence of repair ends it."""
@@ -73,12 +73,12 @@ class Register:
     """The faults of a node; small, and the same after the daemon has started again."""
 
     def __init__(self) -> None:
-        self.before = Before()
+        self.before = PriorState()
         self.on_bus: dict[str, tuple[str, str]] = {}
         self.left_out = 0
         """Looks at faults that were one too many, since somebody asked."""
 
-        self._faults: dict[Key, Lasting] = {}
+        self._faults: dict[Key, FaultRecord] = {}
         self._pending: dict[Key, float] = {}
         self._well_since: dict[Key, float] = {}
         self._repaired: dict[Key, float] = {}
@@ -88,14 +88,14 @@ class Register:
 
     def faults(self) -> tuple[Fault, ...]:
         """The faults that last, the oldest first; the same of two respects is one."""
-        found: dict[tuple[Where, str, Severity], Fault] = {}
+        found: dict[tuple[Location, str, Severity], Fault] = {}
         for one in sorted(self._faults.values(), key=lambda one: one.start):
             fault = Fault(one.where, one.reason, one.severity, one.start)
             found.setdefault((one.where, one.reason, one.severity), fault)
         return tuple(found.values())
 
     def learn(self, seen: NodeValues) -> None:
-        """Which GPUs there are, and which are in use."""
+        """Note which GPUs are present, and which are in use."""
         for gpu, uuid, bus_id in whole_gpus(seen):
             before = self.on_bus.get(bus_id, ("", uuid))[1]
             self.on_bus[bus_id] = gpu, uuid
@@ -103,12 +103,12 @@ class Register:
                 for key in [key for key in self._faults if key[0] == before]:
                     self._end(key, seen.time)
         for (gpu, *_), processes in seen.series(PROCESSES).items():
-            self._used.setdefault(gpu, -USED_LATELY)
+            self._used.setdefault(gpu, -RECENT_USE_SECONDS)
             if processes:
                 self._used[gpu] = seen.time
 
     def update(self, seen: NodeValues, observed: Iterable[Sighting]) -> None:
-        """Begin and end faults by what is seen now."""
+        """Begin and end faults by the current readings."""
         word, booted = seen.only(repair.REPAIRED), seen.only(repair.BOOTED)
         if word is not None:
             self._believe(word, seen.time)
@@ -133,13 +133,13 @@ class Register:
             fault.used = self._is_used(fault, seen)
             severity = meaning(fault.where, fault.reason).severity
             if not fault.used or (severity == "page" and seen.only(DRAINED)):
-                severity = unused(severity, fault.where.part)
+                severity = unused_severity(severity, fault.where.part)
             fault.severity = severity
 
     def _believe(self, word: float, now: float) -> None:
         """A person says that all is repaired that broke until then; what is gone is not missed."""
         for key in [key for key, one in self._faults.items() if one.start <= word <= now]:
-            self.before.well.pop(lasting(self._faults[key].where), None)
+            self.before.well.pop(stable_location(self._faults[key].where), None)
             self._end(key, word)
 
     def _event(self, key: Key, one: Sighting, since: float, now: float) -> None:
@@ -171,11 +171,11 @@ class Register:
                 del self._faults[key], self._well_since[key]
 
     def _begin(self, key: Key, one: Sighting, start: float, ends: float | None) -> None:
-        if len(self._faults) >= MOST:
+        if len(self._faults) >= MAX_FAULTS:
             self.left_out += 1
             return
         self._pending.pop(key, None)
-        self._faults[key] = Lasting(
+        self._faults[key] = FaultRecord(
             *(one.where, one.respect, one.reason, "ticket", start),
             clears=one.clears,
             ends=ends,
@@ -185,10 +185,10 @@ class Register:
     def _end(self, key: Key, now: float) -> None:
         if self._faults.pop(key).event:
             self._repaired[key] = now
-            while len(self._repaired) > MOST:
+            while len(self._repaired) > MAX_FAULTS:
                 del self._repaired[min(self._repaired, key=lambda one: self._repaired[one])]
 
-    def _is_repaired(self, fault: Lasting, seen: NodeValues, booted: float | None) -> bool:
+    def _is_repaired(self, fault: FaultRecord, seen: NodeValues, booted: float | None) -> bool:
         """The node was started since, the GPU was reset, or the advice followed."""
         if booted is not None and booted > fault.start:
             return True
@@ -203,7 +203,7 @@ class Register:
             fault.advised = True
         return bool(advice == {"none"} and fault.advised)
 
-    def _is_used(self, fault: Lasting, seen: NodeValues) -> bool:
+    def _is_used(self, fault: FaultRecord, seen: NodeValues) -> bool:
         """Whether anybody uses the GPU, or any GPU of the node; of a lost one, what was known.
 
         Who is given a node lacks a GPU that was lost before, though nobody used that one.
@@ -213,40 +213,40 @@ class Register:
         if lost and fault.used:
             return True
         times = [self._used[gpu]] if gpu in self._used and not lost else self._used.values()
-        return any(seen.time - at < USED_LATELY for at in times)
+        return any(seen.time - at < RECENT_USE_SECONDS for at in times)
 
     # What is kept
 
     def packed(self) -> bytes:
         """All that the next daemon has to know, as JSON."""
-        kept = KeptFaults(
+        kept = SavedFaults(
             list(self._faults.values()),
             list(self._repaired.items()),
             sorted(self.before.well),
             self.on_bus,
         )
-        return _kept().dump_json(kept)
+        return _saved_adapter().dump_json(kept)
 
     def unpack(self, text: bytes) -> None:
         """Take over what another daemon knew. Raises ``ValueError``."""
-        kept = _kept().validate_json(text)
-        self._faults = {one.key: one for one in kept.faults[:MOST]} | self._faults
-        self._repaired = dict(kept.repaired[:MOST]) | self._repaired
-        for where in kept.well[:MOST_PARTS]:
+        kept = _saved_adapter().validate_json(text)
+        self._faults = {one.key: one for one in kept.faults[:MAX_FAULTS]} | self._faults
+        self._repaired = dict(kept.repaired[:MAX_FAULTS]) | self._repaired
+        for where in kept.well[:MAX_PARTS]:
             self.before.works(where)
-        self.on_bus = dict(islice(kept.on_bus.items(), MOST)) | self.on_bus
+        self.on_bus = dict(islice(kept.on_bus.items(), MAX_FAULTS)) | self.on_bus
 
 
 @dataclass(slots=True)
-class KeptFaults:
-    """What is kept in the file."""
+class SavedFaults:
+    """The content of the file."""
 
-    faults: list[Lasting]
+    faults: list[FaultRecord]
     repaired: list[tuple[Key, FiniteFloat]]
-    well: list[Where]
+    well: list[Location]
     on_bus: dict[str, tuple[str, str]]
 
 
 @cache
-def _kept() -> TypeAdapter[KeptFaults]:
-    return TypeAdapter(KeptFaults)
+def _saved_adapter() -> TypeAdapter[SavedFaults]:
+    return TypeAdapter(SavedFaults)

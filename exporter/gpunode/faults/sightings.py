@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from gpunode.driver.nvidia.xids import CODES, OF_NVLINK5, UNKNOWN
-from gpunode.faults.fault import Part, Where
+from gpunode.driver.nvidia.xids import CODES, NVLINK5_XIDS, UNKNOWN
+from gpunode.faults.fault import Location, Part
 from gpunode.gpu import health, nvlink, operational_events, power, xids
 from gpunode.gpu.activity import PROCESSES, GpuActivity
 from gpunode.host import (
@@ -24,15 +24,15 @@ from gpunode.host import (
 )
 from gpunode.host.drained import DRAINED
 from gpunode.metric import Metric
-from gpunode.source import Readings, Silent, by_metric
+from gpunode.source import Readings, SilentPlace, by_metric
 
-MOST_PARTS = 1024
+MAX_PARTS = 1024
 """Parts that are remembered: a node of 16 GPUs has some 300 links."""
 
-PROGRAM_REMEMBERED = 900.0
-"""Seconds for which an error of a program is told."""
+PROGRAM_ERROR_SECONDS = 900.0
+"""Seconds for which an error of a program lasts."""
 
-CONTAINED_REMEMBERED = 1800.0
+CONTAINED_SECONDS = 1800.0
 """Seconds for which an error of memory that was contained (XID 94) excuses lost data."""
 
 RECOVERED = ("recovery", "recovery_successful")
@@ -44,7 +44,7 @@ CONTAINED = "94"
 SAME_EVENT = 60.0
 """Seconds within which an XID and an operational event with its number are of one error."""
 
-SILENT_FROM = 240.0
+SILENCE_SECONDS = 240.0
 """Seconds without an answer after which a GPU does not answer: a reset takes less."""
 
 MISSING_FROM = 600.0
@@ -53,32 +53,32 @@ MISSING_FROM = 600.0
 FABRIC_FROM = 300.0
 """Seconds for which a fabric manager may take to start again."""
 
-UNANSWERED_FROM = 120.0
+UNANSWERED_SECONDS = 120.0
 """Seconds in which a file server answers some request, if it answers any."""
 
 THROTTLED = 0.1
 """Share of the time with lowered clocks from which a GPU is slow for it."""
 
-THROTTLED_FROM = 240.0
+THROTTLED_SECONDS = 240.0
 """Seconds for which clocks must be low: a test of a generator lowers those of a hall for less."""
 
 PCIE_FROM = 900.0
 """Seconds for which a link must be slow or narrow: it may be while its driver is loaded anew."""
 
-ERRORS_REMEMBERED = 1800.0
-"""Seconds for which uncorrected errors of a PCI Express link are told."""
+LINK_ERROR_SECONDS = 1800.0
+"""Seconds for which uncorrected errors of a PCI Express link last."""
 
-RECOVERS_WITHIN = 3600.0
+RECOVERY_WINDOW = 3600.0
 """Seconds within which an NVLink that recovers twice does so again and again, and for which that is
 told."""
 
-OF_DISKS = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "bcachefs"})
+LOCAL_FILESYSTEMS = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "bcachefs"})
 """Types of filesystems whose inodes and errors are this node's own."""
 
 LEAST_INODES, LEAST_OF_ROOT = 0.001, 0.005
 """Shares of a filesystem's inodes, and of the root's bytes, below which it takes no more files."""
 
-ALIKE = 0.5
+COMMON_SHARE = 0.5
 """At this share of a GPU's links, or of the GPUs, what they do together is not one link's fault."""
 
 LINK_WELL, PORT_WELL, CLOCKS_WELL = 120.0, 300.0, 600.0
@@ -94,7 +94,7 @@ class Sighting:
     been so for ``after`` seconds to be a fault, and be well for ``clears`` seconds to be none.
     """
 
-    where: Where
+    where: Location
     respect: str
     reason: str = ""
     since: float | None = None
@@ -143,7 +143,7 @@ class NodeValues:
 
     time: float
     values: Mapping[Metric, Mapping[tuple[str, ...], float]]
-    silent: tuple[Silent, ...]
+    silent: tuple[SilentPlace, ...]
     on_bus: Mapping[str, tuple[str, str]]
     """The GPU at each place on the PCI bus, by index and UUID, as last listed."""
 
@@ -165,28 +165,28 @@ class NodeValues:
         """Where on the PCI bus a GPU is."""
         return next((bus_id for bus_id, (_, one) in self.on_bus.items() if one == uuid), "")
 
-    def gpu(self, gpu: str, uuid: str, part: Part = "gpu", name: str | None = None) -> Where:
+    def gpu(self, gpu: str, uuid: str, part: Part = "gpu", name: str | None = None) -> Location:
         """A GPU, or its part of this name."""
-        return Where(gpu, uuid, part, self.place(uuid) if name is None else name)
+        return Location(gpu, uuid, part, self.place(uuid) if name is None else name)
 
 
 @dataclass(slots=True)
-class Before:
-    """What was seen before, without which some faults cannot be told."""
+class PriorState:
+    """Readings from before, which some faults need."""
 
-    well: dict[Where, None] = field(default_factory=dict)
+    well: dict[Location, None] = field(default_factory=dict)
     """Parts that were there and worked: only those can break."""
 
     counts: dict[tuple[str, ...], tuple[float, float]] = field(default_factory=dict)
     """Counters, each with when it last grew."""
 
-    def works(self, where: Where) -> None:
+    def works(self, where: Location) -> None:
         """Remember that a part works."""
-        _remember(self.well, lasting(where), None)
+        _remember(self.well, stable_location(where), None)
 
-    def worked(self, where: Where) -> bool:
+    def worked(self, where: Location) -> bool:
         """Whether a part was seen to work."""
-        return lasting(where) in self.well
+        return stable_location(where) in self.well
 
     def count(self, key: tuple[str, ...], value: float, time: float) -> tuple[float, float]:
         """Remember a counter."""
@@ -194,7 +194,7 @@ class Before:
         return value, time
 
 
-def lasting(where: Where) -> Where:
+def stable_location(where: Location) -> Location:
     """A part whatever its GPU is numbered; a place for a GPU, whichever is in it."""
     return where._replace(gpu="", uuid="" if where.part == "gpu" else where.uuid)
 
@@ -203,20 +203,20 @@ def _remember(known: dict[K, V], key: K, value: V) -> None:
     """Of too many, as where mounts come and go, what was seen longest ago is forgotten."""
     known.pop(key, None)
     known[key] = value
-    while len(known) > MOST_PARTS:
+    while len(known) > MAX_PARTS:
         del known[next(iter(known))]
 
 
 K = TypeVar("K")
 V = TypeVar("V")
-Look = Callable[[NodeValues, Before], Iterator[Sighting]]
+Look = Callable[[NodeValues, PriorState], Iterator[Sighting]]
 
 
-def _of_node(part: Part, name: str) -> Where:
-    return Where("", "", part, name)
+def _node_location(part: Part, name: str) -> Location:
+    return Location("", "", part, name)
 
 
-def xid_events(seen: NodeValues, _: Before) -> Iterator[Sighting]:
+def xid_events(seen: NodeValues, _: PriorState) -> Iterator[Sighting]:
     """XIDs by the driver, and by the kernel log, which also has those of a GPU that is lost."""
     events = {(gpu, uuid, xid): at for (gpu, uuid, xid), at in seen.series(xids.XID_TIME).items()}
     for (bus_id, xid), at in seen.series(kernel_log.LAST_XID).items():
@@ -232,23 +232,23 @@ def xid_events(seen: NodeValues, _: Before) -> Iterator[Sighting]:
     }
     for (gpu, uuid, xid), at in events.items():
         number = int(xid) if xid.isdecimal() else None
-        if number is None or (number in OF_NVLINK5 and (gpu, uuid, xid) in decoded):
+        if number is None or (number in NVLINK5_XIDS and (gpu, uuid, xid) in decoded):
             continue
         code = CODES.get(number)
         if code is None or code.notify != "none":
-            where = seen.gpu(gpu, uuid) if gpu else Where("", "", "gpu", uuid)
-            told_for = None if code and code.notify == "page" else PROGRAM_REMEMBERED
+            where = seen.gpu(gpu, uuid) if gpu else Location("", "", "gpu", uuid)
+            told_for = None if code and code.notify == "page" else PROGRAM_ERROR_SECONDS
             reason = f"xid_{xid}{_propagated(of_driver, uuid, xid, at)}"
             yield Sighting(where, f"xid_{xid}", reason, at, told_for)
 
 
-def fatal_links(seen: NodeValues, _: Before) -> Iterator[Sighting]:
+def fatal_links(seen: NodeValues, _: PriorState) -> Iterator[Sighting]:
     """Errors of NVLink 5 whose line says that the GPU is to be reset, or that all links go down."""
     of_driver = operational(seen)
     for (bus_id, xid, link, severity, action), at in seen.series(nvlink_xids.LAST).items():
         if action == "reset_gpu" or (severity, action) == ("fatal", UNKNOWN):
             gpu, uuid = seen.on_bus.get(bus_id, ("", ""))
-            where = Where(gpu, uuid, "nvlink", "" if link == "-1" else link)
+            where = Location(gpu, uuid, "nvlink", "" if link == "-1" else link)
             respect = f"xid_{xid}_fatal"
             reason = f"{respect}{_propagated(of_driver, uuid, xid, at)}"
             yield Sighting(where, respect, reason, at)
@@ -271,7 +271,7 @@ class Operational:
 
     @property
     def lasts(self) -> bool:
-        """Whether it is an error of its own that nothing has mended."""
+        """Whether the error is not a consequence of another, and not repaired."""
         if self.origin == "secondary":
             return not self.beside
         return self.origin in ("primary", "propagated")
@@ -294,15 +294,17 @@ def operational(seen: NodeValues) -> list[Operational]:
     ]
 
 
-def operational_faults(seen: NodeValues, _: Before) -> Iterator[Sighting]:
-    """Operational events without an XID, which would be told as that."""
+def operational_faults(seen: NodeValues, _: PriorState) -> Iterator[Sighting]:
+    """Operational events without an XID; those with one are faults of ``xid_events``."""
     for event in operational(seen):
         if event.lasts and not event.xid:
             fatal = event.severity == "fatal"
             respect = f"event_{event.module}_{event.code}{'_fatal' if fatal else ''}"
             reason = f"{respect}{'_propagated' if event.beside else ''}"
             where = seen.gpu(event.gpu, event.uuid)
-            yield Sighting(where, respect, reason, event.at, None if fatal else PROGRAM_REMEMBERED)
+            yield Sighting(
+                where, respect, reason, event.at, None if fatal else PROGRAM_ERROR_SECONDS
+            )
 
 
 def _propagated(events: list[Operational], uuid: str, xid: str, at: float) -> str:
@@ -315,7 +317,7 @@ def _propagated(events: list[Operational], uuid: str, xid: str, at: float) -> st
     return "_propagated" if beside else ""
 
 
-def answers(seen: NodeValues, _: Before) -> Iterator[Sighting]:
+def answers(seen: NodeValues, _: PriorState) -> Iterator[Sighting]:
     """GPUs that do not answer their driver."""
     lost = {
         (one.place.gpu, one.place.uuid)
@@ -325,10 +327,10 @@ def answers(seen: NodeValues, _: Before) -> Iterator[Sighting]:
     known = {(gpu, uuid) for gpu, uuid, *_ in seen.series(PROCESSES)}
     for gpu, uuid in lost | known:
         reason = "no_answer" if (gpu, uuid) in lost else ""
-        yield Sighting(seen.gpu(gpu, uuid), "answer", reason, after=SILENT_FROM)
+        yield Sighting(seen.gpu(gpu, uuid), "answer", reason, after=SILENCE_SECONDS)
 
 
-def lost_data(seen: NodeValues, before: Before) -> Iterator[Sighting]:
+def lost_data(seen: NodeValues, before: PriorState) -> Iterator[Sighting]:
     """Uncorrectable errors of memory; one that was contained has cost one program its data."""
     for (gpu, uuid, kind), count in seen.series(health.ECC).items():
         key = (health.ECC.name, gpu, uuid, kind)
@@ -338,15 +340,15 @@ def lost_data(seen: NodeValues, before: Before) -> Iterator[Sighting]:
             continue
         contained = seen.series(xids.XID_TIME).get((gpu, uuid, CONTAINED))
         where = seen.gpu(gpu, uuid)
-        if contained is not None and seen.time - contained < CONTAINED_REMEMBERED:
+        if contained is not None and seen.time - contained < CONTAINED_SECONDS:
             reason = "memory_lost_data_contained"
-            yield Sighting(where, reason, reason, since=seen.time, told_for=CONTAINED_REMEMBERED)
+            yield Sighting(where, reason, reason, since=seen.time, told_for=CONTAINED_SECONDS)
         else:
             reason = "memory_lost_data"
             yield Sighting(where, reason, reason, since=seen.time)
 
 
-def driver_advice(seen: NodeValues, _: Before) -> Iterator[Sighting]:
+def driver_advice(seen: NodeValues, _: PriorState) -> Iterator[Sighting]:
     """What the driver asks for; a reset for a row of memory can wait, and so can programs' ends.
 
     https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/index.html#row-remapping
@@ -359,7 +361,7 @@ def driver_advice(seen: NodeValues, _: Before) -> Iterator[Sighting]:
         yield Sighting(seen.gpu(gpu, uuid), "advice", reason)
 
 
-def memory_rows(seen: NodeValues, _: Before) -> Iterator[Sighting]:
+def memory_rows(seen: NodeValues, _: PriorState) -> Iterator[Sighting]:
     """Rows of memory that wait for a reset, or for another GPU."""
     for metric, reason in (
         (health.REMAP_PENDING, "row_remap_pending"),
@@ -372,7 +374,7 @@ def memory_rows(seen: NodeValues, _: Before) -> Iterator[Sighting]:
         yield Sighting(seen.gpu(gpu, uuid), "memory", worn.get((gpu, uuid), ""))
 
 
-def fabric(seen: NodeValues, _: Before) -> Iterator[Sighting]:
+def fabric(seen: NodeValues, _: PriorState) -> Iterator[Sighting]:
     """Parts of the NVSwitch fabric that are not healthy."""
     for (gpu, uuid, part), healthy in seen.series(health.FABRIC_HEALTHY).items():
         where = seen.gpu(gpu, uuid, "fabric", "")
@@ -383,7 +385,7 @@ def fabric(seen: NodeValues, _: Before) -> Iterator[Sighting]:
         yield Sighting(where, "joined", reason, after=FABRIC_FROM)
 
 
-def throttled(seen: NodeValues, before: Before) -> Iterator[Sighting]:
+def throttled(seen: NodeValues, before: PriorState) -> Iterator[Sighting]:
     """GPUs whose clocks are lowered by heat or by the power supply."""
     parts: dict[str, Part] = {
         "sw_thermal": "thermal",
@@ -404,17 +406,19 @@ def throttled(seen: NodeValues, before: Before) -> Iterator[Sighting]:
         before.count(key, seconds, seen.time)
         low = reason if grew >= THROTTLED * passed else ""
         where = seen.gpu(gpu, uuid, parts[reason], "")
-        yield Sighting(where, reason, low, after=THROTTLED_FROM, clears=CLOCKS_WELL)
+        yield Sighting(where, reason, low, after=THROTTLED_SECONDS, clears=CLOCKS_WELL)
 
 
-def links(seen: NodeValues, before: Before) -> Iterator[Sighting]:
+def links(seen: NodeValues, before: PriorState) -> Iterator[Sighting]:
     """NVLinks and ports that were up and are down: those that never were are not connected."""
-    up: list[tuple[Where, float]] = [
-        (Where(gpu, uuid, "nvlink", link), value)
+    up: list[tuple[Location, float]] = [
+        (Location(gpu, uuid, "nvlink", link), value)
         for (gpu, uuid, link), value in seen.series(nvlink.NVLINK_UP).items()
     ]
     for metric in (infiniband.ACTIVE, network.UP):
-        up += [(_of_node("network", "/".join(at)), v) for at, v in seen.series(metric).items()]
+        up += [
+            (_node_location("network", "/".join(at)), v) for at, v in seen.series(metric).items()
+        ]
     for where, works in up:
         if works:
             before.works(where)
@@ -423,7 +427,7 @@ def links(seen: NodeValues, before: Before) -> Iterator[Sighting]:
             yield Sighting(where, "link", "" if works else "down", clears=clears)
 
 
-def recoveries(seen: NodeValues, before: Before) -> Iterator[Sighting]:
+def recoveries(seen: NodeValues, before: PriorState) -> Iterator[Sighting]:
     """NVLinks that recover twice within an hour while the others of the GPU do not.
 
     https://github.com/marin-community/marin/issues/9086
@@ -437,25 +441,25 @@ def recoveries(seen: NodeValues, before: Before) -> Iterator[Sighting]:
             errors = seen.series(nvlink.LINK_ERRORS)
             count = sum(errors.get((*at, link, kind), 0.0) for kind in RECOVERED)
             key = (nvlink.LINK_ERRORS.name, *at, link)
-            known, grew = before.counts.get(key, (count, -RECOVERS_WITHIN))
+            known, grew = before.counts.get(key, (count, -RECOVERY_WINDOW))
             if count > known:
-                if count > known + 1 or seen.time - grew < RECOVERS_WITHIN:
+                if count > known + 1 or seen.time - grew < RECOVERY_WINDOW:
                     again.setdefault(at, []).append(link)
                 before.count(key, count, seen.time)
             elif key not in before.counts or count < known:
                 before.count(key, count, grew)
-    if len(again) > 1 and len(again) >= ALIKE * len(links):
+    if len(again) > 1 and len(again) >= COMMON_SHARE * len(links):
         return
     for at, found in again.items():
-        for link in found if len(found) < ALIKE * len(links[at]) else ():
-            where = Where(*at, "nvlink", link)
-            yield Sighting(where, "recovers", "recovers", seen.time, told_for=RECOVERS_WITHIN)
+        for link in found if len(found) < COMMON_SHARE * len(links[at]) else ():
+            where = Location(*at, "nvlink", link)
+            yield Sighting(where, "recovers", "recovers", seen.time, told_for=RECOVERY_WINDOW)
 
 
-def pcie_links(seen: NodeValues, before: Before) -> Iterator[Sighting]:
+def pcie_links(seen: NodeValues, before: PriorState) -> Iterator[Sighting]:
     """PCI Express links that lack lanes or speed, or have uncorrected errors."""
     for (bus_id, _), degraded in seen.series(pcie.DEGRADED).items():
-        where = _on_bus(seen, bus_id)
+        where = _bus_location(seen, bus_id)
         reason = "degraded" if degraded else ""
         yield Sighting(where, "link", reason, after=PCIE_FROM, clears=LINK_WELL)
     for (bus_id, kind, severity), count in seen.series(pcie.AER).items():
@@ -463,53 +467,53 @@ def pcie_links(seen: NodeValues, before: Before) -> Iterator[Sighting]:
         known, _ = before.counts.get(key, (count, 0.0))
         before.count(key, count, seen.time)
         if severity != "correctable" and count > known:
-            where, reason = _on_bus(seen, bus_id), "uncorrected_errors"
-            yield Sighting(where, reason, reason, seen.time, told_for=ERRORS_REMEMBERED)
+            where, reason = _bus_location(seen, bus_id), "uncorrected_errors"
+            yield Sighting(where, reason, reason, seen.time, told_for=LINK_ERROR_SECONDS)
 
 
-def _on_bus(seen: NodeValues, bus_id: str) -> Where:
+def _bus_location(seen: NodeValues, bus_id: str) -> Location:
     gpu, uuid = seen.on_bus.get(bus_id, ("", ""))
-    return Where(gpu, uuid, "pcie", bus_id)
+    return Location(gpu, uuid, "pcie", bus_id)
 
 
-def disks(seen: NodeValues, before: Before) -> Iterator[Sighting]:
+def disks(seen: NodeValues, before: PriorState) -> Iterator[Sighting]:
     """Disks that do not work."""
     for (controller,), live in seen.series(disk.STATE).items():
-        where = _of_node("disk", controller)
+        where = _node_location("disk", controller)
         before.works(where)
         yield Sighting(where, "disk", "" if live else "not_live")
 
 
-def missing(seen: NodeValues, before: Before) -> Iterator[Sighting]:
+def missing_parts(seen: NodeValues, before: PriorState) -> Iterator[Sighting]:
     """GPUs, disks and RDMA ports that were there and are not, while others of their kind are."""
     listed = {bus_id for _, _, bus_id in whole_gpus(seen)}
     on_bus = {bus_id for bus_id, kind in seen.series(pcie.INFO) if kind == "gpu"}
     for bus_id in listed:
-        before.works(Where("", "", "gpu", bus_id))
+        before.works(Location("", "", "gpu", bus_id))
     there: dict[Part, Collection[str]] = {
         "gpu": listed,
         "disk": {controller for (controller,) in seen.series(disk.STATE)},
         "network": {"/".join(at) for at in seen.series(infiniband.ACTIVE)},
     }
-    for where in dict.fromkeys((*before.well, *(Where("", "", "gpu", at) for at in on_bus))):
+    for where in dict.fromkeys((*before.well, *(Location("", "", "gpu", at) for at in on_bus))):
         present = there.get(where.part)
         if present and not (where.part == "network" and "/" not in where.name):
             if where.part == "gpu":
-                where = Where(*seen.on_bus.get(where.name, ("", "")), "gpu", where.name)
+                where = Location(*seen.on_bus.get(where.name, ("", "")), "gpu", where.name)
             reason = "" if where.name in present else "missing"
             yield Sighting(where, "there", reason, after=MISSING_FROM)
 
 
-def filesystems(seen: NodeValues, before: Before) -> Iterator[Sighting]:
+def filesystems(seen: NodeValues, before: PriorState) -> Iterator[Sighting]:
     """Filesystems that could be written to and are read-only or full, or do not answer.
 
     Those that tenants mount for themselves are theirs, and a volume that pods share is mounted by
     some to be read. Some tell that they have no inodes left and never had any.
     """
     for (mountpoint, fstype), read_only in seen.series(filesystem.READ_ONLY).items():
-        if fstype not in OF_DISKS and not mountpoint.startswith("/"):
+        if fstype not in LOCAL_FILESYSTEMS and not mountpoint.startswith("/"):
             continue
-        where = _of_node("filesystem", mountpoint)
+        where = _node_location("filesystem", mountpoint)
         if not read_only and not fstype.startswith("fuse"):
             before.works(where)
         if before.worked(where):
@@ -520,13 +524,13 @@ def filesystems(seen: NodeValues, before: Before) -> Iterator[Sighting]:
         inodes = seen.series(filesystem.FILES).get(at, 0.0)
         free = seen.series(filesystem.FILES_FREE).get(at, inodes)
         available = seen.series(filesystem.AVAILABLE).get(at, size)
-        had_inodes = _of_node("filesystem", f"inodes of {mountpoint}")
+        had_inodes = _node_location("filesystem", f"inodes of {mountpoint}")
         if free > LEAST_INODES * inodes:
             before.works(had_inodes)
         no_inodes = free < LEAST_INODES * inodes and before.worked(had_inodes)
         full = no_inodes or (mountpoint == "/" and available < LEAST_OF_ROOT * size)
         reason = "full" if full else ""
-        yield Sighting(_of_node("filesystem", mountpoint), "room", reason, clears=LINK_WELL)
+        yield Sighting(_node_location("filesystem", mountpoint), "room", reason, clears=LINK_WELL)
     answered = {mountpoint for mountpoint, _ in seen.series(filesystem.SIZE)}
     silent = {
         one.place.mountpoint
@@ -534,28 +538,28 @@ def filesystems(seen: NodeValues, before: Before) -> Iterator[Sighting]:
         if one.source == filesystem.FilesystemSpace.name and one.place.mountpoint
     }
     for mountpoint in answered | silent:
-        where = _of_node("filesystem", mountpoint)
+        where = _node_location("filesystem", mountpoint)
         if before.worked(where):
             reason = "unanswering" if mountpoint in silent else ""
             yield Sighting(where, "space", reason, after=60.0, clears=LINK_WELL)
 
 
-def file_servers(seen: NodeValues, before: Before) -> Iterator[Sighting]:
+def file_servers(seen: NodeValues, before: PriorState) -> Iterator[Sighting]:
     """File servers that answer none of the requests in flight."""
     for waiting, done in ((nfs.IN_FLIGHT, nfs.REQUESTS), (lustre.IN_FLIGHT, lustre.RPCS)):
-        in_flight, completed = (_by_first(seen.series(metric)) for metric in (waiting, done))
+        in_flight, completed = (_sum_by_first(seen.series(metric)) for metric in (waiting, done))
         for name, requests in in_flight.items():
             key, count = (done.name, name), completed.get(name, 0.0)
             known = before.counts.get(key)
             if known is None or count != known[0] or not requests:
                 known = before.count(key, count, seen.time)
-            late = requests > 0 and seen.time - known[1] >= UNANSWERED_FROM
+            late = requests > 0 and seen.time - known[1] >= UNANSWERED_SECONDS
             reason = "unanswering" if late else ""
-            where = _of_node("filesystem", name)
+            where = _node_location("filesystem", name)
             yield Sighting(where, "server", reason, began=known[1], clears=LINK_WELL)
 
 
-def _by_first(series: Mapping[tuple[str, ...], float]) -> dict[str, float]:
+def _sum_by_first(series: Mapping[tuple[str, ...], float]) -> dict[str, float]:
     sums: dict[str, float] = {}
     for (first, *_), value in series.items():
         sums[first] = sums.get(first, 0.0) + value
@@ -570,7 +574,7 @@ def whole_gpus(seen: NodeValues) -> Iterator[tuple[str, str, str]]:
             yield found["gpu"], found["uuid"], found["bus_id"]
 
 
-LOOKS: Collection[Look] = (
+CHECKS: Collection[Look] = (
     *(
         xid_events,
         fatal_links,
@@ -581,5 +585,5 @@ LOOKS: Collection[Look] = (
         memory_rows,
         fabric,
     ),
-    *(throttled, links, recoveries, pcie_links, disks, missing, filesystems, file_servers),
+    *(throttled, links, recoveries, pcie_links, disks, missing_parts, filesystems, file_servers),
 )

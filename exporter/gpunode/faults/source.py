@@ -1,4 +1,4 @@
-"""Tells what is broken on the node and since when, and keeps it in a file."""
+"""Reports the faults of the node and their start times, and keeps them in a file."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pathlib import Path
 from gpunode import whole_file
 from gpunode.driver.errands import Errands
 from gpunode.faults.fault import Fault
-from gpunode.faults.register import MOST, Register
-from gpunode.faults.sightings import LOOKS, NodeValues, Sighting
+from gpunode.faults.register import MAX_FAULTS, Register
+from gpunode.faults.sightings import CHECKS, NodeValues, Sighting
 from gpunode.gpu import GPU
 from gpunode.metric import Metric, Sample
 from gpunode.source import Reading, Readings, limit
@@ -34,12 +34,12 @@ MORE_FAULTS = limit("faults")
 READ_INTERVAL = 5.0
 """Seconds between looks; most sources of the node are read every ten."""
 
-LARGEST = 1 << 18
+MAX_FILE_BYTES = 1 << 18
 """Bytes of the file that are read."""
 
 
 @dataclass(frozen=True, slots=True)
-class FaultsNow:
+class CurrentFaults:
     """The faults that last, the oldest first."""
 
     faults: tuple[Fault, ...]
@@ -77,8 +77,10 @@ class Faults:
             self._keep(self.file, register.packed())
         faults = register.faults()
         left_out, register.left_out = register.left_out, 0
-        unread = (MORE_FAULTS.seen(f"more than {MOST} at once", left_out),) if left_out else ()
-        return Reading(tuple(_samples(faults)), FaultsNow(faults), unread)
+        unread = (
+            (MORE_FAULTS.seen(f"more than {MAX_FAULTS} at once", left_out),) if left_out else ()
+        )
+        return Reading(tuple(_samples(faults)), CurrentFaults(faults), unread)
 
     def _load(self) -> None:
         """Take over what the file has, once it has been read."""
@@ -94,8 +96,8 @@ class Faults:
 
     def _read(self, file: Path) -> None:
         try:
-            with _folder_of(file) as folder:
-                self._read_in = whole_file.read(file.name, LARGEST, folder)
+            with _folder_path(file) as folder:
+                self._read_in = whole_file.read(file.name, MAX_FILE_BYTES, folder)
         except FileNotFoundError:
             pass
         except OSError as error:
@@ -107,7 +109,7 @@ class Faults:
 
     def _write(self, file: Path, packed: bytes) -> None:
         try:
-            with _folder_of(file) as folder:
+            with _folder_path(file) as folder:
                 whole_file.write(file.name, packed, folder)
         except OSError as error:
             self._complain(f"faults are kept in memory only, and end with the daemon: {error}")
@@ -121,7 +123,7 @@ class Faults:
 
 
 @contextlib.contextmanager
-def _folder_of(file: Path) -> Iterator[int]:
+def _folder_path(file: Path) -> Iterator[int]:
     folder = whole_file.open_folder(file.parent)
     try:
         yield folder
@@ -130,7 +132,7 @@ def _folder_of(file: Path) -> Iterator[int]:
 
 
 def _observed(seen: NodeValues, register: Register) -> Iterator[Sighting]:
-    for look in LOOKS:
+    for look in CHECKS:
         yield from look(seen, register.before)
 
 

@@ -16,7 +16,7 @@ from gpunode.driver.driver import (
     Limits,
     Process,
     Utilization,
-    known,
+    optional,
 )
 from gpunode.driver.nvidia.xids import UNREAD_XID
 from gpunode.driver.vendors import VENDORS
@@ -27,7 +27,7 @@ from gpunode.gpu.due import Due
 from gpunode.gpu.ledger import (
     COPY_RATE,
     HARDLY_BUSY,
-    QUIET,
+    IDLE_SHARE,
     STANDS_STILL,
     STATES,
     short_gaps,
@@ -61,7 +61,7 @@ SHORT_GAPS = Metric(
     "evidence of `kernel_launch`. Absent without samples of the power draw.",
     GPU,
 )
-SURE_AFTER = 60.0
+STALL_FROM = 60.0
 """Seconds that a GPU without counters must stand still before that is told: training that launches
 small kernels looks the same until its next collective."""
 
@@ -70,7 +70,7 @@ BLOCKED_STREAK = Metric(
     "gauge",
     f"Time for which every window was at least {STANDS_STILL:g} `blocked`, with nothing launched "
     "and nothing moved: how long a collective has stalled. Before Hopper and without DCGM, 0 up to "
-    f"{SURE_AFTER:g} s.",
+    f"{STALL_FROM:g} s.",
     GPU,
 )
 LEDGER_SENSOR = Metric(
@@ -144,10 +144,10 @@ STOPPED = Metric(
     "(/proc/PID/stat).",
     GPU,
 )
-LIMITS_EVERY = 300.0
+LIMITS_INTERVAL = 300.0
 """Seconds between reads of the hardware's maximum rates."""
 
-LATE = 3
+MAX_LATE_INTERVALS = 3
 """Windows longer than this many intervals were not observed: they go to ``unknown``."""
 
 
@@ -252,7 +252,7 @@ class GpuActivity:
 
         self._last_work = -math.inf
         self._rested_at: float | None = None
-        self._limits_due = Due(LIMITS_EVERY)
+        self._limits_due = Due(LIMITS_INTERVAL)
 
     def read(self) -> Reading | None:
         """Close the window that began at the last read; None at the first, which opens one."""
@@ -262,7 +262,7 @@ class GpuActivity:
         if self._limits_due.at(closed.monotonic):
             limits = self.sensors.read(self.gpu.limits) or self.limits
             self.limits = limits_of(self.gpu.identity, limits)
-        activity, unread = units.possible(known(self.gpu.activity))
+        activity, unread = units.plausible_activity(optional(self.gpu.activity))
         drawn = self.power.drain(closed.monotonic)
         opened = self._opened
         if opened is None:
@@ -276,7 +276,7 @@ class GpuActivity:
         self._opened, self._counted_at = closed, closed.monotonic
         if window.rests and window.power is not None:
             self._rested_at = window.power.mean
-        late = window.seconds > LATE * self.every
+        late = window.seconds > MAX_LATE_INTERVALS * self.every
         shares = {**dict.fromkeys(STATES, 0.0), "unknown": 1.0} if late else split(window)
         for state, share in shares.items():
             self.seconds[state] += share * window.seconds
@@ -285,7 +285,7 @@ class GpuActivity:
             self.short_gaps = (self.short_gaps or 0.0) + found
         still = stands_still(window, shares)
         self.still_for = self.still_for + window.seconds if still else 0.0
-        sure = window.activity is not None or self.still_for >= SURE_AFTER
+        sure = window.activity is not None or self.still_for >= STALL_FROM
         self.blocked_streak = self.still_for if sure else 0.0
         self.power.count(drawn, closed.monotonic, shares, window.resting_power)
         rests = shares["free"] == 1.0 and window.empty and not _shows_work(window.utilization)
@@ -301,7 +301,11 @@ class GpuActivity:
             return None
         seconds = closed.monotonic - self._opened.monotonic
         due = self._counted_at + (FREE_EVERY - 0.5) * self.every
-        if closed.monotonic >= due or seconds > LATE * self.every or not self._is_unused():
+        if (
+            closed.monotonic >= due
+            or seconds > MAX_LATE_INTERVALS * self.every
+            or not self._is_unused()
+        ):
             return None
         self._opened = closed
         self.seconds["free"] += seconds
@@ -315,7 +319,7 @@ class GpuActivity:
         """Whether no process is on the GPU, nothing runs there, and no job is known to have it."""
         try:
             _, processes = self._processes()
-            utilization = known(self.gpu.utilization)
+            utilization = optional(self.gpu.utilization)
         except DriverError:  # the whole read that follows tells of it
             return False
         unused = processes == [] and not _shows_work(utilization)
@@ -344,7 +348,7 @@ class GpuActivity:
                 for name, value in rates.items()
             }
             activity = None if activity is None else replace(activity, values=rates)
-        utilization = known(self.gpu.utilization)
+        utilization = optional(self.gpu.utilization)
         look, processes = self._processes()
         pcie, nvlink = _busier(rates, "pcie"), _busier(rates, "nvlink")
         graphics = rates.get("graphics")
@@ -352,7 +356,7 @@ class GpuActivity:
         if graphics is None or _may_have_copied(graphics, pcie, nvlink, utilization):
             booted = closed.epoch - closed.monotonic
             busy = self.utilization.mean(opened.epoch, closed.epoch, booted)
-        if max(graphics or 0.0, busy or 0.0) > QUIET:
+        if max(graphics or 0.0, busy or 0.0) > IDLE_SHARE:
             self._last_work = closed.monotonic
         return Window(
             seconds=seconds,
@@ -378,7 +382,7 @@ class GpuActivity:
             look = self.census.look(self.gpu, within=self.every / 2)
         except NoDescriptors:
             self._stopped = None
-            return None, known(self.gpu.processes)
+            return None, optional(self.gpu.processes)
         self._stopped = None if look is None else look.stopped
         return look, None if look is None else list(look.processes)
 

@@ -24,7 +24,7 @@ from gpunode.metric import Sample
 from gpunode.node.node import Node
 from gpunode.source import MORE_XIDS, Divided, GpuSource, Reading
 
-TELLS_LINKS = 9.0
+MIN_LINK_CAPABILITY = 9.0
 """Compute capability from which on the instances tell the bytes of their links: Hopper's GPM.
 https://github.com/NVIDIA/dcgm-exporter/issues/726"""
 
@@ -70,7 +70,7 @@ class GpuBoard:
         yield from TEMPERATURE.at(self.sensors.read(self.gpu.temperature), *at)
         yield from self.power.samples(drawn)
         yield from self.xids.samples()
-        if float(self.gpu.identity.compute_capability or TELLS_LINKS) < TELLS_LINKS:
+        if float(self.gpu.identity.compute_capability or MIN_LINK_CAPABILITY) < MIN_LINK_CAPABILITY:
             self.links.count_nvlinks(0.0 if self._counted is None else now - self._counted)
             self._counted = now
             yield from self.links.samples()

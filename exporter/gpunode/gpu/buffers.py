@@ -21,12 +21,12 @@ SAMPLE_GAP = 0.1
 UTILIZATION_PERIOD = 0.2
 """Seconds that one utilisation sample covers, if the previous sample is missing."""
 
-LONGEST_UP = 1e9
+MAX_UPTIME = 1e9
 """Seconds: no node has been up for longer, so an earlier stamp counts from boot and not from 1970.
 Drivers differ in that. On a DGX Spark, they use CLOCK_BOOTTIME.
 https://github.com/polarsignals/gpu-metrics-agent/pull/36"""
 
-FEWEST = 10
+MIN_SAMPLES = 10
 """Samples that a statement about their distribution needs."""
 
 LIMIT_RATIOS = (0.3, 0.5, 0.7, 0.9)
@@ -59,7 +59,7 @@ class PowerWindow:
             return
         mean = sum(watts) / len(watts)
         object.__setattr__(self, "mean", mean)
-        if len(watts) >= FEWEST:
+        if len(watts) >= MIN_SAMPLES:
             variance = sum([(w - mean) ** 2 for w in watts]) / len(watts)
             object.__setattr__(self, "variance", variance)
             lowest = watts[: len(watts) // 10]
@@ -164,7 +164,7 @@ class UtilizationBuffer:
             self._newest = 0
             self._samples.clear()
         self._keep(buffered)
-        if self._newest * MICROSECOND < LONGEST_UP:
+        if self._newest * MICROSECOND < MAX_UPTIME:
             begin, end = begin - booted, end - booted
         self._samples = [s for s in self._samples if s[1] > begin]
         covered = weighted = 0.0

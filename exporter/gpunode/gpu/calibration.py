@@ -43,7 +43,7 @@ PLAUSIBLE: dict[str, tuple[float, float]] = {
 def calibration(node: Node, identity: Identity, path: str) -> Calibration:
     """What kernels reach on a GPU, by the file where there is one, or by its model."""
     try:
-        own = kept(node.read_text(path)) if path else {}
+        own = read_ceilings(node.read_text(path)) if path else {}
     except FileNotFoundError:
         own = {}
     except (OSError, ValueError) as error:
@@ -52,7 +52,7 @@ def calibration(node: Node, identity: Identity, path: str) -> Calibration:
     return calibration_of(identity, own)
 
 
-def kept(text: str) -> dict[str, Ceilings]:
+def read_ceilings(text: str) -> dict[str, Ceilings]:
     """The ceilings in such a file, by the name of a GPU; ``ValueError`` for what is none."""
     try:
         raw = TypeAdapter(dict[str, dict[str, FiniteFloat]]).validate_json(text)
@@ -67,7 +67,7 @@ def _ceilings(gpu: str, values: Mapping[str, float]) -> Ceilings:
         raise ValueError(f"{gpu}: {unknown[0]} is no ceiling")
     if not values:
         raise ValueError(f"{gpu}: has no ceiling")
-    whole: dict[str, Any] = {name: round(values[name]) for name in WHOLE & values.keys()}
+    whole: dict[str, Any] = {name: round(values[name]) for name in INTEGER_CEILINGS & values.keys()}
     found = replace(ceilings_of(Identity(0, "", gpu)), **{**values, **whole})
     if complaint := implausible(found):
         raise ValueError(f"{gpu}: {complaint}")
@@ -84,7 +84,7 @@ def implausible(ceilings: Ceilings) -> str:
     return ""
 
 
-def written(found: Mapping[str, Ceilings]) -> str:
+def format_ceilings(found: Mapping[str, Ceilings]) -> str:
     """The text of a file with these ceilings."""
     every = {
         name: {
@@ -95,5 +95,5 @@ def written(found: Mapping[str, Ceilings]) -> str:
     return json.dumps(every, indent=1) + "\n"
 
 
-WHOLE = frozenset({"sms", "nvlink_channels", "pcie_channels"})
+INTEGER_CEILINGS = frozenset({"sms", "nvlink_channels", "pcie_channels"})
 """Ceilings that are numbers of something."""

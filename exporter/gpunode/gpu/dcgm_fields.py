@@ -26,10 +26,10 @@ from gpunode.metric import Metric
 from gpunode.node.node import Node
 from gpunode.source import Divided, Reading
 
-LIMITS_EVERY = 300.0
+LIMITS_INTERVAL = 300.0
 """Seconds between reads of what rarely changes."""
 
-INFOROM_EVERY = 3600.0
+INFOROM_INTERVAL = 3600.0
 """Seconds between checks of the InfoROM."""
 
 
@@ -77,8 +77,8 @@ class GpuDcgmFields:
         self.gpu = gpu
         self.sensors = Sensors()
         self.every = settings.gpu.health_interval
-        self._limits_due = Due(LIMITS_EVERY)
-        self._inforom_due = Due(INFOROM_EVERY)
+        self._limits_due = Due(LIMITS_INTERVAL)
+        self._inforom_due = Due(INFOROM_INTERVAL)
         self._driver_version = ""
         self._power_range = NO_RANGE
         self._temperature_limits = NO_LIMITS

@@ -1,4 +1,4 @@
-"""Schedules what is done less often than at every read."""
+"""Schedules work that is less frequent than reads."""
 
 from __future__ import annotations
 

@@ -11,29 +11,29 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gpunode.driver.driver import DriverError, Gpu, known
+from gpunode.driver.driver import DriverError, Gpu, optional
 from gpunode.gpu.buffers import PowerBuffer
 from gpunode.gpu.ledger import STATES
 
-SETTLED_EVERY = 120.0
+SETTLE_INTERVAL = 120.0
 """Seconds between reads of the energy counter."""
 
 SETTLED_FIRST = 10.0
-"""The same of the first, and of those where samples are missing. The next follow after as long as
-all before them together: samples are up to 0.2 s late, so a load that begins at a read makes the
-comparison over 10 s wrong by 1 % (H200), and over longer times by less."""
+"""Seconds until the first read, and until one where samples are missing. Each later pause is as
+long as all before it together: samples are up to 0.2 s late, so a load that begins at a read makes
+the comparison over 10 s wrong by 1 % (H200), and over longer times by less."""
 
 MISSING = 0.5
 """Seconds without samples from which the energy counter is read early."""
 
-TRUSTED = 30.0
+EXACT = 30.0
 """Seconds of samples that count as exact beside those that were compared with the counter: a load
 that begins at a read would otherwise make all that follow wrong."""
 
 PLAUSIBLE = (0.8, 1.25)
 """Energy counter over samples that cover all of the time; outside, the counter was reset."""
 
-MOST = 2.0
+MAX_DRAW_RATIO = 2.0
 """Draw over the power limit that no GPU reaches as a mean over seconds."""
 
 PAID_BACK = 0.5
@@ -100,10 +100,10 @@ class StateEnergy:
         """Whether the last read of the energy counter failed; then it is read in each window."""
 
         self._factor = 1.0
-        """Energy counter over samples, in all the time of ``_compared`` and in ``TRUSTED``."""
+        """Energy counter over samples, in all the time of ``_compared`` and in ``EXACT``."""
 
         self._compared = 0.0, 0.0
-        """The joules that the counter and the samples told of the same time."""
+        """The joules by the counter and by the samples in the same time."""
 
         self._drawn = 0.0
         self._covered = 0.0
@@ -166,17 +166,19 @@ class StateEnergy:
             return 0.0
         told, drawn = counter - start.counter, self._drawn - start.drawn
         estimated, self._estimated = self._estimated, 0.0
-        wait = min(SETTLED_EVERY, self._covered)
+        wait = min(SETTLE_INTERVAL, self._covered)
         self._start = _Start(now, counter, self._drawn, self._covered, wait)
         if missing:
             # A counter that was reset tells less than the samples, or falls.
-            possible = PLAUSIBLE[0] * drawn <= told <= MOST * (limit or math.inf) * elapsed
+            possible = (
+                PLAUSIBLE[0] * drawn <= told <= MAX_DRAW_RATIO * (limit or math.inf) * elapsed
+            )
             return told - estimated if possible else 0.0
         if drawn <= 0.0 or not PLAUSIBLE[0] < told / drawn < PLAUSIBLE[1]:
             return 0.0
         counted, sampled = self._compared
         self._compared = counted + told, sampled + drawn
-        trusted = TRUSTED * drawn / covered
+        trusted = EXACT * drawn / covered
         self._factor = (trusted + counted + told) / (trusted + sampled + drawn)
         return told - estimated
 
@@ -184,7 +186,7 @@ class StateEnergy:
         """The energy counter; if it fails, the samples alone are counted until it can be read."""
         self._fails = False
         try:
-            return known(self.gpu.energy)
+            return optional(self.gpu.energy)
         except DriverError:
             self._fails = True
             return None

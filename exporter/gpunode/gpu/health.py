@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from gpunode.config.daemon import Settings
-from gpunode.driver.driver import Fabric, Gpu, answered, known
+from gpunode.driver.driver import Fabric, Gpu, answered, optional
 from gpunode.gpu import GPU
 from gpunode.gpu.due import Due
 from gpunode.gpu.models import UNIFIED_MEMORY, model_of
@@ -215,7 +215,7 @@ UNKNOWN_MODEL = Unknown(
     "compute capability",
 )
 
-BANKS_EVERY = 300.0
+BANKS_INTERVAL = 300.0
 """Seconds between reads of the spare rows, which cost 3 ms."""
 
 ENUM_VALUE = Unknown(
@@ -223,7 +223,7 @@ ENUM_VALUE = Unknown(
     "the driver gave a state, mode or reason that has no name in gpunode; a newer one may have it",
 )
 
-WHOLE = "hw_slowdown"
+HW_SLOWDOWN = "hw_slowdown"
 """The hardware's reasons together: no more than they tell, where any is counted."""
 
 REASONS = (
@@ -234,7 +234,7 @@ REASONS = (
     "hw_power_brake",
     "board_limit",
     "reliability",
-    WHOLE,
+    HW_SLOWDOWN,
 )
 
 
@@ -289,7 +289,7 @@ class GpuHealth:
         """The reasons whose time the driver has counted."""
 
         self._time: float | None = None
-        self._banks_due = Due(BANKS_EVERY)
+        self._banks_due = Due(BANKS_INTERVAL)
         self._banks: dict[str, float] = {}
 
     def read(self) -> Reading:
@@ -303,7 +303,7 @@ class GpuHealth:
         if not who.mig and model_of(who.name) is None:
             of = f"compute capability {who.compute_capability or 'unknown'}"
             yield UNKNOWN_MODEL.seen(f"{who.name} ({of})")
-        yield from (ENUM_VALUE.seen(value) for value in known(self.gpu.unnamed) or ())
+        yield from (ENUM_VALUE.seen(value) for value in optional(self.gpu.unnamed) or ())
         yield from self.sensors.unread()
 
     def _samples(self) -> Iterator[Sample]:
@@ -353,7 +353,7 @@ class GpuHealth:
             return
         # Drivers have few counters or none before 575: count the time since the last read instead.
         for reason in REASONS:
-            if reason not in self._counted and not (reason == WHOLE and self._counted):
+            if reason not in self._counted and not (reason == HW_SLOWDOWN and self._counted):
                 seconds = self._sampled_throttle.get(reason, 0.0) + elapsed * (reason in active)
                 self._sampled_throttle[reason] = seconds
                 yield from THROTTLED.at(seconds, *at, reason)

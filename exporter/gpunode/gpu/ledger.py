@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 
 from gpunode import words
-from gpunode.gpu.window import HOUSEKEEPING, OF_COMMANDS, Window
+from gpunode.gpu.window import HOUSEKEEPING, MAX_COMMAND_RATE, Window
 
 STATES = {name: state.sentence for name, state in words.STATES.items()}
 
@@ -31,7 +31,7 @@ Ramp = tuple[float, float]
 # What a GPU reads over PCIe per byte that it sends tells what it reads.
 COMMANDS = 9.3
 COPIES = 17.0
-LOOKS = 2.74
+POLLS = 2.74
 """Looks at a word of the host's memory. A collective that waits looks whether it shall give up, and
 with many threads, as for small messages, an H200 reads 7 to 14 MB/s for that:
 https://github.com/NVIDIA/nccl/blob/master/src/device/prims_ll.h (``checkAbort``).
@@ -55,7 +55,7 @@ EFFICIENT: Ramp = (0.66, 0.97)
 ROUNDS = 4
 """Rounds in which the share of work and its SMs settle; a fifth changes less than 0.01."""
 
-NOTHING = 5e-3
+MIN_SHARE = 5e-3
 """A share so small that any evidence outweighs it."""
 
 WAITING: Ramp = (2.8, 4.6)
@@ -65,7 +65,7 @@ collectives that wait."""
 MOVED: Ramp = (0.03e6, 0.3e6)
 """Bytes per second over links from which collectives are known to run: barriers move little."""
 
-TOUCHED: Ramp = (0.005, 0.03)
+SPIN_ACTIVITY: Ramp = (0.005, 0.03)
 """What pipes and HBM show of a kernel that only spins."""
 
 COUNTS: Ramp = (0.05, 0.1)
@@ -76,8 +76,9 @@ SPINNING: Ramp = (1.25, 1.5)
 """Mean draw over that of a resting GPU while nothing but a spinning kernel runs."""
 
 NEAR_REST = 1.75
-"""The same below which nothing else can run. What a GPU draws at rest may not have been seen: an
-H200 that served until its peer was stopped spun at 1.23 times what its model commonly draws."""
+"""Mean draw over that of a resting GPU below which nothing else runs. The draw at rest may be
+unknown: an H200 that served until its peer was stopped spun at 1.23 times the usual draw of its
+model."""
 
 STANDS_STILL = 0.9
 """A window with at least this share ``blocked`` counts as blocked throughout."""
@@ -95,7 +96,7 @@ BY_ENGINES: Ramp = (0.0, 0.9)
 COPY_RATE = 1e9
 """At this many PCIe bytes per second, copies can matter."""
 
-UNSEEN: Ramp = (0.05, 0.15)
+UNCOUNTED_SHARE: Ramp = (0.05, 0.15)
 """Share of the time in which the driver saw work but no counter did: the counters stand still."""
 
 LINK_USED: Ramp = (0.005, 0.02)
@@ -105,7 +106,7 @@ LINK_BUSY: Ramp = (0.1, 0.2)
 """Share of a link's rate at which a busy GPU of low draw moves data, if only utilisation tells."""
 
 ALWAYS_BUSY: Ramp = (0.96, 0.99)
-UNTOUCHED: Ramp = (0.0, 0.02)
+SPIN_UTILIZATION: Ramp = (0.0, 0.02)
 """Utilisation, and that of the memory, of a GPU whose kernel only spins."""
 
 HARDLY_RISES, SMALL_KERNELS, DEPTH = 0.05, 0.03, 0.25
@@ -115,7 +116,7 @@ which kernels run, and where the lowest tenth of the draw lies between rest and 
 IDLE_AFTER = 10.0
 """After this many seconds without work, a job's GPU is idle instead of starved."""
 
-QUIET = 0.005
+IDLE_SHARE = 0.005
 """Below this busy share of a window, a GPU counts as having run nothing."""
 
 HARDLY_BUSY: Ramp = (0.002, 0.01)
@@ -127,14 +128,16 @@ def split(window: Window) -> dict[str, float]:
     shares = dict.fromkeys(STATES, 0.0)
     graphics = window.share("graphics")
     if window.activity is None and window.busy is not None:
-        _by_utilization(window, window.busy, shares)
-        _rest(window, window.busy, 1.0 - window.busy, shares)
+        _split_by_utilization(window, window.busy, shares)
+        _assign_rest(window, window.busy, 1.0 - window.busy, shares)
     elif graphics is not None:
         _kernels(window, graphics, shares)
         rest = 1.0 - graphics
-        _rest(window, graphics, rest - _engines(window, graphics, rest, shares), shares)
+        _assign_rest(window, graphics, rest - _engines(window, graphics, rest, shares), shares)
     else:
-        shares[_unused(window) if window.activity is None and window.empty else "unknown"] = 1.0
+        shares[_unheld_state(window) if window.activity is None and window.empty else "unknown"] = (
+            1.0
+        )
     return shares
 
 
@@ -207,7 +210,7 @@ def _kernels(window: Window, graphics: float, shares: dict[str, float]) -> None:
     shares["starved"] += between + fetching
 
 
-def _explained(window: Window) -> float:
+def _least_busy(window: Window) -> float:
     """The least share of the time for which kernels worked, by what pipes and HBM did."""
     best, ceilings = window.limits.memory_bytes_per_second, window.ceilings
     tensor, dram = window.share("tensor") or 0.0, window.share("dram") or 0.0
@@ -227,18 +230,18 @@ def _narrow(window: Window, ran: float, sm: float) -> float:
     """
     if not window.may_communicate or ran <= 0.0:
         return 0.0
-    ceilings, explained = window.ceilings, _explained(window)
-    pcie, nvlink = window.pcie_collective + _written(window), window.nvlink or 0.0
+    ceilings, explained = window.ceilings, _least_busy(window)
+    pcie, nvlink = window.pcie_collective + _peer_bytes(window), window.nvlink or 0.0
     over_pcie = pcie / (pcie + nvlink + HOUSEKEEPING)
     held = over_pcie * ceilings.sm_of_pcie + (1.0 - over_pcie) * ceilings.sm_of_nvlink
     work = explained
     for _ in range(ROUNDS):
-        of_work = max(NOTHING, sm - held * (ran - work))
+        of_work = max(MIN_SHARE, sm - held * (ran - work))
         large = _ramp(explained / of_work, EFFICIENT)
         filled = ceilings.sm_of_small + (ceilings.sm_of_wide - ceilings.sm_of_small) * large
         work = min(ran, max(explained, (sm - held * ran) / (filled - held)))
     # A kernel that draws, counts and touches nothing spins, however many SMs it holds.
-    spins = 1.0 - _ramp(explained, TOUCHED)
+    spins = 1.0 - _ramp(explained, SPIN_ACTIVITY)
     spins *= 1.0 - _ramp(window.share("integer") or 0.0, COUNTS)
     spins *= 1.0 - _ramp(_sure_commands(window), LAUNCHING)
     spins *= 1.0 - _draws(window, _mean(window), SPINNING)
@@ -252,23 +255,23 @@ def _moving(window: Window, narrow: float) -> float:
     rate it moves all the time.
     """
     pcie, best = window.pcie_load, window.limits.pcie_bytes_per_second
-    written = _written(window) / (best * REACHED) if best else 0.0
+    written = _peer_bytes(window) / (best * REACHED) if best else 0.0
     through = narrow * pcie * (1.0 + NETWORK) / (pcie + NETWORK)
     return min(narrow, max(window.nvlink_load, written, through))
 
 
-def _written(window: Window) -> float:
+def _peer_bytes(window: Window) -> float:
     """PCIe bytes per second that kernels moved in one direction: sent to or by a peer.
 
     No copy engine ran meanwhile. Peers that have NVLink do not use PCIe.
     """
     if not window.peers:
         return 0.0
-    moved = max(0.0, (window.pcie or 0.0) - OF_COMMANDS - window.pcie_collective)
-    return moved * (1.0 - _by_engines(window)) * (1.0 - _ramp(window.nvlink or 0.0, MOVED))
+    moved = max(0.0, (window.pcie or 0.0) - MAX_COMMAND_RATE - window.pcie_collective)
+    return moved * (1.0 - _engine_share(window)) * (1.0 - _ramp(window.nvlink or 0.0, MOVED))
 
 
-def _by_engines(window: Window) -> float:
+def _engine_share(window: Window) -> float:
     """How sure it is that copy engines moved what PCIe did, and no kernel; 1 if it is not known.
 
     Only GPM's counters cover the same time as the buffer of utilisation.
@@ -291,7 +294,7 @@ def _commands(window: Window) -> float:
 def _sure_commands(window: Window) -> float:
     """What of these looks at the host's memory do not explain."""
     sent, read = window.rate("pcie_transmit"), window.rate("pcie_receive")
-    asked = max(0.0, read - LOOKS * sent) / (COMMANDS - LOOKS)
+    asked = max(0.0, read - POLLS * sent) / (COMMANDS - POLLS)
     return min(COMMANDS * asked, _commands(window))
 
 
@@ -318,7 +321,7 @@ def _engines(window: Window, graphics: float, rest: float, shares: dict[str, flo
     peers = (engines - copies) * _ramp(window.link_load, LINK_USED)
     # Busy, but no other counter shows it: the counters cannot be trusted.
     unseen = engines - copies - peers
-    unseen *= _ramp(unseen, UNSEEN)
+    unseen *= _ramp(unseen, UNCOUNTED_SHARE)
     if best := window.limits.pcie_bytes_per_second:
         moved = window.rate("pcie_receive") + window.rate("pcie_transmit")
         copies = min(copies, moved / (REACHED * best))
@@ -328,23 +331,23 @@ def _engines(window: Window, graphics: float, rest: float, shares: dict[str, flo
     return copies + peers + unseen
 
 
-def _rest(window: Window, busy: float, rest: float, shares: dict[str, float]) -> None:
+def _assign_rest(window: Window, busy: float, rest: float, shares: dict[str, float]) -> None:
     """Assign the time in which nothing ran, by who holds the GPU."""
     if window.empty:
         unused = rest * (1.0 - _ramp(busy, HARDLY_BUSY))
-        shares[_unused(window)] += unused
+        shares[_unheld_state(window)] += unused
         rest -= unused
     idle = rest * _ramp(window.quiet_for, (IDLE_AFTER, IDLE_AFTER + window.seconds))
     shares["idle"] += idle
     shares["starved"] += rest - idle
 
 
-def _unused(window: Window) -> str:
+def _unheld_state(window: Window) -> str:
     """The state of a GPU that no process is on."""
     return "idle" if window.given else "free"
 
 
-def _by_utilization(window: Window, busy: float, shares: dict[str, float]) -> None:
+def _split_by_utilization(window: Window, busy: float, shares: dict[str, float]) -> None:
     """Without counters: what the busy time did is known only at the extremes."""
     draw, limit = _mean(window), window.power_limit
     accessed = window.utilization.memory if window.utilization else None
@@ -354,7 +357,7 @@ def _by_utilization(window: Window, busy: float, shares: dict[str, float]) -> No
         moving = _ramp(window.link_load, LINK_BUSY)
         shares["communication"] = (1.0 - high) * moving * busy
         if accessed is not None:
-            spinning = _ramp(busy, ALWAYS_BUSY) * (1.0 - _ramp(accessed, UNTOUCHED))
+            spinning = _ramp(busy, ALWAYS_BUSY) * (1.0 - _ramp(accessed, SPIN_UTILIZATION))
             spinning *= (1.0 - _ramp(window.link_load, LINK_USED)) * window.may_communicate
             shares["blocked"] = (1.0 - high) * (1.0 - moving) * spinning * busy
         shares["compute"] = high * busy

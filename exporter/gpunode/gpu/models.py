@@ -274,15 +274,15 @@ def model_of(name: str) -> Model | None:
     A word that is neither the model's nor one of ``MORE_WORDS`` makes it another model: an L40S is
     no L40, and an RTX 4090 D no RTX 4090.
     """
-    words = set(_words(name.upper().partition(" MIG ")[0]))
+    words = set(_name_words(name.upper().partition(" MIG ")[0]))
     for model in MODELS:
-        rest = words.difference(wanted := _words(model.name.upper()))
+        rest = words.difference(wanted := _name_words(model.name.upper()))
         if words.issuperset(wanted) and all(MORE_WORDS.fullmatch(word) for word in rest):
             return model
     return None
 
 
-def _words(name: str) -> list[str]:
+def _name_words(name: str) -> list[str]:
     return name.replace("-", " ").split()
 
 
@@ -303,10 +303,10 @@ class Calibration:
     """Whether that is the GPU's own model; otherwise the ledger is less accurate."""
 
 
-NONE: Mapping[str, Ceilings] = {}
+NO_CEILINGS: Mapping[str, Ceilings] = {}
 
 
-def calibration_of(identity: Identity, own: Mapping[str, Ceilings] = NONE) -> Calibration:
+def calibration_of(identity: Identity, own: Mapping[str, Ceilings] = NO_CEILINGS) -> Calibration:
     """What is known of a GPU of that name; the H200's figures if nothing is known of its kind.
 
     ``own`` has what ``gpunode calibrate`` measured on this site, by the name of a GPU; a MIG

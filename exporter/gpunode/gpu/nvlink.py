@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from gpunode.config.daemon import Settings
-from gpunode.driver.driver import Gpu, NvLink, known
+from gpunode.driver.driver import Gpu, NvLink, optional
 from gpunode.gpu import GPU
 from gpunode.metric import Metric, Sample
 from gpunode.node.node import Node
@@ -68,11 +68,11 @@ class GpuNvLink:
         self.labels = gpu.identity.labels
         self.every = settings.gpu.nvlink_interval
         self._counted: dict[str, set[int]] = {}
-        """By kind of error, the links that ever told how many."""
+        """By kind of error, the links that ever reported a count."""
 
     def read(self) -> Reading:
         """Every link; no samples for a GPU that has none."""
-        links = known(self.gpu.nvlinks) or []
+        links = optional(self.gpu.nvlinks) or []
         errors = {link.link: link.errors for link in links if any(link.errors.values())}
         return Reading(tuple(self._samples(links)), NvLinkDetail(errors))
 

@@ -36,8 +36,8 @@ EVENT_TIME = Metric(
     (*GPU, "module", "code", "category", "severity", "origin", "xid", "trace"),
 )
 
-MOST = 32
-"""Events of a GPU that are told, the newest: those of a fault are told for as long as it lasts."""
+MAX_EVENTS = 32
+"""The newest events of a GPU that are exported; those of a fault for as long as it lasts."""
 
 
 class GpuOperationalEvents:
@@ -55,7 +55,7 @@ class GpuOperationalEvents:
         self.every = settings.gpu.interval
         self.sensors = Sensors()
         self._counts: Counter[tuple[str, str, str]] = Counter()
-        self._last: deque[tuple[OperationalEvent, float]] = deque(maxlen=MOST)
+        self._last: deque[tuple[OperationalEvent, float]] = deque(maxlen=MAX_EVENTS)
 
     def read(self) -> Reading:
         """What has come since the last read; nothing of a driver that has no such events."""

@@ -71,10 +71,10 @@ METRICS = (
     *(ENERGY, DRIVER_ENERGY, STEP_PERIOD),
 )
 
-LIMITS_EVERY = 300.0
+LIMITS_INTERVAL = 300.0
 """Seconds between reads of the limits, which rarely change."""
 
-RHYTHM_EVERY = 60.0
+RHYTHM_INTERVAL = 60.0
 """Seconds between searches for the step period, which cost 5 ms."""
 
 
@@ -90,8 +90,8 @@ class Power:
         self.energy = StateEnergy(gpu)
         self.step_period: float | None = None
         self._rhythm = Rhythm()
-        self._limits_due = Due(LIMITS_EVERY)
-        self._rhythm_due = Due(RHYTHM_EVERY)
+        self._limits_due = Due(LIMITS_INTERVAL)
+        self._rhythm_due = Due(RHYTHM_INTERVAL)
 
     def drain(self, now: float) -> PowerWindow | None:
         """The samples since the last call; None if the GPU keeps none."""

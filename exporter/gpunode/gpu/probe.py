@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
-from gpunode.driver.driver import DriverError, Gpu, Limits, known
+from gpunode.driver.driver import DriverError, Gpu, Limits, optional
 from gpunode.gpu.buffers import PowerBuffer
 from gpunode.gpu.models import Ceilings, ceilings_of, limits_of
 
@@ -31,10 +31,10 @@ PROGRAM = Path(__file__).with_name("probe_torch.py")
 SETTLE, MEASURE = 2.0, 4.0
 """Seconds that a GPU gets to warm up to each thing, and over which it is then measured."""
 
-PATIENCE = 180.0
+LINE_TIMEOUT = 180.0
 """Seconds for the program's next line; it may have to import PyTorch from a slow disk."""
 
-ALONE = ("rest", "tensor", "pipe", "dram")
+SINGLE_GPU_TASKS = ("rest", "tensor", "pipe", "dram")
 """What one GPU can do; two can also run a ``collective``."""
 
 BUSY = 0.9
@@ -46,8 +46,8 @@ class ProbeError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Sensed:
-    """What the sensors showed while a GPU did one thing."""
+class SensorReadings:
+    """The sensor readings of a GPU during one task."""
 
     values: dict[str, float]
     """The means of its counters, as in ``Activity``."""
@@ -59,11 +59,11 @@ class Sensed:
 
 
 @dataclass(frozen=True, slots=True)
-class Probed:
-    """What was measured of one GPU."""
+class ProbeResult:
+    """The measurements of one GPU."""
 
-    readings: dict[str, Sensed]
-    """By the name of what it did."""
+    readings: dict[str, SensorReadings]
+    """By the name of the task."""
 
     sms: int
     limits: Limits
@@ -71,7 +71,7 @@ class Probed:
     """Watts, of the board's default."""
 
 
-def probe(gpu: Gpu, others: Iterable[Gpu]) -> Probed:
+def probe(gpu: Gpu, others: Iterable[Gpu]) -> ProbeResult:
     """Measure a GPU, and a collective with another of its model that is not in use either.
 
     Raises ``ProbeError``.
@@ -88,24 +88,26 @@ def probe(gpu: Gpu, others: Iterable[Gpu]) -> Probed:
             for other in others
             if other.identity.name == gpu.identity.name and not other.processes()
         ]
-        if known(gpu.activity) is None:
+        if optional(gpu.activity) is None:
             raise ProbeError(
                 f"GPU {gpu.identity.index} has no counters of its units: they take a Hopper GPU or "
                 "later, or DCGM at dcgm.address"
             )
-        limits = limits_of(gpu.identity, known(gpu.limits) or Limits())
-        power = known(gpu.power_limits)
+        limits = limits_of(gpu.identity, optional(gpu.limits) or Limits())
+        power = optional(gpu.power_limits)
         with _program([gpu, *peers[:1]]) as program:
             [sms] = program.answer("ready")
-            readings = {name: _read(gpu, name, program) for name in ALONE}
+            readings = {name: _read_sensors(gpu, name, program) for name in SINGLE_GPU_TASKS}
             if peers:
                 try:
-                    readings["collective"] = _read(gpu, "collective", program)
+                    readings["collective"] = _read_sensors(gpu, "collective", program)
                 except ProbeError as error:
                     log.warning("what the links reach is not measured: %s", error)
     except DriverError as error:
         raise ProbeError(str(error)) from error
-    return Probed(readings, int(sms), limits, (power.default or power.enforced) if power else None)
+    return ProbeResult(
+        readings, int(sms), limits, (power.default or power.enforced) if power else None
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +129,8 @@ class _Program:
 
     def answer(self, word: str) -> list[str]:
         """The rest of its next line, which begins with that word."""
-        if not select.select([self.answers], [], [], PATIENCE)[0]:
-            raise ProbeError(f"PyTorch did not go on within {PATIENCE:g} s")
+        if not select.select([self.answers], [], [], LINE_TIMEOUT)[0]:
+            raise ProbeError(f"PyTorch did not go on within {LINE_TIMEOUT:g} s")
         line = self.answers.readline().split()
         if line[:1] == [word]:
             return line[1:]
@@ -162,7 +164,7 @@ def _program(gpus: Sequence[Gpu]) -> Iterator[_Program]:
             os.killpg(process.pid, signal.SIGKILL)  # also the ranks of a collective
 
 
-def _read(gpu: Gpu, name: str, program: _Program) -> Sensed:
+def _read_sensors(gpu: Gpu, name: str, program: _Program) -> SensorReadings:
     """What the sensors show while a GPU does one thing."""
     program.begin(name)
     time.sleep(SETTLE)
@@ -172,12 +174,12 @@ def _read(gpu: Gpu, name: str, program: _Program) -> Sensed:
     time.sleep(MEASURE)
     values, drawn = gpu.activity().values, power.drain(None)
     mean = drawn.mean if drawn else None
-    reading = Sensed(values, known(gpu.power) if mean is None else mean)
+    reading = SensorReadings(values, optional(gpu.power) if mean is None else mean)
     log.debug("%s: %s", name, reading)
     return reading
 
 
-def measured(gpu: Gpu, probed: Probed) -> Ceilings:
+def measured_ceilings(gpu: Gpu, probed: ProbeResult) -> Ceilings:
     """What was measured, in place of what is assumed of the GPU's model.
 
     What whole models reach was not measured: it is taken to be the same share of what is reached at
@@ -203,10 +205,10 @@ def measured(gpu: Gpu, probed: Probed) -> Ceilings:
     rest = seen["rest"].watts
     if rest is not None and probed.power_limit:
         found = replace(found, resting_power=rest / probed.power_limit)
-    return _with_links(found, probed)
+    return _add_links(found, probed)
 
 
-def _with_links(found: Ceilings, probed: Probed) -> Ceilings:
+def _add_links(found: Ceilings, probed: ProbeResult) -> Ceilings:
     """What a collective reaches over the links that it took."""
     reading = probed.readings.get("collective")
     if reading is None:

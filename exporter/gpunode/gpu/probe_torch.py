@@ -27,7 +27,7 @@ REDUCED = 1 << 28
 """Numbers of 2 bytes in a collective."""
 
 
-PATIENCE = 60.0
+COLLECTIVE_TIMEOUT = 60.0
 """Seconds for two processes to begin a collective."""
 
 
@@ -65,8 +65,8 @@ def collective(torch: Any, lines: Any) -> None:
     ]
     for rank in ranks:
         rank.start()
-    if not begun.wait(PATIENCE):
-        sys.exit(f"the collective did not begin within {PATIENCE:g} s")
+    if not begun.wait(COLLECTIVE_TIMEOUT):
+        sys.exit(f"the collective did not begin within {COLLECTIVE_TIMEOUT:g} s")
     print("begun", flush=True)
     select.select([lines], [], [])
     ended.set()
@@ -96,7 +96,7 @@ def reduce(rank: int, port: int, begun: Any, ended: Any) -> None:
 
 
 def main() -> None:
-    """Do what is asked for until nothing more is."""
+    """Run the tasks that standard input names, until it ends."""
     import torch
 
     device = torch.device("cuda", 0)

@@ -14,13 +14,13 @@ from operator import mul
 HOLE = 0.1
 """If two samples are this many seconds apart, those between them are missing."""
 
-KEPT = 512
+MAX_SAMPLES = 512
 """Samples kept at each of the two time scales."""
 
-COARSE = 10
+COARSE_FACTOR = 10
 """Samples averaged into one, for periods too long for the fine scale."""
 
-CLEAR = 0.5
+MIN_CORRELATION = 0.5
 """Minimum correlation for a period; noise of this length stays under 0.2."""
 
 MOVING = 0.1
@@ -32,10 +32,10 @@ class Rhythm:
     """Keeps the latest power samples of one GPU at two time scales."""
 
     def __init__(self) -> None:
-        self._fine: deque[float] = deque(maxlen=KEPT)
-        self._coarse: deque[float] = deque(maxlen=KEPT)
+        self._fine: deque[float] = deque(maxlen=MAX_SAMPLES)
+        self._coarse: deque[float] = deque(maxlen=MAX_SAMPLES)
         self._partial: list[float] = []
-        self._times: deque[float] = deque(maxlen=KEPT)
+        self._times: deque[float] = deque(maxlen=MAX_SAMPLES)
 
     def add(self, samples: Sequence[tuple[float, float]]) -> None:
         """Add (seconds, watts) samples; start over after a gap, because lags would be wrong."""
@@ -49,14 +49,14 @@ class Rhythm:
         self._times.extend(times)
         self._fine.extend(watts)
         self._partial += watts
-        while len(self._partial) >= COARSE:
-            self._coarse.append(sum(self._partial[:COARSE]) / COARSE)
-            del self._partial[:COARSE]
+        while len(self._partial) >= COARSE_FACTOR:
+            self._coarse.append(sum(self._partial[:COARSE_FACTOR]) / COARSE_FACTOR)
+            del self._partial[:COARSE_FACTOR]
 
     @property
     def full(self) -> bool:
         """Whether the fine scale has all its samples."""
-        return len(self._fine) == KEPT
+        return len(self._fine) == MAX_SAMPLES
 
     def period(self) -> float | None:
         """Seconds from one step to the next, or None if the draw has no clear period."""
@@ -64,7 +64,7 @@ class Rhythm:
             return None
         # The driver's samples are 10 to 33 ms apart; lags count in their mean interval.
         interval = (self._times[-1] - self._times[0]) / (len(self._times) - 1)
-        return _period(self._fine, interval) or _period(self._coarse, interval * COARSE)
+        return _period(self._fine, interval) or _period(self._coarse, interval * COARSE_FACTOR)
 
 
 def _period(series: Sequence[float], interval: float) -> float | None:
@@ -73,7 +73,7 @@ def _period(series: Sequence[float], interval: float) -> float | None:
     Four periods must fit in the series, and the correlation must fall below zero before the peak,
     as it does for anything periodic.
     """
-    if len(series) < KEPT // 2:
+    if len(series) < MAX_SAMPLES // 2:
         return None
     mean = sum(series) / len(series)
     centred = [value - mean for value in series]
@@ -88,7 +88,7 @@ def _period(series: Sequence[float], interval: float) -> float | None:
         fell = fell or correlation[-1] < 0
         if fell and len(correlation) > 2:
             before, peak, after = correlation[-3:]
-            if peak >= CLEAR and before < peak >= after:
+            if peak >= MIN_CORRELATION and before < peak >= after:
                 bend = before - 2 * peak + after
                 return (lag - 1 + (before - after) / (2 * bend)) * interval
     return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from gpunode.driver.driver import SensorFailed, known
+from gpunode.driver.driver import SensorFailed, optional
 from gpunode.unread import Unknown, Unread
 
 T = TypeVar("T")
@@ -28,7 +28,7 @@ class Sensors:
         Raises ``DriverError`` if the GPU does not answer.
         """
         try:
-            return known(sensor)
+            return optional(sensor)
         except SensorFailed as error:
             self._failed.append(FAILED.seen(str(error)))
             return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from gpunode.driver.driver import DIRECTIONS, OCCUPANCY, UNITS, Activity, Gpu, known
+from gpunode.driver.driver import DIRECTIONS, OCCUPANCY, UNITS, Activity, Gpu, optional
 from gpunode.gpu import GPU
 from gpunode.metric import Metric, Sample
 from gpunode.unread import Unknown, Unread
@@ -48,9 +48,9 @@ MOVED = {"pcie": PCIE_BYTES, "nvlink": NVLINK_BYTES, "c2c": C2C_BYTES}
 SHARES = {*UNITS, OCCUPANCY}
 """Values that add up to seconds; the others add up to bytes."""
 
-OF_SMS = SHARES - {"graphics", "dram"}
+SM_UNITS = SHARES - {"graphics", "dram"}
 
-AT_WORK = 0.02
+MIN_GRAPHICS_SHARE = 0.02
 """Share of time with the graphics engine at work from which its SMs must have shown something."""
 
 NO_SM = 1e-6
@@ -64,14 +64,14 @@ UNREAD_SMS = Unknown(
 )
 
 
-def possible(activity: Activity | None) -> tuple[Activity | None, tuple[Unread, ...]]:
-    """The activity without the counters of SMs if they cannot be true, and what is to be told."""
+def plausible_activity(activity: Activity | None) -> tuple[Activity | None, tuple[Unread, ...]]:
+    """The activity, without counters of SMs that cannot be true, and what was left out."""
     if activity is None:
         return None, ()
     graphics, sm = activity.values.get("graphics", 0.0), activity.values.get("sm")
-    if sm is None or graphics < AT_WORK or sm >= NO_SM * graphics:
+    if sm is None or graphics < MIN_GRAPHICS_SHARE or sm >= NO_SM * graphics:
         return activity, ()
-    kept = {name: value for name, value in activity.values.items() if name not in OF_SMS}
+    kept = {name: value for name, value in activity.values.items() if name not in SM_UNITS}
     example = f"sm {sm:.1g} while graphics {graphics:.2f}"
     return replace(activity, values=kept), (UNREAD_SMS.seen(example),)
 
@@ -96,7 +96,7 @@ class Units:
     def count_nvlinks(self, seconds: float) -> dict[str, float]:
         """Add the increase of the NVLink counters, without GPM; returns bytes per second."""
         rates: dict[str, float] = {}
-        for direction, value in (known(self.gpu.nvlink_bytes) or {}).items():
+        for direction, value in (optional(self.gpu.nvlink_bytes) or {}).items():
             name = f"nvlink_{direction}"
             before = self._nvlink_counters.get(name)
             self._nvlink_counters[name] = value

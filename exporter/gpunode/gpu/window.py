@@ -9,10 +9,10 @@ from gpunode.driver.driver import Activity, Limits, Process, Utilization
 from gpunode.gpu.buffers import PowerWindow
 from gpunode.gpu.models import MEASURED_ON_H200, Ceilings
 
-OF_COMMANDS = 50e6
+MAX_COMMAND_RATE = 50e6
 """PCIe bytes per second in either direction without a copy; 25 MB/s at 150,000 launches."""
 
-STEADY = 0.01
+MAX_IDLE_DEVIATION = 0.01
 """Standard deviation of the draw of a GPU that does nothing, as a share of its mean."""
 
 RAN_NOTHING = 0.001
@@ -81,8 +81,8 @@ class Window:
         return (
             self.quiet_for >= RESTED * self.seconds
             and max(self.share("graphics") or 0.0, self.busy or 0.0) < RAN_NOTHING
-            and (self.pcie or 0.0) < OF_COMMANDS
-            and power.variance < (STEADY * power.mean) ** 2
+            and (self.pcie or 0.0) < MAX_COMMAND_RATE
+            and power.variance < (MAX_IDLE_DEVIATION * power.mean) ** 2
         )
 
     def share(self, name: str) -> float | None:
@@ -103,10 +103,10 @@ class Window:
     def pcie_collective(self) -> float:
         """PCIe bytes per second in the quieter direction: collectives use both, copies one.
 
-        Less ``OF_COMMANDS``, which launches and their answers can take.
+        Less ``MAX_COMMAND_RATE``, which launches and their answers can take.
         """
         quieter = min(self.rate("pcie_transmit"), self.rate("pcie_receive"))
-        return max(0.0, quieter - OF_COMMANDS)
+        return max(0.0, quieter - MAX_COMMAND_RATE)
 
     @property
     def nvlink_load(self) -> float:
@@ -116,7 +116,7 @@ class Window:
 
     @property
     def pcie_load(self) -> float:
-        """The same of PCIe."""
+        """Share of the time that collectives at full speed need for what PCIe moved."""
         best = self.limits.pcie_bytes_per_second
         return self.pcie_collective / (best * self.ceilings.pcie_of_collective) if best else 0.0
 

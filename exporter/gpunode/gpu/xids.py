@@ -12,7 +12,7 @@ from gpunode.gpu import GPU
 from gpunode.gpu.sensors import Sensors
 from gpunode.metric import Metric, Sample
 from gpunode.node.node import Clock
-from gpunode.source import MANY, MORE_XIDS
+from gpunode.source import MAX_ITEMS, MORE_XIDS
 from gpunode.unread import Unread
 
 log = logging.getLogger(__name__)
@@ -71,8 +71,8 @@ class Xids:
         if number not in CODES:
             self._unread.append(UNREAD_XID.seen(f"XID {number}"))
         xid = str(number)
-        if xid not in self._counts and len(self._counts) >= MANY:
-            self._unread.append(MORE_XIDS.seen(f"XID {xid}, after {MANY} different ones"))
+        if xid not in self._counts and len(self._counts) >= MAX_ITEMS:
+            self._unread.append(MORE_XIDS.seen(f"XID {xid}, after {MAX_ITEMS} different ones"))
             xid = "other"
         self._counts[xid] = self._counts.get(xid, 0) + 1
         self._times[xid] = self.clock.time()

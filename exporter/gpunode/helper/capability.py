@@ -2,7 +2,7 @@
 
 Linux keeps the capabilities of each thread apart (capabilities(7)). A daemon that has some takes
 those that look past the permissions of files and processes from all of its threads
-(``cli/rights.py``); ``raised`` gives them to one thread while it reads one thing. What parses the
+(``cli/rights.py``); ``elevate`` gives them to one thread while it reads one thing. What parses the
 data of tenants, follows their paths or answers over HTTP holds none of them.
 """
 
@@ -19,7 +19,7 @@ NUMBERS = {"DAC_OVERRIDE": 1, "DAC_READ_SEARCH": 2, "SYS_PTRACE": 19}
 ALL = {**NUMBERS, "SETGID": 6, "SETUID": 7, "SYS_ADMIN": 21, "SYSLOG": 34}
 """All that the daemon uses; it keeps the others."""
 
-FOR_PROCESSES = ("DAC_READ_SEARCH", "SYS_PTRACE")
+PROCESS_CAPABILITIES = ("DAC_READ_SEARCH", "SYS_PTRACE")
 """What it takes to read the environment, I/O, descriptors and root of another user's process: its
 files in /proc belong to its user, and the kernel also asks whether it may be traced."""
 
@@ -77,7 +77,7 @@ def keep(names: Iterable[str]) -> None:
 
 
 @contextmanager
-def raised(names: Iterable[str] = FOR_PROCESSES) -> Iterator[None]:
+def elevate(names: Iterable[str] = PROCESS_CAPABILITIES) -> Iterator[None]:
     """Hold capabilities in this thread, as far as it is permitted to. Raises ``OSError``."""
     header, words = sets()
     before = words[0].effective

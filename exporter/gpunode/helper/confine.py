@@ -38,7 +38,7 @@ stat 4 -1, wait4 61 260, write 1 64
 """
 """System calls and their numbers; those of the last lines are for work that names them."""
 
-USUAL = NUMBERS.partition("\nbind")[0]
+COMMON_CALLS = NUMBERS.partition("\nbind")[0]
 """The calls that every helper makes."""
 
 WRITES = os.O_ACCMODE | os.O_CREAT | os.O_TRUNC | 0o20000000  # __O_TMPFILE
@@ -97,7 +97,7 @@ def program(machine: str, special: Iterable[str], checks_of_work: Mapping[str, C
     # Its flags lie in memory; the C library then takes clone.
     steps += [(LOAD, 0, 0, 0), (EQUAL, 0, 1, CLONE3), (RETURN, 0, 0, FAIL | ENOSYS)]
     checked = {**CHECKS, **checks_of_work}
-    known = USUAL.count(",")
+    known = COMMON_CALLS.count(",")
     for at, (name, *numbers) in enumerate(entry.split() for entry in NUMBERS.split(",")):
         number = int(numbers[column])
         if number < 0 or (at >= known and name not in special):

@@ -17,5 +17,5 @@ WORLD_SIZE
 
 ENVIRONMENT = frozenset(NAMES.split())
 
-LONGEST_VALUE = 4096
+MAX_VALUE = 4096
 """Characters of a variable; the longest of use is a path, which the kernel limits to as many."""

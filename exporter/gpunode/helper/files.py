@@ -17,10 +17,19 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import islice
 
-from gpunode.helper.capability import raised
+from gpunode.helper.capability import elevate
 from gpunode.helper.confine import Verb, Work
-from gpunode.helper.environment import ENVIRONMENT, LONGEST_VALUE
-from gpunode.helper.inside import FOLDER, NOBODY, PLACE, beneath, found, opened, place, process
+from gpunode.helper.environment import ENVIRONMENT, MAX_VALUE
+from gpunode.helper.inside import (
+    FOLDER,
+    NOBODY,
+    PLACE,
+    beneath,
+    open_file,
+    open_place,
+    process,
+    split_path,
+)
 
 VOLUMES = r"/var/(?:lib/kubelet|lib/k0s/kubelet|snap/microk8s/common/var/lib/kubelet)"
 """Where the kubelet keeps volumes: by default, of k0s and of MicroK8s."""
@@ -32,12 +41,12 @@ SPACE = re.compile(
 """Where it mounts them: only root may enter these folders, and nobody else writes."""
 
 LUSTRE = r"/sys/kernel/debug/lustre(?:/[\w-][\w.-]*)*"
-OF_PROCESS = re.compile(r"/proc/\d+/(?:io|(?:task/\d+/)?wchan)")
-"""Names that the kernel makes, none of which is a link."""
+PROCESS_FILES = re.compile(r"/proc/\d+/(?:io|(?:task/\d+/)?wchan)")
+"""Names that the kernel makes; none is a link."""
 
 ENERGY = re.compile(r"/sys/class/powercap/(intel-rapl:\d{1,3})(:\d{1,3})?/energy_uj")
 TEXT = re.compile(
-    rf"{OF_PROCESS.pattern}|{VOLUMES}/plugins/kubernetes\.io/csi/[^/]+/[^/]+/vol_data\.json|{LUSTRE}"
+    rf"{PROCESS_FILES.pattern}|{VOLUMES}/plugins/kubernetes\.io/csi/[^/]+/[^/]+/vol_data\.json|{LUSTRE}"
     rf"|{ENERGY.pattern}"
 )
 NAMES = re.compile(rf"/var/log/(?:pods|containers)|{LUSTRE}")
@@ -59,19 +68,19 @@ IMAGE = re.compile(
 LOGS = {"NCCL_DEBUG_FILE": "", "NCCL_INSPECTOR_DUMP_DIR": "/%h-pid%p.log"}
 """What names a log of NCCL, or the folder of one, and what follows there."""
 
-LARGEST = 4 << 20
+MAX_BYTES = 4 << 20
 """Bytes of a file; a counter file of a large node has a tenth of that."""
 
-LONGEST_TABLE = 16 << 20
+MAX_TABLE_BYTES = 16 << 20
 """Bytes of a process's table of mappings: 131,000 mappings, twice as many as Linux allows."""
 
-MOST = 1 << 20
+MAX_READ = 1 << 20
 """The most bytes of a tenant's file to read at once."""
 
-MOST_MAPPED = 64
-"""The most files that are told of a table; of a process with PyTorch there are ten."""
+MAX_MAPPED_FILES = 64
+"""The most files listed of a table; a process with PyTorch has ten."""
 
-LONGEST_LINE = 1 << 13
+MAX_LINE_BYTES = 1 << 13
 """Bytes of a line or a variable; a path has at most half as many."""
 
 DESCRIPTORS = 1 << 14
@@ -83,11 +92,11 @@ MAPPED = re.compile(
     rb"/(?:libnccl|libcudart|libtorch_\w+)\.so[\d.]*$"
     rb"|^/dev/shm/(?:nccl-|nvshmem-shm|ucx_shm_posix_|vader_segment|sm_segment)"
 )
-"""The files that are told of those that a process has mapped: libraries, and shared memory."""
+"""The mapped files that are listed: libraries and shared memory."""
 
 PAIR = rb'(?<!\\)"(?:%s)":\s*"[^"\\]{1,512}"'
-OF_IMAGES = re.compile(PAIR % rb"io\.kubernetes\.(?:cri\.image-(?:name|ref)|cri-o\.Image\w{3,11})")
-OF_DOCKER = re.compile(PAIR % rb"Image")
+IMAGE_PAIR = re.compile(PAIR % rb"io\.kubernetes\.(?:cri\.image-(?:name|ref)|cri-o\.Image\w{3,11})")
+DOCKER_PAIR = re.compile(PAIR % rb"Image")
 """What names an image among all that a runtime keeps of a container; the rest holds its secrets."""
 
 
@@ -98,17 +107,17 @@ def text(rootfs: str, path: str) -> bytes:
     if zone := ENERGY.fullmatch(path):  # there, each zone is a link
         below = f"/{zone[1]}{zone[2]}" if zone[2] else ""
         path = f"/sys/devices/virtual/powercap/intel-rapl/{zone[1]}{below}/energy_uj"
-    with raised():
-        if OF_PROCESS.fullmatch(path):
-            return _read(rootfs + path, LARGEST)
+    with elevate():
+        if PROCESS_FILES.fullmatch(path):
+            return _read(rootfs + path, MAX_BYTES)
         with at(rootfs, path) as name:
-            return _read(f"/proc/self/fd/{name}", LARGEST)
+            return _read(f"/proc/self/fd/{name}", MAX_BYTES)
 
 
 @contextmanager
 def at(rootfs: str, path: str) -> Iterator[int]:
-    """A descriptor that names what is at a path of the node, on which there is no link."""
-    with opened(rootfs or "/", FOLDER) as root, beneath(root, path) as name:
+    """A descriptor of a path of the node that has no link in it."""
+    with open_file(rootfs or "/", FOLDER) as root, beneath(root, path) as name:
         yield name
 
 
@@ -116,7 +125,7 @@ def names(rootfs: str, path: str) -> bytes:
     """The names in a folder, with zeros between them."""
     if not NAMES.fullmatch(path):
         raise PermissionError(errno.EPERM, "not a folder that may be asked for", path)
-    with raised(), at(rootfs, path) as folder:
+    with elevate(), at(rootfs, path) as folder:
         return b"\0".join(map(os.fsencode, os.listdir(f"/proc/self/fd/{folder}")))
 
 
@@ -124,13 +133,13 @@ def link(rootfs: str, path: str) -> bytes:
     """The target of a link of a process."""
     if not LINK.fullmatch(path):
         raise PermissionError(errno.EPERM, "not a link that may be asked for", path)
-    with raised():
+    with elevate():
         return os.fsencode(os.readlink(rootfs + path))
 
 
 def environment(rootfs: str, pid: str) -> bytes:
     """The variables of a process that are in ``ENVIRONMENT``; the others may hold secrets."""
-    with opened(process(rootfs, pid), FOLDER) as folder:
+    with open_file(process(rootfs, pid), FOLDER) as folder:
         return b"\0".join(variables(folder, ENVIRONMENT))
 
 
@@ -138,11 +147,11 @@ def variables(folder: int, names: Iterable[str]) -> list[bytes]:
     """The first of each name, which counts in C, unless it is longer than any of use."""
     first: dict[bytes, bytes] = {}
     wanted = {name.encode() for name in names}
-    with raised(), opened("environ", os.O_RDONLY, folder) as file:
-        for variable in _pieces(file, b"\0", LARGEST):
+    with elevate(), open_file("environ", os.O_RDONLY, folder) as file:
+        for variable in _pieces(file, b"\0", MAX_BYTES):
             name, _, value = variable.partition(b"=")
             if name in wanted and len(name) < len(variable):
-                first.setdefault(name, variable if len(value) <= LONGEST_VALUE else b"")
+                first.setdefault(name, variable if len(value) <= MAX_VALUE else b"")
     return [variable for variable in first.values() if variable]
 
 
@@ -151,17 +160,17 @@ def maps(rootfs: str, pid: str) -> bytes:
 
     Who maps a file of a server that never answers can make the kernel wait for it here.
     """
-    with opened(process(rootfs, pid), FOLDER) as folder:
+    with open_file(process(rootfs, pid), FOLDER) as folder:
         return b"\n".join(_mapped(folder).values())
 
 
 def _mapped(folder: int) -> dict[bytes, bytes]:
-    """Those lines, by the name of their file."""
+    """The lines by the name of their file."""
     kept: dict[bytes, bytes] = {}
-    with raised(), opened("maps", os.O_RDONLY, folder) as file:
-        for line in _pieces(file, b"\n", LONGEST_TABLE):
+    with elevate(), open_file("maps", os.O_RDONLY, folder) as file:
+        for line in _pieces(file, b"\n", MAX_TABLE_BYTES):
             name = line.split(None, 5)[5:]
-            if name and MAPPED.search(name[0]) and len(kept) < MOST_MAPPED:
+            if name and MAPPED.search(name[0]) and len(kept) < MAX_MAPPED_FILES:
                 kept.setdefault(name[0], line)
     return kept
 
@@ -175,14 +184,14 @@ def _pieces(file: int, end: bytes, most: int) -> Iterator[bytes]:
             raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
         *whole, rest = (rest + block).split(end)
         yield from whole
-        rest = rest[:LONGEST_LINE]
+        rest = rest[:MAX_LINE_BYTES]
     yield rest
 
 
 def sockets(rootfs: str, pid: str) -> bytes:
     """The inodes of the sockets that a process has open, with spaces between them."""
     inodes = []
-    with raised(), os.scandir(f"{process(rootfs, pid)}/fd") as entries:
+    with elevate(), os.scandir(f"{process(rootfs, pid)}/fd") as entries:
         for entry in islice(entries, DESCRIPTORS):
             with suppress(OSError):  # it has been closed
                 if match := SOCKET.fullmatch(os.readlink(entry.path)):
@@ -192,7 +201,7 @@ def sockets(rootfs: str, pid: str) -> bytes:
 
 def count(rootfs: str, pid: str) -> bytes:
     """How many files a process has open."""
-    with raised(), os.scandir(f"{process(rootfs, pid)}/fd") as entries:
+    with elevate(), os.scandir(f"{process(rootfs, pid)}/fd") as entries:
         return b"%d" % sum(1 for _ in entries)
 
 
@@ -201,11 +210,11 @@ def space(rootfs: str, path: str) -> bytes:
     where = PLACE.fullmatch(path)
     if where and (where["start"], where["path"]) == ("root", SHARED_MEMORY):
         one = process(rootfs, where["pid"])
-        with opened(one, FOLDER) as folder, found(folder, where) as (name, _):
+        with open_file(one, FOLDER) as folder, open_place(folder, where) as (name, _):
             return numbers(os.fstatvfs(name))
     if not SPACE.fullmatch(path):
         raise PermissionError(errno.EPERM, "not a filesystem that may be asked for", path)
-    with raised(("DAC_READ_SEARCH",)), at(rootfs, path) as name:
+    with elevate(("DAC_READ_SEARCH",)), at(rootfs, path) as name:
         return numbers(os.fstatvfs(name))
 
 
@@ -222,11 +231,11 @@ def part(
 
     Raises ``OSError`` also if ``named`` denies it, or the user of the process may not read it.
     """
-    where = place(path)
-    with opened(process(rootfs, where["pid"]), FOLDER) as folder:
+    where = split_path(path)
+    with open_file(process(rootfs, where["pid"]), FOLDER) as folder:
         if named and not named(folder, where):
             raise PermissionError(errno.EPERM, "its process does not name this file", path)
-        with found(folder, where) as (name, user):
+        with open_place(folder, where) as (name, user):
             status = os.fstat(name)
             if not stat.S_ISREG(status.st_mode):
                 raise OSError(errno.EINVAL, "not a regular file", path)
@@ -236,11 +245,11 @@ def part(
                     errno.EACCES, "belongs to another user than its process", path
                 )
             begin = int(after) if int(after) <= status.st_size else 0
-            size = min(MOST, status.st_size - begin)
+            size = min(MAX_READ, status.st_size - begin)
             content = b""
             if size:  # a file in /proc has none, and reading it may change it
                 flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
-                with opened(f"/proc/self/fd/{name}", flags) as file:
+                with open_file(f"/proc/self/fd/{name}", flags) as file:
                     content = os.pread(file, size, begin)
     return b"%d %b" % (begin, content)
 
@@ -272,11 +281,11 @@ def image(rootfs: str, path: str) -> bytes:
     """What a runtime's file says of the image of a container, as the JSON that it was."""
     if not IMAGE.fullmatch(path):
         raise PermissionError(errno.EPERM, "not a container that may be asked for", path)
-    with raised(("DAC_READ_SEARCH",)), at(rootfs, path) as name:
-        content = _read(f"/proc/self/fd/{name}", MOST)
+    with elevate(("DAC_READ_SEARCH",)), at(rootfs, path) as name:
+        content = _read(f"/proc/self/fd/{name}", MAX_READ)
     if path.endswith("/config.json"):
-        return b'{"annotations": {%b}}' % b", ".join(OF_IMAGES.findall(content))
-    both = sorted(OF_DOCKER.findall(content), key=lambda pair: b'"sha256:' in pair)
+        return b'{"annotations": {%b}}' % b", ".join(IMAGE_PAIR.findall(content))
+    both = sorted(DOCKER_PAIR.findall(content), key=lambda pair: b'"sha256:' in pair)
     return b'{"Config": {%b}%b}' % (b"".join(both[:1]), b"".join(b", " + one for one in both[-1:]))
 
 
@@ -287,7 +296,7 @@ def kernel_log(rootfs: str) -> list[int]:
 
 def _read(path: str, most: int) -> bytes:
     # Without O_NONBLOCK, a pipe in place of a file would block.
-    with opened(path, os.O_RDONLY | os.O_NONBLOCK) as file:
+    with open_file(path, os.O_RDONLY | os.O_NONBLOCK) as file:
         content = bytearray()  # which grows in place: a file in /proc comes a page at a time
         while block := os.read(file, 1 << 16):
             content += block

@@ -16,7 +16,7 @@ import struct
 from collections.abc import Iterator
 from ctypes import c_uint
 
-from gpunode.helper.capability import libc, raised
+from gpunode.helper.capability import elevate, libc
 
 PID = re.compile(r"\d{1,10}")
 
@@ -26,7 +26,7 @@ PLACE = re.compile(r"/proc/(?P<pid>\d{1,10})/(?P<start>root|cwd)/(?P<path>.*)", 
 NOBODY = 65534
 """Who reads for root: files that everyone may read, and no others."""
 
-DEEPEST = 256
+MAX_DEPTH = 256
 """The most folders on a path."""
 
 FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
@@ -47,7 +47,7 @@ UNSET = 4294967295
 """Of /proc/PID/loginuid, where nobody has logged in."""
 
 
-def place(path: str) -> re.Match[str]:
+def split_path(path: str) -> re.Match[str]:
     """The parts of a path in the root of a process. Raises ``OSError``."""
     match = PLACE.fullmatch(path)
     if match is None:
@@ -56,7 +56,7 @@ def place(path: str) -> re.Match[str]:
 
 
 @contextlib.contextmanager
-def opened(path: str, flags: int, folder: int | None = None) -> Iterator[int]:
+def open_file(path: str, flags: int, folder: int | None = None) -> Iterator[int]:
     """A descriptor for as long as it is needed. Raises ``OSError``."""
     file = os.open(path, flags | os.O_CLOEXEC, dir_fd=folder)
     try:
@@ -72,7 +72,7 @@ def beneath(folder: int, path: str) -> Iterator[int]:
     Raises ``OSError``, also for a link or ``..`` anywhere on the path.
     """
     names = [name for name in path.split("/") if name not in ("", ".")]
-    if len(names) > DEEPEST:
+    if len(names) > MAX_DEPTH:
         raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), path)
     here = os.open(".", FOLDER, dir_fd=folder)
     try:
@@ -89,15 +89,15 @@ def beneath(folder: int, path: str) -> Iterator[int]:
 
 
 @contextlib.contextmanager
-def found(process: int, where: re.Match[str]) -> Iterator[tuple[int, int]]:
+def open_place(process: int, where: re.Match[str]) -> Iterator[tuple[int, int]]:
     """A descriptor that names what is at a ``PLACE`` of a process, and for whom it is read.
 
     The calling thread takes on the rights of that user if it may, and keeps them: of nobody, if the
     process is root's. Raises ``OSError``, also if the process has changed its user, or if root may
     not become that user without groups of its own.
     """
-    with raised():
-        user, group = who(process)
+    with elevate():
+        user, group = file_owner(process)
         start = os.open(where["start"], FOLDER, dir_fd=process)
     try:
         refused = libc.syscall(SETGROUPS, 0, None)
@@ -111,7 +111,7 @@ def found(process: int, where: re.Match[str]) -> Iterator[tuple[int, int]]:
         os.close(start)
 
 
-def who(process: int) -> tuple[int, int]:
+def file_owner(process: int) -> tuple[int, int]:
     """The user and group for whom files are read that a process names: nobody for root.
 
     Raises ``OSError`` if the process is not in every way the user who began it, as a program that a
@@ -128,7 +128,7 @@ def who(process: int) -> tuple[int, int]:
 
 
 def _bytes(process: int, name: str) -> bytes:
-    with opened(name, os.O_RDONLY, process) as file:
+    with open_file(name, os.O_RDONLY, process) as file:
         return os.read(file, 1 << 12)
 
 

@@ -30,13 +30,13 @@ from gpunode.helper.inside import content
 HEAD = struct.Struct("=iI")
 """An error number, or 0, and the bytes that follow: an answer, or what went wrong."""
 
-LONGEST = 1 << 13
+MAX_REQUEST_BYTES = 1 << 13
 """Bytes of a request; a path has at most half as many."""
 
 PACKET = 1 << 13
 """Bytes of an answer in one packet."""
 
-MOST = 128
+MAX_PAIRS = 128
 """The most pairs at once; the daemon waits for at most 32 files that do not answer."""
 
 STACK = 1 << 19
@@ -60,10 +60,10 @@ SUBGROUP = re.compile(r"^/\.\./\.\.(/[^/]+)/container$")
 SECONDS = struct.Struct("@ll")
 """``struct timeval``."""
 
-ENDS = frozenset({"space", "part", "ask"})
+FINAL_VERBS = frozenset({"space", "part", "ask"})
 """Verbs after which a thread has the rights of another user, or is elsewhere, and so ends."""
 
-WORKS = ("files", "sockets", "network", "stacks")
+HELPERS = ("files", "sockets", "network", "stacks")
 
 
 def work_of(name: str, rootfs: str, kubelet: str, client: str) -> Work:
@@ -100,7 +100,7 @@ def answer(verbs: dict[str, Verb], request: bytes) -> tuple[int, bytes, list[int
 def serve(verbs: dict[str, Verb], connection: socket.socket) -> None:
     """Answer the requests of a connection until it ends."""
     with connection, contextlib.suppress(OSError):  # the other end may be gone
-        while request := connection.recv(LONGEST):
+        while request := connection.recv(MAX_REQUEST_BYTES):
             number, content, passed = answer(verbs, request)
             try:
                 head = HEAD.pack(number, len(content))
@@ -110,7 +110,7 @@ def serve(verbs: dict[str, Verb], connection: socket.socket) -> None:
             finally:
                 for one in passed:
                     os.close(one)
-            if request.partition(b"\0")[0].decode("ascii", "replace") in ENDS:
+            if request.partition(b"\0")[0].decode("ascii", "replace") in FINAL_VERBS:
                 return
 
 
@@ -127,7 +127,7 @@ def pairs(verbs: dict[str, Verb], connection: socket.socket) -> None:
 def start(target: Callable[..., None], verbs: dict[str, Verb], connection: socket.socket) -> None:
     """Serve a connection in a thread, or close it where there are too many."""
     try:
-        if threading.active_count() <= MOST:
+        if threading.active_count() <= MAX_PAIRS:
             threading.Thread(target=target, args=(verbs, connection), daemon=True).start()
             return
     except RuntimeError:  # no memory for a thread
@@ -201,7 +201,7 @@ def listening(path: Path, user: int) -> socket.socket:
         os.chown(path, user, -1, follow_symlinks=False)
     os.umask(0)  # the socket for clients is for anybody
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, SECONDS.pack(BEAT, 0))
-    listener.listen(MOST)
+    listener.listen(MAX_PAIRS)
     return listener
 
 
@@ -221,7 +221,7 @@ def sign_of_life() -> Callable[[], object]:
 def main(arguments: Sequence[str]) -> None:
     """Serve until the end; exits with 2 where it cannot begin."""
     parser = argparse.ArgumentParser("gpunode helper", description=__doc__.partition("\n\n")[0])
-    parser.add_argument("work", choices=WORKS)
+    parser.add_argument("work", choices=HELPERS)
     parser.add_argument("--folder", type=Path, required=True, help="where its socket is to be")
     parser.add_argument("--user", type=int, default=os.geteuid(), help="who may ask, as a number")
     parser.add_argument("--unit", default="", help="whose cgroup that is; else one beside its own")

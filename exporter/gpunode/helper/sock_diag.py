@@ -23,7 +23,7 @@ ANY_STATE = 0xFFFFFFFF
 ANY_SOCKET = bytes(48)
 
 
-def opened() -> socket.socket:
+def connect() -> socket.socket:
     """A socket to ask the kernel about the network namespace of this thread. Raises ``OSError``."""
     return socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, NETLINK_SOCK_DIAG)
 

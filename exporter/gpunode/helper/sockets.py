@@ -12,7 +12,7 @@ import stat
 from pathlib import Path
 
 from gpunode.helper.confine import Verb, Work
-from gpunode.helper.inside import opened
+from gpunode.helper.inside import open_file
 
 
 def kubelet(path: str, wait: float | None = None) -> socket.socket:
@@ -78,7 +78,7 @@ def _remove_abandoned(path: Path) -> None:
 
 def _open_to_all(path: Path) -> None:
     """The mode is set through a descriptor, because a path may lead elsewhere by now."""
-    with opened(str(path), os.O_PATH | os.O_NOFOLLOW) as name:
+    with open_file(str(path), os.O_PATH | os.O_NOFOLLOW) as name:
         found = os.fstat(name)
         if not stat.S_ISSOCK(found.st_mode) or found.st_uid != os.geteuid():
             raise OSError(errno.EADDRINUSE, "something else took its place", str(path))
@@ -87,7 +87,7 @@ def _open_to_all(path: Path) -> None:
 
 
 def work(rootfs: str, kubelet_at: str, client_at: str) -> Work:
-    """What the helper ``sockets`` does, as far as it is told where."""
+    """The work of the helper ``sockets``, for the paths that are given."""
     made: dict[str, Verb] = {}
     if kubelet_at:
         made["kubelet"] = lambda: [kubelet(rootfs + kubelet_at).detach()]

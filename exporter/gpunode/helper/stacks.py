@@ -1,7 +1,7 @@
 """Has py-spy read the Python stacks of a process, and parses nothing of what it says.
 
 py-spy reads the memory of a process, which it does not stop: https://github.com/benfred/py-spy
-It runs without an environment, one at a time, and for ``LONGEST`` seconds at most.
+It runs without an environment, one at a time, and for ``LOOK_TIMEOUT`` seconds at most.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from functools import partial
 from pathlib import Path
 
 from gpunode.helper import capability
-from gpunode.helper.capability import raised
+from gpunode.helper.capability import elevate
 from gpunode.helper.confine import CHECKS, EXECUTE, NAMESPACES, THREAD, WRITE, Checks, Verb, Work
-from gpunode.helper.inside import content, opened, process
+from gpunode.helper.inside import content, open_file, process
 
-LARGEST = 4 << 20
+MAX_OUTPUT_BYTES = 4 << 20
 """Bytes that py-spy may print."""
 
 MEMORY = 160 << 20
@@ -46,24 +46,24 @@ CHECKS_OF_RUNS: dict[str, Checks] = {
 CAP_AMBIENT, CAP_AMBIENT_RAISE = 47, 2
 """Of include/uapi/linux/prctl.h."""
 
-BESIDE = Path(sys.executable).parent, Path(__file__).parents[2] / "bin"
-FOLDERS: tuple[str | Path, ...] = (*BESIDE, "/usr/local/bin", "/usr/bin")
+PYTHON_FOLDERS = Path(sys.executable).parent, Path(__file__).parents[2] / "bin"
+FOLDERS: tuple[str | Path, ...] = (*PYTHON_FOLDERS, "/usr/local/bin", "/usr/bin")
 """Where it may be: beside this Python, as the image has it, or installed; never in a PATH."""
 
-LONGEST = 1.5
+LOOK_TIMEOUT = 1.5
 """Seconds; it takes 5 to 90 ms, and longer only for thousands of threads."""
 
 one_at_a_time = threading.Lock()
 left: set[int] = set()
 """Those that could not be ended: they wait in the kernel, as for the memory of the process."""
 
-MOST_LEFT = 4
+MAX_LEFT_BEHIND = 4
 """The most of them, each of 15 MB: the daemon asks for no process of whoever has left one."""
 
-DIES_WITHIN = 0.5
+KILL_TIMEOUT = 0.5
 """Seconds that a killed program is given to end; on a busy node that is no moment."""
 
-LONGEST_STOP = 10.0
+NATIVE_TIMEOUT = 10.0
 """Seconds to wait for native frames; a process is stopped meanwhile, and goes on when that ends."""
 
 
@@ -74,7 +74,7 @@ def python(rootfs: str, pid: str) -> bytes:
     """
     arguments = ["dump", "--nonblocking", "--json", "--pid", pid]
     try:
-        return asked(rootfs, pid, "py-spy", arguments, LONGEST)
+        return run_tool(rootfs, pid, "py-spy", arguments, LOOK_TIMEOUT)
     except OSError as error:
         if error.errno != errno.EIO:
             raise
@@ -82,18 +82,18 @@ def python(rootfs: str, pid: str) -> bytes:
 
 
 def native(rootfs: str, pid: str) -> bytes:
-    """The same with frames of C and C++, for which it stops the process. Raises ``OSError``.
+    """What py-spy says with frames of C and C++, while it stops the process. Raises ``OSError``.
 
     No helper has this verb: it is for a person who asks.
     """
     arguments = ["dump", "--native", "--json", "--pid", pid]
-    return asked(rootfs, pid, "py-spy", arguments, LONGEST_STOP)
+    return run_tool(rootfs, pid, "py-spy", arguments, NATIVE_TIMEOUT)
 
 
-def asked(rootfs: str, pid: str, name: str, arguments: list[str], longest: float) -> bytes:
-    """What a program prints of a process, in so many seconds at most. Raises ``OSError``."""
+def run_tool(rootfs: str, pid: str, name: str, arguments: list[str], longest: float) -> bytes:
+    """The output of a tool about a process, within ``longest`` seconds. Raises ``OSError``."""
     folder = process(rootfs, pid)
-    with raised(), opened(f"{folder}/mem", os.O_RDONLY):  # py-spy would not say why it may not
+    with elevate(), open_file(f"{folder}/mem", os.O_RDONLY):  # py-spy would not say why it may not
         pass
     if rootfs and _start(folder) != _start(f"/proc/{pid}"):
         raise OSError(errno.ESRCH, "its number is another's here: it takes the PIDs of the node")
@@ -104,15 +104,15 @@ def asked(rootfs: str, pid: str, name: str, arguments: list[str], longest: float
         raise OSError(errno.EBUSY, f"{name} is busy with another process")
     try:
         left.difference_update(child for child in tuple(left) if os.waitpid(child, os.WNOHANG)[0])
-        if len(left) >= MOST_LEFT:
+        if len(left) >= MAX_LEFT_BEHIND:
             raise OSError(errno.EBUSY, f"{name} has not come back from other processes")
-        return _said(name, [program, *arguments], longest)
+        return _tool_output(name, [program, *arguments], longest)
     finally:
         one_at_a_time.release()
 
 
-def _said(name: str, command: list[str], longest: float) -> bytes:
-    """What a program writes. Raises ``OSError`` with its words if it fails."""
+def _tool_output(name: str, command: list[str], longest: float) -> bytes:
+    """The output of a tool. Raises ``OSError`` with its message if it fails."""
     until, content = time.monotonic() + longest, bytearray()
     out, into = os.pipe()
     try:
@@ -123,17 +123,19 @@ def _said(name: str, command: list[str], longest: float) -> bytes:
             os.close(into)
         waiting = select.poll()
         waiting.register(out, select.POLLIN)
-        while len(content) <= LARGEST and waiting.poll(max(0.0, 1e3 * (until - time.monotonic()))):
+        while len(content) <= MAX_OUTPUT_BYTES and waiting.poll(
+            max(0.0, 1e3 * (until - time.monotonic()))
+        ):
             if not (part := os.read(out, 1 << 16)):
                 break
             content += part
-        status = _ended(child, 0.0 if len(content) > LARGEST else until)
+        status = _wait_for_exit(child, 0.0 if len(content) > MAX_OUTPUT_BYTES else until)
     finally:
         os.close(out)
     if child in left:
         raise OSError(errno.EDEADLK, f"{name} does not come back from it")
-    if len(content) > LARGEST:
-        raise OSError(errno.EFBIG, f"{name} prints more than {LARGEST >> 20} MiB")
+    if len(content) > MAX_OUTPUT_BYTES:
+        raise OSError(errno.EFBIG, f"{name} prints more than {MAX_OUTPUT_BYTES >> 20} MiB")
     if status is None:
         raise OSError(errno.ETIMEDOUT, f"{name} did not end within {longest:g} s")
     if status:
@@ -142,8 +144,8 @@ def _said(name: str, command: list[str], longest: float) -> bytes:
     return bytes(content)
 
 
-def _ended(child: int, until: float) -> int | None:
-    """How it ended; None if it had to be killed."""
+def _wait_for_exit(child: int, until: float) -> int | None:
+    """The exit status; None if it had to be killed."""
     while time.monotonic() < until:
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:
@@ -152,7 +154,7 @@ def _ended(child: int, until: float) -> int | None:
     os.kill(child, signal.SIGKILL)
     killed = time.monotonic()
     while not os.waitpid(child, os.WNOHANG)[0]:
-        if time.monotonic() > killed + DIES_WITHIN:
+        if time.monotonic() > killed + KILL_TIMEOUT:
             left.add(child)
             break
         time.sleep(0.01)
@@ -166,7 +168,7 @@ def _start(folder: str) -> str:
 
 def prepare() -> None:
     """Let py-spy have what this helper may, and no more memory than ``MEMORY``."""
-    lent = capability.FOR_PROCESSES
+    lent = capability.PROCESS_CAPABILITIES
     header, words = capability.sets()
     words[0].inheritable = capability.mask(lent) & words[0].permitted
     capability.call(capability.libc.capset, header, words)
@@ -178,4 +180,4 @@ def prepare() -> None:
 def work(rootfs: str) -> Work:
     """What the helper ``stacks`` does, on the node whose root is at ``rootfs``."""
     verbs: dict[str, Verb] = {"python": partial(python, rootfs)}
-    return Work(verbs, capability.FOR_PROCESSES, RUNS, CHECKS_OF_RUNS, prepare)
+    return Work(verbs, capability.PROCESS_CAPABILITIES, RUNS, CHECKS_OF_RUNS, prepare)

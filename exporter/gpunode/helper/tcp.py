@@ -19,9 +19,9 @@ from functools import cache, partial
 from itertools import islice
 
 from gpunode.helper import sock_diag
-from gpunode.helper.capability import libc, raised
+from gpunode.helper.capability import elevate, libc
 from gpunode.helper.confine import Checks, Work
-from gpunode.helper.inside import content, opened, process
+from gpunode.helper.inside import content, open_file, process
 
 RAS = "CLIENT PROTOCOL 2\nTIMEOUT 3\nSET FORMAT json\nVERBOSE STATUS\n"
 """What is asked of NCCL's RAS service."""
@@ -44,7 +44,7 @@ REQUESTS = {RAS, *map(page, PATHS), *(page(f"{path}/") for path in PATHS)}
 DEADLINE = 8.0
 """Seconds allowed for the whole answer, however slowly the server accepts and sends."""
 
-LARGEST_ANSWER = 8 << 20
+MAX_ANSWER_BYTES = 8 << 20
 """Size limit of an answer in bytes, each run of spaces counted as one: one of NCCL RAS with 16,384
 ranks has 8.4 MiB, and without indentation 5.2 MiB."""
 
@@ -54,14 +54,14 @@ INDENTED = 4
 NEAR_PORTS = range(32768, 60999)
 """Ports for our end of a connection: Linux's default for net.ipv4.ip_local_port_range."""
 
-TRIES = 256
+MAX_PORTS = 256
 """Ports to try. Of several servers at one address, such as the ranks of a job, the kernel chooses
 by both ends of a connection."""
 
-LONGEST_PAUSE = 0.05
+MAX_PAUSE = 0.05
 """Seconds between two looks whether the server has accepted."""
 
-LONGEST_ACCEPT = 1.0
+ACCEPT_TIMEOUT = 1.0
 """Seconds that a process may take within accept(2)."""
 
 LISTEN = 10
@@ -71,20 +71,20 @@ NEW_NETWORK = 0x40000000
 SECONDS = struct.Struct("@ll")
 """``struct timeval``."""
 
-HELD = re.compile(r"^mnt_id:\t(\d+)\nino:\t(\d+)$", re.MULTILINE)
+FDINFO = re.compile(r"^mnt_id:\t(\d+)\nino:\t(\d+)$", re.MULTILINE)
 """Of /proc/PID/fdinfo, from Linux 5.14 on: the filesystem of a descriptor, and its inode. Unlike
 /proc/PID/fd it takes no right to the files of others."""
 
-MOST_HELD = 1 << 14
+MAX_DESCRIPTORS = 1 << 14
 """The most descriptors of a process to look at."""
 
 USER = re.compile(r"^Uid:\t\d+\t(\d+)\t", re.MULTILINE)
 """The effective user of a process, whom its sockets have."""
 
 SPACES = re.compile(rb"  +")
-ENDS = struct.Struct("!HH16s16s")
+PAIR = struct.Struct("!HH16s16s")
 ANY_INTERFACE_AND_COOKIE = struct.pack("=III", 0, 0xFFFFFFFF, 0xFFFFFFFF)
-FOUND = struct.Struct("=2B2x60xII")
+DIAG_TAIL = struct.Struct("=2B2x60xII")
 """The end of ``struct inet_diag_msg``: family, state, … uid and inode.
 https://github.com/torvalds/linux/blob/master/include/uapi/linux/inet_diag.h
 """
@@ -99,8 +99,8 @@ class ServerSocket:
     inode: int
 
 
-HERE = {**dict.fromkeys(("", "localhost", "0.0.0.0"), "127.0.0.1"), "::": "::1"}  # noqa: S104
-"""Where to connect to who listens there."""
+LOCAL_ADDRESSES = {**dict.fromkeys(("", "localhost", "0.0.0.0"), "127.0.0.1"), "::": "::1"}  # noqa: S104
+"""The address at which to reach a server that listens there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ class Address:
     def parse(cls, text: str) -> Address:
         """Parse HOST:PORT without asking a name server. Raises ``OSError``."""
         host, _, port = text.rpartition(":")
-        host = HERE.get(host.strip("[]"), host.strip("[]"))
+        host = LOCAL_ADDRESSES.get(host.strip("[]"), host.strip("[]"))
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
             socket.inet_pton(family, host)
@@ -138,7 +138,7 @@ class Address:
 class TcpProcess:
     """A process that may serve, by its folder in /proc.
 
-    ``held`` returns the inodes of its sockets; None without the right to see them. Raises
+    ``socket_inodes`` returns the inodes of its sockets; None without the right to see them. Raises
     ``OSError`` if the process has ended.
     """
 
@@ -153,28 +153,28 @@ class TcpProcess:
         return str(server.user) in USER.findall(content(f"{self.folder}/status"))[:1]
 
 
-def held(folder: str) -> set[str] | None:
+def socket_inodes(folder: str) -> set[str] | None:
     """The inodes of a process's sockets; None without the right to see them.
 
     Raises ``OSError`` if the process has ended.
     """
     ours, its = socket.socketpair()
     with ours, its:
-        sockets, _ = _described(f"/proc/thread-self/fdinfo/{ours.fileno()}")
+        sockets, _ = _descriptor_target(f"/proc/thread-self/fdinfo/{ours.fileno()}")
     if not sockets:
         return None
     try:
-        with raised(), os.scandir(f"{folder}/fdinfo") as entries:
-            found = [_described(entry.path) for entry in islice(entries, MOST_HELD)]
+        with elevate(), os.scandir(f"{folder}/fdinfo") as entries:
+            found = [_descriptor_target(entry.path) for entry in islice(entries, MAX_DESCRIPTORS)]
     except PermissionError:
         return None
     return {inode for filesystem, inode in found if filesystem == sockets}
 
 
-def _described(path: str) -> tuple[str, str]:
+def _descriptor_target(path: str) -> tuple[str, str]:
     """The filesystem of a descriptor, and its inode; empty if it has been closed."""
     try:
-        found = HELD.search(content(path))
+        found = FDINFO.search(content(path))
     except FileNotFoundError:
         found = None
     return (found[1], found[2]) if found else ("", "")
@@ -188,12 +188,12 @@ def ask_in(rootfs: str, pid: str, address: str, request: str) -> bytes:
     if request not in REQUESTS:
         raise PermissionError(errno.EPERM, "not a request that may be made", address)
     folder = process(rootfs, pid)
-    with raised(), opened(f"{folder}/ns/net", os.O_RDONLY) as file:
+    with elevate(), open_file(f"{folder}/ns/net", os.O_RDONLY) as file:
         if libc.setns(file, NEW_NETWORK):
             number = ctypes.get_errno()
             why = f"{os.strerror(number)}: entering requires CAP_SYS_ADMIN"
             raise OSError(number, why, address)
-    return ask(address, request, TcpProcess(folder, partial(held, folder)))
+    return ask(address, request, TcpProcess(folder, partial(socket_inodes, folder)))
 
 
 def ask(address: str, request: str, process: TcpProcess) -> bytes:
@@ -206,7 +206,7 @@ def ask(address: str, request: str, process: TcpProcess) -> bytes:
     """
     deadline = time.monotonic() + DEADLINE
     far = Address.parse(address)
-    with socket.socket(far.family, socket.SOCK_STREAM) as connection, sock_diag.opened() as kernel:
+    with socket.socket(far.family, socket.SOCK_STREAM) as connection, sock_diag.connect() as kernel:
         try:
             near = _bind(connection, kernel, far, process)
             _wait(connection, deadline)
@@ -233,7 +233,7 @@ def _bind(
 ) -> Address:
     """Bind our end such that the kernel gives the connection to the process."""
     process = TcpProcess(process.folder, cache(process.held))
-    for _ in range(TRIES):
+    for _ in range(MAX_PORTS):
         port = NEAR_PORTS[int.from_bytes(os.urandom(4), "big") % len(NEAR_PORTS)]
         near = Address(far.family, far.host, port)
         server = server_of(kernel, far, near)
@@ -262,18 +262,18 @@ def _wait_until_accepted(
             raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET), str(far))
         if server.inode:
             # The kernel names the socket in accept(2), a moment before there is a descriptor.
-            deadline = min(deadline, time.monotonic() + LONGEST_ACCEPT)
+            deadline = min(deadline, time.monotonic() + ACCEPT_TIMEOUT)
             if process.has(server):
                 return
         if time.monotonic() > deadline:
             raise TimeoutError
         time.sleep(pause)
-        pause = min(2 * pause, LONGEST_PAUSE)
+        pause = min(2 * pause, MAX_PAUSE)
 
 
 def server_of(kernel: socket.socket, far: Address, near: Address) -> ServerSocket | None:
     """Who has our connection, or would be given it; None if nobody listens there."""
-    ends = ENDS.pack(far.port, near.port, far.packed(), near.packed()) + ANY_INTERFACE_AND_COOKIE
+    ends = PAIR.pack(far.port, near.port, far.packed(), near.packed()) + ANY_INTERFACE_AND_COOKIE
     kernel.sendmsg([sock_diag.question(far.family, which=ends)])
     answer = kernel.recv(1 << 13)
     try:
@@ -282,7 +282,7 @@ def server_of(kernel: socket.socket, far: Address, near: Address) -> ServerSocke
             if number == errno.ENOENT:
                 return None
             raise OSError(number, f"sock_diag: {os.strerror(number)}", str(far))
-        _, state, user, inode = FOUND.unpack_from(answer, sock_diag.HEAD.size)
+        _, state, user, inode = DIAG_TAIL.unpack_from(answer, sock_diag.HEAD.size)
     except (struct.error, OverflowError) as error:
         why = f"sock_diag: an answer of {len(answer)} bytes"
         raise OSError(errno.EPROTO, why, str(far)) from error
@@ -298,7 +298,7 @@ def _received(connection: socket.socket, deadline: float) -> bytes:
         size += len(part)
         if not part:
             return bytes(answer)
-        if len(answer) > LARGEST_ANSWER or size > INDENTED * LARGEST_ANSWER:
+        if len(answer) > MAX_ANSWER_BYTES or size > INDENTED * MAX_ANSWER_BYTES:
             raise OSError(errno.EMSGSIZE, os.strerror(errno.EMSGSIZE))
 
 

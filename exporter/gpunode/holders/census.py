@@ -19,7 +19,7 @@ from functools import partial
 from typing import Protocol
 from weakref import WeakValueDictionary
 
-from gpunode.driver.driver import DriverError, Gpu, Identity, Process, known, listed
+from gpunode.driver.driver import DriverError, Gpu, Identity, Process, list_gpus, optional
 from gpunode.driver.errands import DRIVER_TIMEOUT, Errands
 from gpunode.holders.holder import Holder, stat_of
 from gpunode.node.kernel import ProcessStat
@@ -71,7 +71,7 @@ class Look:
         return [holder for holder in self.holders if self.first.get(holder.pid) == holder.start]
 
 
-class Giver(Protocol):
+class Allocator(Protocol):
     """What gives GPUs to jobs, which need not use them: the kubelet, or Slurm."""
 
     def gave(self, gpu: Identity) -> bool:
@@ -84,7 +84,7 @@ class Census:
 
     def __init__(self, node: Node) -> None:
         self.node = node
-        self.givers: tuple[Giver, ...] = ()
+        self.givers: tuple[Allocator, ...] = ()
         self._lock = threading.Lock()  # for both of these; never held while anything is asked
         self._looks: dict[str, Look] = {}
         self._holders: WeakValueDictionary[tuple[int, float], Holder] = WeakValueDictionary()
@@ -111,7 +111,7 @@ class Census:
         recent = self._recent(gpu.identity.uuid, now - within)
         if recent is not None:
             return recent
-        processes = known(gpu.processes)
+        processes = optional(gpu.processes)
         if processes is None:
             return None
         stats = {pid: stat_of(self.node, pid) for pid in dict.fromkeys(p.pid for p in processes)}
@@ -132,7 +132,7 @@ class Census:
         """
         now = self.node.clock.monotonic()
         if within <= 0.0 or now - self._listed >= LISTED:
-            self._gpus, _ = listed(self.node.drivers)
+            self._gpus, _ = list_gpus(self.node.drivers)
             self._listed = now
         gpus = {gpu.identity.uuid: gpu for gpu in self._gpus}
         recent = {uuid: self._recent(uuid, now - within) for uuid in gpus}

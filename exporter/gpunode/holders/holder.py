@@ -107,8 +107,8 @@ class Pauses:
             self._again = now + self._pause
 
 
-def of_tenant(holder: Holder) -> tuple[str]:
-    """Whose a process is, for ``bounded``."""
+def tenant_key(holder: Holder) -> tuple[str]:
+    """The tenant of a process, for ``bounded``."""
     return (holder.budget(),)
 
 
@@ -200,7 +200,7 @@ class Holder:
         self.unseen.discard(what)
         return answer
 
-    def _once(self, known: list[T], question: Callable[[], T]) -> T:
+    def _remember(self, known: list[T], question: Callable[[], T]) -> T:
         """What does not change: the answer to a question, which is remembered in ``known``."""
         if not known:
             known.append(self.ask(question))
@@ -208,14 +208,14 @@ class Holder:
 
     def environment(self) -> dict[str, str]:
         """Its initial environment, as far as ``Node.environment`` reads it. Raises ``OSError``."""
-        return self._once(self._environment, lambda: self.node.environment(self.pid))
+        return self._remember(self._environment, lambda: self.node.environment(self.pid))
 
     def cgroup(self) -> cgroup.CgroupOwner:
         """Whose it is by its cgroup. Raises ``OSError``."""
-        return self._once(self._cgroup, lambda: _whose(self.node, self.pid))
+        return self._remember(self._cgroup, lambda: _cgroup_owner(self.node, self.pid))
 
     def budget(self) -> str:
-        """To whom counts what is read of it: ``cgroup.budget``; empty if that cannot be read."""
+        """Whose budget its reads use (``cgroup.budget``); empty if unreadable."""
         try:
             if not self._budget:
                 text = self.node.read_text(f"/proc/{self.pid}/cgroup")
@@ -230,7 +230,7 @@ class Holder:
         Raises ``OSError``.
         """
         path = f"/proc/{self.pid}/cgroup"
-        return self._once(
+        return self._remember(
             self._strange, lambda: cgroup.strange_container(self.node.read_text(path))
         )
 
@@ -244,13 +244,13 @@ class Holder:
 
     def _identifiers(self) -> tuple[list[str], list[str]]:
         path = f"/proc/{self.pid}/status"
-        return self._once(self._ids, lambda: _ids(self.node.read_text(path)))
+        return self._remember(self._ids, lambda: _ids(self.node.read_text(path)))
 
     def namespace(self, kind: str) -> str:
         """Its namespace of a kind, ``net`` or ``pid``; empty if that cannot be read."""
         path = f"/proc/{self.pid}/ns/{kind}"
         try:
-            return self._once(self._namespaces[kind], lambda: self.node.read_link(path))
+            return self._remember(self._namespaces[kind], lambda: self.node.read_link(path))
         except OSError:
             return ""
 
@@ -380,13 +380,13 @@ class Holder:
             return unknown
 
 
-def _whose(node: Node, pid: int) -> cgroup.CgroupOwner:
+def _cgroup_owner(node: Node, pid: int) -> cgroup.CgroupOwner:
     """Whose a process is by its cgroup, with the number of its Slurm job if slurmstepd says it.
 
     Raises ``OSError``.
     """
     text = node.read_text(f"/proc/{pid}/cgroup")
-    owner = cgroup.whose(text)
+    owner = cgroup.cgroup_owner(text)
     folder, _ = cgroup.sluid_folder(text)
     number = slurmstepd.job_of(node, folder, pid) if folder else ""
     return replace(owner, slurm_job=number) if number else owner

@@ -23,7 +23,7 @@ GROUP = f"-(?:workers?|workergroup|[a-z]+-group)-worker-{GENERATED}{{5}}"
 samples give to a group.
 https://docs.ray.io/en/latest/cluster/kubernetes/getting-started/raycluster-quick-start.html"""
 
-ALIKE = re.compile(
+REPLICA_NAME = re.compile(
     f"(?P<job>.+?)(?:{ROLE})?"
     f"-(?P<replica>(?:{GENERATED}{{8,10}}|[0-9]{{6,12}})(?:-{GENERATED}{{5}})?)",
     re.DOTALL | re.ASCII,
@@ -31,7 +31,7 @@ ALIKE = re.compile(
 """A pod of a Deployment, a trial of Katib, a run of a CronJob or a step of Argo: a number of six
 digits counts nothing, but is a time or a hash."""
 
-OF_A_GROUP = re.compile(
+GROUP_NAME = re.compile(
     f"(?P<job>.+?)(?:{GROUP}|(?P<place>(?:{ROLE})?(?:-[0-9]{{1,4}})*)"
     f"(?:-(?P<replica>{GENERATED}{{5}}))?)",
     re.DOTALL | re.ASCII,
@@ -39,8 +39,8 @@ OF_A_GROUP = re.compile(
 """Any other pod. One with a role or a number is part of a group: Kubeflow's, Volcano's, JobSet's,
 LeaderWorkerSet's, a StatefulSet's or an indexed Job's."""
 
-MOST_PODS = 256
-"""Pods of which it is remembered what their ranks said."""
+MAX_PODS = 256
+"""Pods whose ranks are remembered."""
 
 
 class JobIdentity(NamedTuple):
@@ -50,9 +50,9 @@ class JobIdentity(NamedTuple):
     replica: str = ""
 
 
-def of_pod(pod: str, *, some_of_more: bool) -> JobIdentity:
+def pod_job(pod: str, *, some_of_more: bool) -> JobIdentity:
     """The job of a pod; ``some_of_more`` if its ranks say that others are elsewhere."""
-    found = ALIKE.fullmatch(pod) or OF_A_GROUP.fullmatch(pod)
+    found = REPLICA_NAME.fullmatch(pod) or GROUP_NAME.fullmatch(pod)
     if found is None:
         return JobIdentity(pod)
     grouped = some_of_more or found.groupdict().get("place")
@@ -66,7 +66,7 @@ class JobNames:
         self.node_name = node_name
         self.pods = pods
         self._ranks: dict[tuple[str, str], tuple[int, frozenset[str]]] = {}
-        """Of each pod, how many ranks there are anywhere, and the GPUs on which its own are."""
+        """By pod, the number of ranks on all nodes and the GPUs of its own ranks."""
 
     def learn(self, uuid: str, processes: Iterable[Started]) -> None:
         """Remember what the ranks on a GPU say."""
@@ -75,7 +75,7 @@ class JobNames:
             if process.world_size and all(pod):
                 size, gpus = self._ranks.pop(pod, (0, frozenset()))
                 self._ranks[pod] = max(size, int(process.world_size)), gpus | {uuid}
-        while len(self._ranks) > MOST_PODS:
+        while len(self._ranks) > MAX_PODS:
             del self._ranks[next(iter(self._ranks))]
 
     def of(self, owner: Owner) -> JobIdentity:
@@ -89,7 +89,7 @@ class JobNames:
         pod = owner.owner_namespace, owner.owner_pod
         size, gpus = self._ranks.get(pod, (0, frozenset()))
         here = self.pods.gpus_of(*pod) or len(gpus)
-        return of_pod(owner.owner_pod, some_of_more=size > here)
+        return pod_job(owner.owner_pod, some_of_more=size > here)
 
     def shared(self, owners: Iterable[Owner]) -> JobIdentity | None:
         """The job to which a GPU belongs; None if its owners have several."""

@@ -17,7 +17,7 @@ from gpunode.node.node import Node
 ID_LENGTH = 64
 """Characters of the id of a container."""
 
-LONGEST_VALUE = 64
+MAX_VALUE = 64
 """Characters of a setting's value to export, and of the host name of a rendezvous to compare."""
 
 RAYLET = "raylet"
@@ -66,12 +66,12 @@ class Started:
     nccl: dict[str, str] = field(default_factory=dict)
     environment_read: bool = False
     job: str = ""
-    """The same for all processes of one job on this node: the address of its rendezvous and whose
-    it is, with its cgroup where that is a loopback address; or its cgroup, with its step of Slurm
-    if that has a number, or else the process that started it."""
+    """A key that all processes of a job on this node share: the address and owner of its
+    rendezvous, with its cgroup if that address is a loopback; or its cgroup, with its Slurm step if
+    that has a number; or else the process that started it."""
 
 
-def started(holder: Holder, pods: Pods) -> Started:
+def read_started(holder: Holder, pods: Pods) -> Started:
     """A process with its owner and start parameters; what cannot be read of it is empty."""
     try:
         place = holder.cgroup()
@@ -93,7 +93,7 @@ def started(holder: Holder, pods: Pods) -> Started:
         _number(says.get("RANK") or says.get("SLURM_PROCID", "")),
         _number(says.get("LOCAL_RANK") or says.get("SLURM_LOCALID", "")),
         _number(says.get("WORLD_SIZE") or says.get("SLURM_NTASKS", "")),
-        {n: v[:LONGEST_VALUE] for n, v in environment.items() if n.startswith(("NCCL_", "TORCH_"))},
+        {n: v[:MAX_VALUE] for n, v in environment.items() if n.startswith(("NCCL_", "TORCH_"))},
         environment_read,
         _job(environment, owner, place, starter),
     )
@@ -108,12 +108,12 @@ def among(one: Started, holder: Holder, on_gpus: Collection[Holder], pods: Pods)
     https://github.com/Lightning-AI/pytorch-lightning (``_SubprocessScriptLauncher``)
     """
     task = _slurm_task(holder)
-    if task and any(_slurm_task(h) == task for h in on_gpus if not _of_one_rank(h, holder)):
+    if task and any(_slurm_task(h) == task for h in on_gpus if not _same_rank(h, holder)):
         one = replace(one, rank="", local_rank="", world_size="")
     if not _is_launched(holder):
         for child in on_gpus:
             if child.parent == holder.pid and _is_launched(child):
-                return replace(one, job=started(child, pods).job)
+                return replace(one, job=read_started(child, pods).job)
     return one
 
 
@@ -128,7 +128,7 @@ def _slurm_task(holder: Holder) -> tuple[str, ...]:
     return (job, place.slurm_step, rank) if rank else ()
 
 
-def _of_one_rank(one: Holder, other: Holder) -> bool:
+def _same_rank(one: Holder, other: Holder) -> bool:
     """Whether they are one process, or one has started the other, as a loader."""
     return one.pid in (other.pid, other.parent) or one.parent == other.pid
 
@@ -214,8 +214,8 @@ def _job(environment: dict[str, str], owner: Owner, place: CgroupOwner, starter:
     if "MASTER_PORT" not in environment or starter.startswith(RAYLET):
         return " ".join((*astuple(place), starter))
     host, port = (
-        environment.get("MASTER_ADDR", "")[:LONGEST_VALUE],
-        environment["MASTER_PORT"][:LONGEST_VALUE],
+        environment.get("MASTER_ADDR", "")[:MAX_VALUE],
+        environment["MASTER_PORT"][:MAX_VALUE],
     )
     address = f"{host}:{port}"
     if host and host != "localhost" and not host.startswith(("127.", "::1")):

@@ -38,7 +38,7 @@ CONTAINER_LOG = re.compile(
 Container = tuple[str, str, str]
 """A container by its namespace, pod and name."""
 
-LONGEST_NAME = 253
+MAX_NAME = 253
 """Characters of a name: the most that Kubernetes allows, and nothing on this node checks.
 https://kubernetes.io/docs/concepts/overview/working-with-objects/names/"""
 
@@ -47,7 +47,7 @@ LISTED = 1.0
 """Seconds for which a list of containers serves all GPUs: a process comes to a GPU later than that
 after its container began."""
 
-OF_GPUS = re.compile(r"gpu|/mig-")
+GPU_DEVICE = re.compile(r"gpu|/mig-")
 """In what device plugins and drivers for DRA call GPUs; pods have NICs as well."""
 
 DEVICE = Unknown(
@@ -123,9 +123,9 @@ class Pods:
         return [
             replace(
                 a,
-                namespace=a.namespace[:LONGEST_NAME],
-                pod=a.pod[:LONGEST_NAME],
-                container=a.container[:LONGEST_NAME],
+                namespace=a.namespace[:MAX_NAME],
+                pod=a.pod[:MAX_NAME],
+                container=a.container[:MAX_NAME],
             )
             for a, is_it in named
             if is_it
@@ -138,7 +138,7 @@ class Pods:
             {
                 one.device
                 for one in allocated
-                if (one.namespace, one.pod) == (namespace, pod) and OF_GPUS.search(one.resource)
+                if (one.namespace, one.pod) == (namespace, pod) and GPU_DEVICE.search(one.resource)
             }
         )
 
@@ -197,6 +197,6 @@ class Pods:
 
 def _is_device(vendor: Vendor, gpu: Identity, allocation: Allocation) -> bool | None:
     """Whether an allocation is of a GPU; None if it may be."""
-    if len(allocation.device) > LONGEST_NAME:
+    if len(allocation.device) > MAX_NAME:
         return None
     return vendor.is_device(gpu, allocation.device)

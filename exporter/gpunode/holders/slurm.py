@@ -43,7 +43,7 @@ JOBS = Metric(
 )
 
 MORE_JOBS = limit("slurm_jobs")
-ENDS = Metric(
+JOB_END = Metric(
     "gpunode_slurm_job_end_timestamp_seconds",
     "gauge",
     "Unix time at which Slurm ends the job, by the time limit with which it began (the job's "
@@ -79,19 +79,19 @@ TASK = re.compile(r"/task_[a-z0-9]{1,12}$", re.ASCII)
 EXTERN = "extern"
 """The step that Slurm keeps for the whole job with PrologFlags=Contain; it runs only a sleep."""
 
-OF_THE_JOB = ("batch", "interactive")
+WHOLE_JOB_STEPS = ("batch", "interactive")
 """Steps that have all GPUs of the job on the node, in SLURM_JOB_GPUS; others have SLURM_STEP_GPUS,
 and may have inherited the first from another node."""
 
-MOST_JOBS = 256
-MOST_STEPS = 16
+MAX_JOBS = 256
+MAX_STEPS = 16
 """Steps of a job to ask."""
 
-MOST_TASKS = 16
+MAX_TASKS = 16
 """Tasks of a step to ask."""
 
-MOST_PROCESSES = 512
-MOST_GPUS = 64
+MAX_PROCESSES = 512
+MAX_GPUS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ def parse_gpus(indices: str, devices: str) -> tuple[str, ...]:
     Otherwise indices among the GPUs of the node. Raises ``ValueError``.
     """
     counted = indices.split(",") if indices else []
-    if len(counted) > MOST_GPUS or not all(map(INDEX.fullmatch, counted)):
+    if len(counted) > MAX_GPUS or not all(map(INDEX.fullmatch, counted)):
         raise ValueError("not the GPUs of a job")
     named = devices.split(",")
     if len(named) == len(counted) and all(map(DEVICE.fullmatch, named)):
@@ -171,7 +171,7 @@ class SlurmJobs:
         "jobs of Slurm with ProctrackType=proctrack/cgroup; for GPUs that no process uses, a "
         "Prolog that writes to slurm.jobs_folder (docs/slurm.md), or CAP_SYS_PTRACE"
     )
-    metrics = (JOBS, ENDS)
+    metrics = (JOBS, JOB_END)
     unknowns = (FOLDER, GPUS, MORE_JOBS)
 
     def __init__(self, census: Census, settings: Settings) -> None:
@@ -198,7 +198,7 @@ class SlurmJobs:
     def read(self) -> Reading:
         unread: set[Unread] = set()
         jobs = self._jobs(unread)
-        claims = list(self._recorded(unread) if self.folder else self._told(jobs))
+        claims = list(self._file_claims(unread) if self.folder else self._environment_claims(jobs))
         users = {found.identity.uuid: _jobs_of(look) for found, look in self.census.everywhere()}
         gpus = self.census.identities
         owners: dict[str, list[Owner]] = defaultdict(list)
@@ -216,7 +216,7 @@ class SlurmJobs:
         samples = (
             *JOBS.at(float(told), "known"),
             *JOBS.at(float(len(jobs) - told), "unknown"),
-            *(one for claim in claims for one in ENDS.at(claim.ends, claim.number)),
+            *(one for claim in claims for one in JOB_END.at(claim.ends, claim.number)),
         )
         return Reading(samples, unread=tuple(sorted(again, key=lambda one: one.example)))
 
@@ -265,10 +265,10 @@ class SlurmJobs:
                 else:
                     unread.add(FOLDER.seen(name if SLUID_ONLY.fullmatch(name) else shape(name)))
         self._numbers = numbers
-        if len(found) > MOST_JOBS:
-            cut = len(found) - MOST_JOBS
-            unread.add(MORE_JOBS.seen(f"{len(found)} jobs of Slurm, {MOST_JOBS} are read", cut))
-        return [Job(number, tuple(found[number])) for number in sorted(found)[:MOST_JOBS]]
+        if len(found) > MAX_JOBS:
+            cut = len(found) - MAX_JOBS
+            unread.add(MORE_JOBS.seen(f"{len(found)} jobs of Slurm, {MAX_JOBS} are read", cut))
+        return [Job(number, tuple(found[number])) for number in sorted(found)[:MAX_JOBS]]
 
     def _number(self, folder: str, name: str) -> str:
         """The number of the job in a folder; empty if it is not known."""
@@ -288,7 +288,7 @@ class SlurmJobs:
             return any(pids_in(self.node, leaf) for leaf in leaves)
         return "populated 0" not in events.split("\n")
 
-    def _recorded(self, unread: set[Unread]) -> Iterator[Claim]:
+    def _file_claims(self, unread: set[Unread]) -> Iterator[Claim]:
         """What the files of a Prolog say; too many are added to ``unread``.
 
         Raises ``OSError`` if they cannot be listed.
@@ -298,7 +298,7 @@ class SlurmJobs:
         except FileNotFoundError:  # no job has been here since the node started
             return
         numbers, left_out = bounded(
-            filter(NUMBER.fullmatch, names), MORE_JOBS, MOST_JOBS, "files of Slurm's jobs"
+            filter(NUMBER.fullmatch, names), MORE_JOBS, MAX_JOBS, "files of Slurm's jobs"
         )
         unread.update(left_out)
         for number in numbers:
@@ -311,22 +311,22 @@ class SlurmJobs:
             else:
                 yield Claim(number, found.uid, found.gpus, by_file=True, ends=found.ends)
 
-    def _told(self, jobs: list[Job]) -> Iterator[Claim]:
-        """What the environments of jobs say, of those in which it can be read."""
+    def _environment_claims(self, jobs: list[Job]) -> Iterator[Claim]:
+        """Claims from the environments of jobs, where they can be read."""
         for job in jobs:
-            of_the_job = [step for step in job.steps if _kind(step) in OF_THE_JOB]
-            steps = (of_the_job or list(job.steps))[:MOST_STEPS]
-            claims = [claim for step in steps for claim in self._told_by(job.number, step)]
+            of_the_job = [step for step in job.steps if _kind(step) in WHOLE_JOB_STEPS]
+            steps = (of_the_job or list(job.steps))[:MAX_STEPS]
+            claims = [claim for step in steps for claim in self._step_claims(job.number, step)]
             told = [claim for claim in claims if claim.gpus is not None]
             if claims:
                 gpus = dict.fromkeys(gpu for claim in told for gpu in claim.gpus or ())
                 uid = next((claim.uid for claim in told), "")
                 yield Claim(job.number, uid, tuple(gpus) if told else None, by_file=False)
 
-    def _told_by(self, number: str, step: str) -> Iterator[Claim]:
-        """What the processes that slurmstepd started in a step say."""
+    def _step_claims(self, number: str, step: str) -> Iterator[Claim]:
+        """Claims from the processes that slurmstepd started in a step."""
         kind = _kind(step)
-        variable = "SLURM_JOB_GPUS" if kind in OF_THE_JOB else "SLURM_STEP_GPUS"
+        variable = "SLURM_JOB_GPUS" if kind in WHOLE_JOB_STEPS else "SLURM_STEP_GPUS"
         for pid in self._started_in(step) if kind != EXTERN else ():
             try:
                 said = self.node.environment(pid)
@@ -350,13 +350,13 @@ class SlurmJobs:
         found = [
             f"{where}/{n}" for where in (f"{step}/user", step) for n in names_in(self.node, where)
         ]
-        return [folder for folder in found if TASK.search(folder)][:MOST_TASKS] or [step]
+        return [folder for folder in found if TASK.search(folder)][:MAX_TASKS] or [step]
 
     def _started_in(self, step: str) -> list[int]:
         """The processes of a step's tasks that none of the same task started."""
         found = []
         for pids in (pids_in(self.node, task) for task in self._tasks(step)):
-            stats = {pid: stat_of(self.node, pid) for pid in pids[:MOST_PROCESSES]}
+            stats = {pid: stat_of(self.node, pid) for pid in pids[:MAX_PROCESSES]}
             found += [p for p, stat in stats.items() if stat and stat.parent not in stats]
         return found
 
@@ -391,7 +391,7 @@ def _settled(
     by_gpu: dict[str, list[Claim]] = defaultdict(list)
     for claim in claims:
         for name in claim.gpus or ():
-            gpu = _named(name, gpus)
+            gpu = _gpu_by_name(name, gpus)
             if gpu is None:
                 unread.add(GPUS.seen(f"job {claim.number}: no GPU that is {shape(name)}"))
             else:
@@ -405,7 +405,7 @@ def _settled(
             yield from ((claim, gpu) for claim in said)
 
 
-def _named(name: str, gpus: list[Identity]) -> Identity | None:
+def _gpu_by_name(name: str, gpus: list[Identity]) -> Identity | None:
     """The GPU that Slurm calls so; None if that is not certain.
 
     Slurm's index is a place in its list: by the address on the PCI bus if it found the GPUs by

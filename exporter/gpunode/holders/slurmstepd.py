@@ -30,11 +30,11 @@ LEAF = re.compile(r"/step_[\w+.-]{1,32}/slurm", re.ASCII)
 
 ROOT_USER = "0"
 
-MOST_STEPS = 16
-MOST_PROCESSES = 64
+MAX_STEPS = 16
+MAX_PROCESSES = 64
 """Steps of a job to look at, of which one would do, and processes beside a slurmstepd."""
 
-NEAR = 4096
+MAX_CANDIDATES = 4096
 """Processes to look at where no cgroup says which are Slurm's: a tenant can start 100,000."""
 
 PIDS = 1 << 22
@@ -72,7 +72,7 @@ def job_of(node: Node, folder: str, task: int = 0) -> str:
     ``task`` is a process of the job.
     """
     candidates = _candidates(node, folder, task)
-    numbers = {number for pid in candidates if (number := _said(node, pid, folder))}
+    numbers = {number for pid in candidates if (number := _title_job(node, pid, folder))}
     return numbers.pop() if len(numbers) == 1 else ""
 
 
@@ -86,13 +86,13 @@ def _candidates(node: Node, folder: str, task: int) -> Iterator[int]:
     except OSError:
         with contextlib.suppress(OSError):
             pids = [int(name) for name in node.list_directory("/proc") if name.isdecimal()]
-            yield from nsmallest(NEAR, pids, key=lambda pid: (task - pid) % PIDS)
+            yield from nsmallest(MAX_CANDIDATES, pids, key=lambda pid: (task - pid) % PIDS)
         return
-    for step in [name for name in names if name.startswith("step_")][:MOST_STEPS]:
-        yield from pids_in(node, f"{ROOT}{folder}/{step}/slurm")[:MOST_PROCESSES]
+    for step in [name for name in names if name.startswith("step_")][:MAX_STEPS]:
+        yield from pids_in(node, f"{ROOT}{folder}/{step}/slurm")[:MAX_PROCESSES]
 
 
-def _said(node: Node, pid: int, folder: str) -> str:
+def _title_job(node: Node, pid: int, folder: str) -> str:
     """The job of a slurmstepd in the folder; empty if the process is none or cannot be read."""
     try:
         where, below = sluid_folder(node.read_text(f"/proc/{pid}/cgroup"))

@@ -74,7 +74,7 @@ class CpuStat:
     cores: dict[str, Core]
     numbers: dict[str, float]
     all_cores: Core | None = None
-    """What all cores did, with those that are offline."""
+    """The counters of all cores, with those that are offline."""
 
 
 def parse(text: str) -> CpuStat:
@@ -111,7 +111,7 @@ def parse_cpu_list(text: str) -> set[str]:
     for part in filter(None, text.strip().split(",")):
         first, _, last = part.partition("-")
         begin, end = int(first), int(last or first)
-        if not 0 <= begin <= end < MOST_CORES:
+        if not 0 <= begin <= end < MAX_CORES:
             raise ValueError(f"not a CPU list: {text[:80]!r}")
         found.update(map(str, range(begin, end + 1)))
     return found
@@ -126,7 +126,7 @@ def threads_per_core(node: Node) -> int | None:
         return None
 
 
-MOST_CORES = 8192
+MAX_CORES = 8192
 """The largest NR_CPUS that Linux supports on x86_64."""
 
 
@@ -167,7 +167,7 @@ class Cpu:
         busy = {
             cpu: share
             for cpu, core in stat.cores.items()
-            if cpu in self._before and (share := _busy(self._before[cpu], core)) is not None
+            if cpu in self._before and (share := _busy_share(self._before[cpu], core)) is not None
         }
         self._before = stat.cores
         return Reading(tuple(self._samples(stat, busy, self._numa)))
@@ -209,7 +209,7 @@ class Cpu:
         return found
 
 
-def _busy(before: Core, after: Core) -> float | None:
+def _busy_share(before: Core, after: Core) -> float | None:
     """Share of time a core was busy between two reads; None if its counters did not advance."""
     busy = after.busy - before.busy
     rest = after.idle + after.iowait - before.idle - before.iowait

@@ -68,7 +68,7 @@ CONTROLLERS = "/sys/class/nvme"
 SECTOR = 512.0
 """Bytes per sector in /proc/diskstats, whatever the disk's own sector size."""
 
-WHOLE = re.compile(
+WHOLE_DISK = re.compile(
     r"nvme\d+n\d+|sd[a-z]+|vd[a-z]+|xvd[a-z]+|hd[a-z]+|md\d+|mmcblk\d+|dasd[a-z]+|pmem\d+"
     r"|rbd\d+|nbd\d+|drbd\d+|bcache\d+|zd\d+"
 )
@@ -98,7 +98,7 @@ def parse(text: str) -> dict[str, Disk]:
     for line in text.splitlines():
         name, *fields = line.split()[2:] or [""]
         path = PATH.fullmatch(name)
-        if not path and not WHOLE.fullmatch(name):
+        if not path and not WHOLE_DISK.fullmatch(name):
             continue
         if len(fields) < 11:
             raise ValueError(f"not a line of /proc/diskstats: {line[:80]!r}")

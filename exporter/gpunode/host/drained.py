@@ -17,8 +17,8 @@ DRAINED = Metric(
 )
 
 
-class Drained:
-    """Looks for the file, if there is a setting that names one."""
+class DrainFile:
+    """Looks for the file that the settings name, if they name one."""
 
     name = "drained"
     needs = "node.drained_file, with a script of Slurm's that makes and removes that file"
@@ -40,4 +40,4 @@ class Drained:
         return Reading((*DRAINED.at(float(there)),))
 
 
-NODE_SOURCE: NodeSource = Drained
+NODE_SOURCE: NodeSource = DrainFile

@@ -31,11 +31,11 @@ DOMAIN = Unknown(
 FOLDER = "/sys/class/powercap"
 ZONE = re.compile(r"intel-rapl:(?P<package>\d{1,3})(?::\d{1,3})?")
 PACKAGE = re.compile(r"package-(?P<number>\d{1,3}(?:-die-\d{1,3})?)")
-OF_PACKAGE = frozenset({"core", "uncore"})
+PACKAGE_PARTS = frozenset({"core", "uncore"})
 """Parts of a package that its own energy includes."""
 
 MORE_ZONES = limit("energy_zones")
-MOST_WATTS = 5000.0
+MAX_WATTS = 5000.0
 """More than a processor with its memory draws: a larger step back is a reset, not a wrap."""
 
 
@@ -95,7 +95,7 @@ class Energy:
                 yield Zone(f"{FOLDER}/{zone}", parent["number"], "dram")
             elif name == "psys":
                 yield Zone(f"{FOLDER}/{zone}", "", "psys")
-            elif name not in OF_PACKAGE:
+            elif name not in PACKAGE_PARTS:
                 unread.append(DOMAIN.seen(shape(name)))
 
     def _total(self, zone: Zone) -> float | None:
@@ -110,7 +110,7 @@ class Energy:
         before, at = self._before.get(zone, (now, time))
         self._before[zone] = now, time
         gained = now - before if now >= before else now - before + full
-        if not 0 <= gained <= MOST_WATTS * (time - at):
+        if not 0 <= gained <= MAX_WATTS * (time - at):
             gained = 0.0  # the counter was reset
         self._totals[zone] = self._totals.get(zone, 0.0) + gained
         return self._totals[zone]

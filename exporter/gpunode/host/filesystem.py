@@ -125,10 +125,10 @@ UNWATCHED = (
 such as /etc/hosts, /boot, and where JuiceFS mounts the volumes of pods, each time by another name:
 https://github.com/juicedata/juicefs-csi-driver. Volumes of pods have names."""
 
-MOST_THREADS = 32
+MAX_FILESYSTEMS = 32
 """The most filesystems to watch, each in its own thread: first those that root has mounted."""
 
-MOST_OF_USERS = 8
+MAX_USER_FILESYSTEMS = 8
 """The most of them that are mounted by others, which may be made to hang or to come and go."""
 
 UNKNOWN_TYPE = Unknown(
@@ -216,8 +216,8 @@ class FilesystemSpace:
             yield from READ_ONLY.at(float("ro" in mount.options), *at)
 
 
-class Unwatched:
-    """Says which mounted filesystems are not watched, though the data of jobs may be there."""
+class UnwatchedFilesystems:
+    """Reports mounted filesystems that may hold data of jobs but are not watched."""
 
     name = FilesystemSpace.name
     needs = FilesystemSpace.needs
@@ -247,7 +247,7 @@ class Filesystems:
         self.node = node
         self.settings = settings
         self._sources: dict[tuple[str, Mount], FilesystemSpace] = {}
-        self._unwatched = Unwatched(settings)
+        self._unwatched = UnwatchedFilesystems(settings)
         self._table = ParsedMounts(lambda: read_as_node(node, "mountinfo"))
         self._seen = ParsedMounts(lambda: node.read_text("/proc/self/mountinfo"))
         self._patience = Patience()
@@ -261,23 +261,25 @@ class Filesystems:
         except OSError as error:  # as of a table that is too long: what is known is still there
             self._unwatched.error = error
         else:
-            self._look(mounts)
+            self._choose(mounts)
         of_each = ((Place(mountpoint=name), each) for (name, _), each in self._sources.items())
         return ((WHOLE_NODE, self._unwatched), *of_each)
 
-    def _look(self, mounts: list[Mount]) -> None:
+    def _choose(self, mounts: list[Mount]) -> None:
         """Choose the filesystems to watch."""
-        all_of_them = watched(self.node, mounts).items()
+        all_of_them = select_mounts(self.node, mounts).items()
         of_root = [one for one in all_of_them if one[1].of_root]
         of_users, left = bounded(
             (one for one in all_of_them if not one[1].of_root),
             MORE_MOUNTS,
-            MOST_OF_USERS,
+            MAX_USER_FILESYSTEMS,
             "filesystems of users",
             whose=lambda one: (one[1].user,),
         )
-        found, left_out = bounded((*of_root, *of_users), MORE_MOUNTS, MOST_THREADS, "filesystems")
-        self._unwatched.found = (*left, *left_out, *unknown(self.node, mounts))
+        found, left_out = bounded(
+            (*of_root, *of_users), MORE_MOUNTS, MAX_FILESYSTEMS, "filesystems"
+        )
+        self._unwatched.found = (*left, *left_out, *unknown_types(self.node, mounts))
         known, self._sources = self._sources, {}
         for name, mount in found:
             which = name, replace(mount, options=frozenset())
@@ -286,7 +288,7 @@ class Filesystems:
             )
 
 
-def watched(node: Node, mounts: Iterable[Mount]) -> dict[str, Mount]:
+def select_mounts(node: Node, mounts: Iterable[Mount]) -> dict[str, Mount]:
     """The mounts that hold the data of jobs: of each filesystem one, and what it is called.
 
     That is the one with the shortest path; if it is mounted only as volumes of pods, the first by
@@ -343,7 +345,7 @@ def may_hold_data(mount: Mount) -> bool:
     return not ORDINARY_FUSES.fullmatch(program or mount.source) and mount.source[:1] != "/"
 
 
-def unknown(node: Node, mounts: Iterable[Mount]) -> tuple[Unread, ...]:
+def unknown_types(node: Node, mounts: Iterable[Mount]) -> tuple[Unread, ...]:
     """The filesystems, each once, that may be of the network and have a type that is not known."""
     found: dict[tuple[str, str], Unread] = {}
     for mount in mounts:

@@ -31,7 +31,7 @@ ERRORS = Metric(
 )
 
 STATS = "/proc/driver/nvidia-fs/stats"
-COUNTED = {"Reads": ("read", "readMiB"), "Writes": ("write", "writeMiB")}
+OPERATION_FIELDS = {"Reads": ("read", "readMiB"), "Writes": ("write", "writeMiB")}
 FIELD = re.compile(r"(?P<name>[\w-]+)=(?P<value>\d+)")
 
 
@@ -48,9 +48,9 @@ def parse(text: str) -> dict[str, DirectIo]:
     found: dict[str, DirectIo] = {}
     for line in text.splitlines():
         name, _, rest = line.partition(":")
-        if name.strip() not in COUNTED:
+        if name.strip() not in OPERATION_FIELDS:
             continue
-        direction, amount = COUNTED[name.strip()]
+        direction, amount = OPERATION_FIELDS[name.strip()]
         fields = {match["name"]: counter(match["value"]) for match in FIELD.finditer(rest)}
         if "err" in fields:  # a second line has the bandwidth of the last second
             mebibytes = fields.get(amount)
@@ -58,7 +58,7 @@ def parse(text: str) -> dict[str, DirectIo]:
                 fields["err"] + fields.get("io_state_err", 0.0),
                 None if mebibytes is None else mebibytes * 2**20,
             )
-    if len(found) < len(COUNTED):
+    if len(found) < len(OPERATION_FIELDS):
         raise ValueError(f"{STATS}: reads or writes are missing")
     return found
 

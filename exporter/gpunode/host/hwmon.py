@@ -116,7 +116,7 @@ class Hwmon:
                 except ValueError:
                     unread.append(UNREADABLE.seen(f"{file} of {chip}: {shape(text.strip())}"))
                     continue
-                at = _unused(chip, sensor, names)
+                at = _unique_label(chip, sensor, names)
                 if place:
                     temperatures += TEMPERATURE.at(value, *at, place)
                 elif value or at in self._turned:
@@ -155,11 +155,11 @@ class Hwmon:
 
 
 def place_of(label: str) -> str:
-    """What a temperature is the temperature of, by its label; empty if it is not to export."""
+    """The part that a temperature is of, by its label; empty for one that is not exported."""
     return next((place for place, of in PLACES.items() if of.search(label)), "")
 
 
-def _unused(chip: str, sensor: str, names: set[tuple[str, str]]) -> tuple[str, str]:
+def _unique_label(chip: str, sensor: str, names: set[tuple[str, str]]) -> tuple[str, str]:
     """The labels of a sensor; chips of one kind, as of two processors, are numbered."""
     number, at = 1, (chip, sensor)
     while at in names:

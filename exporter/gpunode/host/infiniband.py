@@ -10,11 +10,19 @@ import contextlib
 from collections.abc import Iterator, Mapping
 
 from gpunode.config.daemon import Settings
-from gpunode.host.rdma_counters import CXI, FULL, KNOWN, OF_A_FUNCTION, REGISTERS, Meaning, What
+from gpunode.host.rdma_counters import (
+    CXI,
+    MEANINGS,
+    REGISTERS,
+    SATURATED,
+    VPORT_PREFIX,
+    Meaning,
+    What,
+)
 from gpunode.metric import Metric, Sample
 from gpunode.node.kernel import counter
 from gpunode.node.node import Node, names_in
-from gpunode.source import MANY, NodeSource, Reading, bounded, limit
+from gpunode.source import MAX_ITEMS, NodeSource, Reading, bounded, limit
 from gpunode.unread import Unknown, Unread, shape
 
 PORT = ("device", "port")
@@ -78,7 +86,7 @@ RATE = Metric(
 )
 ACTIVE = Metric("gpunode_infiniband_active", "gauge", "Whether the port is active (state).", PORT)
 
-COUNTED: Mapping[What, Metric] = {
+COUNTERS: Mapping[What, Metric] = {
     "bytes": BYTES,
     "wait": WAIT,
     "link_error": ERRORS,
@@ -88,19 +96,21 @@ COUNTED: Mapping[What, Metric] = {
     "retransmitted_packets": RETRANSMITTED_PACKETS,
     "failure": FAILURES,
 }
-ELSEWHERE = ("remote_physical", "switch_relay", "constraint", "vl15_dropped")
+REMOTE_ERRORS = ("remote_physical", "switch_relay", "constraint", "vl15_dropped")
 """Kinds of link errors that this link did not cause; a few are normal in healthy fabrics."""
 
-RARE = frozenset({*ELSEWHERE, "cnp_ignored"})
-"""Kinds that are told only where they are not zero."""
+RARE_ERRORS = frozenset({*REMOTE_ERRORS, "cnp_ignored"})
+"""Kinds that are exported only where they are not zero."""
 
 Series = tuple[What, str]
-"""What is counted, and its kind."""
+"""The counter and its kind."""
 
 ORDER: list[Series] = list(
-    dict.fromkeys((of.what, of.kind) for of in (*KNOWN.values(), *CXI.values()) if of is not None)
+    dict.fromkeys(
+        (of.what, of.kind) for of in (*MEANINGS.values(), *CXI.values()) if of is not None
+    )
 )
-"""Series in the order in which they are told."""
+"""The order of series."""
 
 MORE_PORTS, MORE_ADAPTERS = limit("ports"), limit("slingshot_adapters")
 
@@ -134,7 +144,7 @@ class Infiniband:
 
     name = "infiniband"
     needs = "an InfiniBand or RoCE adapter, and /sys of the node: its root at path.rootfs"
-    metrics = (*COUNTED.values(), RATE, ACTIVE)
+    metrics = (*COUNTERS.values(), RATE, ACTIVE)
     unknowns = (UNREAD_COUNTER, FULL_COUNTER, UNREAD_PORT, MORE_PORTS, MORE_ADAPTERS)
 
     def __init__(self, node: Node, settings: Settings) -> None:
@@ -166,7 +176,9 @@ class Infiniband:
             if not values:
                 unread[UNREAD_PORT.seen("cxi")] = None
             samples += _samples(values, (device, "0"))
-        return Reading(tuple(samples), unread=(*more_ports, *more_devices, *list(unread)[:MANY]))
+        return Reading(
+            tuple(samples), unread=(*more_ports, *more_devices, *list(unread)[:MAX_ITEMS])
+        )
 
     def _ports(self) -> Iterator[tuple[str, str, bool]]:
         """The ports, and whether each is the only one of its adapter."""
@@ -192,10 +204,10 @@ class Infiniband:
         files: dict[str, Meaning] = {}
         strange = []
         for name, path in seen.items():
-            known = name.removeprefix(OF_A_FUNCTION)
-            if known not in KNOWN:
+            known = name.removeprefix(VPORT_PREFIX)
+            if known not in MEANINGS:
                 strange.append(name)
-            elif (meaning := KNOWN[known]) is not None:
+            elif (meaning := MEANINGS[known]) is not None:
                 files[path] = meaning
         return files, strange
 
@@ -249,13 +261,13 @@ class Infiniband:
 
 def _is_full(path: str, count: float) -> bool:
     *_, folder, name = path.split("/")
-    return folder == "counters" and count == FULL.get(name)
+    return folder == "counters" and count == SATURATED.get(name)
 
 
 def _samples(values: Mapping[Series, float], at: tuple[str, str]) -> Iterator[Sample]:
     for (what, kind), value in values.items():
-        if value or not (what == "failure" or kind in RARE):
-            yield from COUNTED[what].at(value, *at, *([kind] if kind else []))
+        if value or not (what == "failure" or kind in RARE_ERRORS):
+            yield from COUNTERS[what].at(value, *at, *([kind] if kind else []))
 
 
 NODE_SOURCE: NodeSource = Infiniband

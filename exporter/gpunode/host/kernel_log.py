@@ -25,7 +25,7 @@ from gpunode.host.nvlink_xids import NvlinkXids
 from gpunode.host.pcie import DEVICES, GPU_VENDORS
 from gpunode.metric import Metric, Sample
 from gpunode.node.node import Node
-from gpunode.source import MANY, MORE_XIDS, NodeSource, Reading
+from gpunode.source import MAX_ITEMS, MORE_XIDS, NodeSource, Reading
 from gpunode.unread import Unknown, Unread, unnumbered
 
 log = logging.getLogger(__name__)
@@ -78,7 +78,7 @@ XID = re.compile(
     r"(?P<xid>[0-9]{1,5})\b(?:, )?"
 )
 AN_XID = re.compile(r"NVRM: S?Xid ")
-"""What is an event of its own, whatever follows."""
+"""Lines that are an event, whatever follows."""
 
 RECOVERY_CHANGED = "154"
 """The XID by which the driver says what it advises now; NVML tells that, too."""
@@ -248,18 +248,18 @@ The first pattern that matches the beginning of a message decides: the rest of a
 the name of a process, a cgroup or a file. Wildcards are bounded so that none is slow to match."""
 
 # NAME[1234]: segfault at …, NAME (1234) used …, NAME invoked oom-killer, NAME: page allocation …
-OF_A_PROCESS = re.compile(
+PROCESS_MESSAGE = re.compile(
     r".{0,15}(?:\[[0-9]{1,10}\]:? | \([0-9]{1,10}\)[: ]| invoked |: page allocation )"
 )
 """A message that begins with the name of a process, of up to 15 characters of its own choice."""
 
-BEYOND_THE_END = re.compile(r".{0,15}: attempt to access beyond end of device")
+BEYOND_DEVICE = re.compile(r".{0,15}: attempt to access beyond end of device")
 """Begins with such a name, too, and says of a disk that it is smaller than its filesystem."""
 
 GPU_CLASSES = "0x0300", "0x0302"
 """Beginnings of /sys/bus/pci/devices/*/class: https://pci-ids.ucw.cz/read/PD/03"""
 
-WATCHED = frozenset(str(xid) for v in VENDORS.values() for xid in v.watched_errors)
+ALWAYS_COUNTED = frozenset(str(xid) for v in VENDORS.values() for xid in v.watched_errors)
 """XIDs that are counted even if many others came before them."""
 
 KMSG = "/dev/kmsg"
@@ -284,38 +284,38 @@ ONE_EVENT = 0.1
 and one that does not boot is tried again after 0.17.
 https://github.com/NVIDIA/open-gpu-kernel-modules/issues/1230"""
 
-UNTIL_THE_END = 5.0
+START_SECONDS = 5.0
 """Seconds for which the driver may try before it says that a GPU did not start: those took 1.05.
 https://github.com/NVIDIA/nvtrust/issues/77, https://github.com/NVIDIA/NVSentinel/issues/155"""
 
-AT_THE_END = re.compile(
+START_FAILED = re.compile(
     r"NVRM: (?:GPU \S{1,16}: (?:RmInitAdapter|rm_init_adapter) failed"
     r"|The NVIDIA probe routine failed)"
 )
 """What the driver says in the end of a GPU that did not start."""
 
-IN_SEVERAL_LINES = frozenset({"nvrm", "network_adapter"})
+MULTILINE_KINDS = frozenset({"nvrm", "network_adapter"})
 """Kinds of which a driver may write several lines of one event."""
 
 LOGGED = re.compile(r"mce: \[Hardware Error\]: Machine check events logged")
-"""Says that something was told, as a rule beside it."""
+"""Lines that only report another line."""
 
-LONGEST_LINE = 4096
+MAX_LINE = 4096
 """Characters of a line to match; the kernel writes at most 1,024 per record."""
 
 
 def kind_of(message: str) -> str | None:
     """The kind of a kernel message, or None if it is not of interest."""
-    if BEYOND_THE_END.match(message):
+    if BEYOND_DEVICE.match(message):
         return "disk_error"
     kind = next((kind for kind, pattern in KINDS if pattern.match(message)), None)
-    return None if kind not in (None, "bus_error") and OF_A_PROCESS.match(message) else kind
+    return None if kind not in (None, "bus_error") and PROCESS_MESSAGE.match(message) else kind
 
 
 def message_of(path: str, line: str) -> str | None:
     """The message in a line of a log, or None if the kernel did not write it."""
-    start = (RECORD if path == KMSG else SYSLOG).match(line[:LONGEST_LINE])
-    return line[start.end() : LONGEST_LINE] if start else None
+    start = (RECORD if path == KMSG else SYSLOG).match(line[:MAX_LINE])
+    return line[start.end() : MAX_LINE] if start else None
 
 
 def level_of(path: str, line: str) -> int | None:
@@ -336,10 +336,10 @@ class KernelLine:
     @classmethod
     def of(cls, path: str, line: str) -> KernelLine | None:
         """None if the kernel did not write it."""
-        start = (RECORD if path == KMSG else SYSLOG).match(line[:LONGEST_LINE])
+        start = (RECORD if path == KMSG else SYSLOG).match(line[:MAX_LINE])
         if start is None:
             return None
-        message, when = line[start.end() : LONGEST_LINE], start.groupdict()
+        message, when = line[start.end() : MAX_LINE], start.groupdict()
         scale, text = (1e-6, when["microseconds"]) if path == KMSG else (1.0, when["seconds"])
         seconds = None if text is None else float(text) * scale
         return cls(message, level_of(path, line), seconds, driver_of(message))
@@ -358,7 +358,7 @@ def events_of(lines: Iterable[KernelLine]) -> Iterator[list[KernelLine]]:
 
 
 def _is_strange(line: KernelLine) -> bool:
-    return troubled(line.message, line.level) and not OF_A_PROCESS.match(line.message)
+    return troubled(line.message, line.level) and not PROCESS_MESSAGE.match(line.message)
 
 
 def _follows(last: KernelLine, line: KernelLine, *, unless_known: bool = False) -> bool:
@@ -367,8 +367,8 @@ def _follows(last: KernelLine, line: KernelLine, *, unless_known: bool = False) 
         return False
     if line.seconds is None or last.seconds is None:
         return unless_known
-    ends = AT_THE_END.match(line.message) and not AT_THE_END.match(last.message)
-    return abs(line.seconds - last.seconds) <= (UNTIL_THE_END if ends else ONE_EVENT)
+    ends = START_FAILED.match(line.message) and not START_FAILED.match(last.message)
+    return abs(line.seconds - last.seconds) <= (START_SECONDS if ends else ONE_EVENT)
 
 
 class KernelLog:
@@ -460,11 +460,11 @@ class KernelLog:
         kinds = [kind_of(line.message) for line in event]
         goes_on = self._told is not None and _follows(self._told, event[0])
         told = goes_on or any(kind is not None for kind in kinds)
-        counted = set(IN_SEVERAL_LINES) if goes_on else ({"nvrm"} if "xid" in kinds else set())
+        counted = set(MULTILINE_KINDS) if goes_on else ({"nvrm"} if "xid" in kinds else set())
         for line, kind in zip(event, kinds, strict=True):
             if kind is None or kind in counted or self._is_told(line, kind):
                 continue
-            counted |= IN_SEVERAL_LINES & {kind}
+            counted |= MULTILINE_KINDS & {kind}
             yield from self._count(line.message, kind)
         strange = [
             line.message
@@ -510,8 +510,8 @@ class KernelLog:
         if xid == RECOVERY_CHANGED and recovery_action(text) is None:
             yield UNREAD_RECOVERY_ACTION.seen(f"XID {xid}, {unnumbered(text)}")
         yield from self.nvlink.count(bus_id, xid, text, now)
-        if xid not in counts and xid not in WATCHED and len(counts) >= MANY:
-            yield MORE_XIDS.seen(f"XID {xid}, after {MANY} different ones")
+        if xid not in counts and xid not in ALWAYS_COUNTED and len(counts) >= MAX_ITEMS:
+            yield MORE_XIDS.seen(f"XID {xid}, after {MAX_ITEMS} different ones")
             xid = OTHER
         counts[xid] = counts.get(xid, 0) + 1
         self.xid_times[bus_id, xid] = now

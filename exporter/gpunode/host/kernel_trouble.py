@@ -13,7 +13,7 @@ WARNING = 4
 """The level of a warning; 0 is an emergency: https://docs.kernel.org/core-api/printk-basics.html"""
 
 _AT = r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]"
-OURS = re.compile(
+DRIVER_LINE = re.compile(
     r"NVRM: |nvidia(?:[-_]\w{1,20})?: |nvidia[-_](?:nvswitch|nvlink|uvm|peermem|fs)\w{0,4}[ :]"
     rf"|(?:nvidia|mlx[45]_core|efa|ena|bnxt_en|bnxt_re|ice|i40e|idpf|irdma|gve|mana|ionic|hns3"
     rf"|hns_roce|qede|cxi_\w{{1,8}}) {_AT}"
@@ -91,7 +91,7 @@ ORDINARY = re.compile(
 
 def driver_of(message: str) -> str:
     """The driver of a part that training needs that a message is of; empty for others."""
-    match = OURS.match(message)
+    match = DRIVER_LINE.match(message)
     return match[0] if match else ""
 
 
@@ -100,7 +100,7 @@ def troubled(message: str, level: int | None) -> bool:
 
     ``level`` is that of its record, None in a log that has none.
     """
-    if not OURS.match(message) or ORDINARY.match(message):
+    if not DRIVER_LINE.match(message) or ORDINARY.match(message):
         return False
     if WORDS.search(message):
         return level is None or level <= WARNING

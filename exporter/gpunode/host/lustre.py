@@ -17,7 +17,7 @@ from gpunode.host.mounts import MORE_MOUNTS
 from gpunode.metric import Metric, Sample
 from gpunode.node.kernel import counter
 from gpunode.node.node import Node
-from gpunode.source import MANY, NodeSource, Reading, bounded, limit
+from gpunode.source import MAX_ITEMS, NodeSource, Reading, bounded, limit
 from gpunode.unread import Unread
 
 T = TypeVar("T")
@@ -95,10 +95,10 @@ STRIPES = Metric(
 ROOTS = ("/proc/fs/lustre", "/sys/kernel/debug/lustre")
 SERVERS = {"osc": "data", "mdc": "metadata"}
 CONNECTED = ("FULL", "IDLE")
-NAMED = ("open", "close", "getattr", "readdir", "create", "unlink")
+NAMED_OPERATIONS = ("open", "close", "getattr", "readdir", "create", "unlink")
 """Metadata operations with a label of their own: those most frequent in training."""
 
-OTHERS = frozenset(
+OTHER_OPERATIONS = frozenset(
     {
         "setattr", "lookup", "mkdir", "rmdir", "mknod", "link", "symlink", "rename", "statfs",
         "truncate", "fsync", "flock", "getxattr", "setxattr", "listxattr", "removexattr",
@@ -106,9 +106,13 @@ OTHERS = frozenset(
 )  # fmt: skip
 
 OTHER = "other"
-COUNTED = {
+MOUNT_COUNTERS = {
     *((BYTES, direction) for direction in ("read", "write")),
-    *((metric, name) for metric in (OPERATIONS, OPERATION_SECONDS) for name in (*NAMED, OTHER)),
+    *(
+        (metric, name)
+        for metric in (OPERATIONS, OPERATION_SECONDS)
+        for name in (*NAMED_OPERATIONS, OTHER)
+    ),
 }
 """What a mount tells, each from the first such operation on."""
 
@@ -122,14 +126,14 @@ https://doc.lustre.org/lustre_manual.xhtml#lustreproc"""
 SETTINGS = ("/sys/fs/lustre", *ROOTS)
 """Where settings are: from Lustre 2.11 on, in sysfs."""
 
-ENOUGH = 1.0
+MIN_REQUEST_SECONDS = 1.0
 """Seconds of requests from which the busiest target is named."""
 
 LLITE = re.compile(r"(?P<filesystem>[\w.-]{1,8})-[0-9a-f]{8,16}")
 
 MORE_TARGETS = limit("lustre_targets")
 
-MOST_TARGETS = 2048
+MAX_TARGETS = 2048
 """The most targets to read per folder; a client has one per server disk."""
 
 
@@ -282,10 +286,10 @@ class Lustre:
             stats = self._stats(f"{root}/llite/{name}/stats")
             if stats is None:
                 continue
-            counted = _counted(stats)
+            counted = _mount_counters(stats)
             for (metric, label), value in counted.items():
                 self.totals.add(metric, fsname, label, name, value)
-            for metric, label in COUNTED - counted.keys():
+            for metric, label in MOUNT_COUNTERS - counted.keys():
                 self.totals.begin(metric, label, name)
 
     def _read_targets(self, folder: str, server: str, found: dict[str, LustreFilesystem]) -> None:
@@ -325,20 +329,20 @@ class Lustre:
             listed = self.node.list_directory(folder)
         except OSError:
             return
-        names, self._left_out[folder] = bounded(
-            listed, MORE_TARGETS, MOST_TARGETS, "Lustre targets"
-        )
+        names, self._left_out[folder] = bounded(listed, MORE_TARGETS, MAX_TARGETS, "Lustre targets")
         for name in names:
             match = form.fullmatch(name)
             if match is None:
                 continue
             filesystem = match["filesystem"]
-            if filesystem in found or len(found) < MANY:
+            if filesystem in found or len(found) < MAX_ITEMS:
                 found.setdefault(filesystem, LustreFilesystem())
                 self._seen.add(name)
                 yield name, filesystem
             else:
-                self._left_out[""] = (MORE_MOUNTS.seen(f"more than {MANY} Lustre filesystems"),)
+                self._left_out[""] = (
+                    MORE_MOUNTS.seen(f"more than {MAX_ITEMS} Lustre filesystems"),
+                )
 
     def _stats(self, path: str) -> dict[str, Count] | None:
         try:
@@ -356,7 +360,7 @@ def _samples(found: dict[str, LustreFilesystem]) -> Iterator[Sample]:
         for server, value in filesystem.in_flight.items():
             yield from IN_FLIGHT.at(value, name, server)
         yield from STRIPES.at(filesystem.stripes, name)
-        if sum(filesystem.waited.values()) >= ENOUGH:
+        if sum(filesystem.waited.values()) >= MIN_REQUEST_SECONDS:
             target, most = max(filesystem.waited.items(), key=lambda item: item[1])
             yield from BUSIEST_TARGET.at(most / sum(filesystem.waited.values()), name, target)
         if filesystem.targets:
@@ -365,15 +369,15 @@ def _samples(found: dict[str, LustreFilesystem]) -> Iterator[Sample]:
                 yield from TARGETS.at(count, name, str(connected).lower())
 
 
-def _counted(stats: dict[str, Count]) -> dict[tuple[Metric, str], float]:
+def _mount_counters(stats: dict[str, Count]) -> dict[tuple[Metric, str], float]:
     """The counters of a mount, by metric and label; a line is missing until the first operation."""
     found: dict[tuple[Metric, str], float] = {}
     for direction in ("read", "write") if stats else ():
         moved = stats.get(f"{direction}_bytes")
         found[BYTES, direction] = (moved.sum if moved else None) or 0.0
     for operation, count in stats.items():
-        if operation in NAMED or operation in OTHERS:
-            label = operation if operation in NAMED else OTHER
+        if operation in NAMED_OPERATIONS or operation in OTHER_OPERATIONS:
+            label = operation if operation in NAMED_OPERATIONS else OTHER
             _add(found, (OPERATIONS, label), count.samples)
             if count.sum is not None and count.unit.startswith("usec"):
                 _add(found, (OPERATION_SECONDS, label), count.sum / 1e6)

@@ -140,7 +140,7 @@ def parse_vmstat(text: str, wanted: frozenset[str]) -> dict[str, float]:
     return found
 
 
-WANTED = frozenset({"pswpin", "pswpout", "pgmajfault", "oom_kill", "numa_miss"})
+VMSTAT_FIELDS = frozenset({"pswpin", "pswpout", "pgmajfault", "oom_kill", "numa_miss"})
 
 
 class NodeMemory:
@@ -165,12 +165,12 @@ class NodeMemory:
 
     def read(self) -> Reading:
         memory = parse_meminfo(self.node.read_text("/proc/meminfo"))
-        leave_out(memory, self._of_gpus())
-        counters = parse_vmstat(self.node.read_text("/proc/vmstat"), WANTED)
+        leave_out(memory, self._gpu_memory())
+        counters = parse_vmstat(self.node.read_text("/proc/vmstat"), VMSTAT_FIELDS)
         page = self._page_size(memory)
         return Reading((*_memory_samples(memory), *_counter_samples(counters, page)))
 
-    def _of_gpus(self) -> Iterator[dict[str, float]]:
+    def _gpu_memory(self) -> Iterator[dict[str, float]]:
         """What the NUMA node of each GPU says of its memory; nodes of CXL are not among them."""
         for gpu in names_in(self.node, GPUS):
             # Once: to ask takes a lock of the driver.

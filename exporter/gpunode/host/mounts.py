@@ -51,10 +51,10 @@ class Mount:
 
     @property
     def identity(self) -> tuple[str, str]:
-        """The same for mounts of one filesystem.
+        """A key that all mounts of one filesystem share.
 
-        A client of Lustre or NFS may number each mount of a filesystem on its own, but names its
-        server. What FUSE says of its server is up to whoever mounts it.
+        A client of Lustre or NFS may number each mount of a filesystem separately, but it names the
+        server. The server of a FUSE mount is whatever the user who mounts it writes.
         """
         names_server = ":" in self.source or self.source.startswith("//")
         if names_server and not self.kind.startswith("fuse") and not TUNNEL.match(self.source):
@@ -80,7 +80,7 @@ VOLUME = re.compile(
 https://github.com/kubernetes/kubernetes/blob/master/pkg/kubelet/kubelet_getters.go
 """
 
-STAGED = re.compile(
+STAGING_MOUNT = re.compile(
     rf"(?P<folder>{ANY_FOLDER}/plugins/kubernetes\.io/csi/"
     r"(?:pv/(?P<name>[^/]{1,253})|[^/]+/[0-9a-f]{64}))/globalmount",
     re.DOTALL,
@@ -104,7 +104,7 @@ def volume(node: Node, point: str, source: str) -> str | None:
     """
     if found := VOLUME.fullmatch(point):
         return source if ":" in source and found["plugin"] != "csi" else found["name"]
-    if found := STAGED.fullmatch(point):
+    if found := STAGING_MOUNT.fullmatch(point):
         return found["name"] or _staged(node, found["folder"]) or source
     return None
 
@@ -133,7 +133,7 @@ def parse(text: str) -> list[Mount]:
         if len(before) >= 6 and len(after) >= 2:
             _, _, device, root, point, options = before[:6]
             both = options, after[2] if len(after) >= 3 else ""
-            flags, user = known.get(both) or known.setdefault(both, _understood(*both))
+            flags, user = known.get(both) or known.setdefault(both, _parse_options(*both))
             found.append(
                 Mount(
                     device,
@@ -148,7 +148,7 @@ def parse(text: str) -> list[Mount]:
     return found
 
 
-def _understood(options: str, of_filesystem: str) -> tuple[frozenset[str], str]:
+def _parse_options(options: str, of_filesystem: str) -> tuple[frozenset[str], str]:
     """The options of a mount, with ``ro`` if its filesystem is read-only, and who mounted it."""
     flags, below = frozenset(options.split(",")), of_filesystem.split(",")
     if not READ_ONLY.isdisjoint(below):

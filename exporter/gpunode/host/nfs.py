@@ -75,7 +75,7 @@ https://github.com/torvalds/linux/blob/master/net/sunrpc/xprtsock.c (xs_tcp_prin
 https://github.com/torvalds/linux/blob/master/net/sunrpc/xprtrdma/transport.c
 """
 
-HALF = 1800.0
+HALF_PERIOD = 1800.0
 """Half of the time, in seconds, over which the least is taken."""
 
 
@@ -148,7 +148,7 @@ def _add(mount: NfsMount, words: list[str]) -> None:
         operation.wait_seconds += total / 1e3
 
 
-class Unanswered:
+class PendingRequests:
     """How many requests to a server wait for a reply.
 
     Sends minus replies never falls by a request that was sent again when the connection was lost,
@@ -166,7 +166,7 @@ class Unanswered:
         ahead, before = sent - answered, self._answered
         self._answered = answered
         if before is not None and answered != before:
-            if not self._least or now - self._since >= HALF:
+            if not self._least or now - self._since >= HALF_PERIOD:
                 self._least.append(ahead)
                 self._since = now
             self._least[-1] = min(self._least[-1], ahead)
@@ -186,19 +186,21 @@ class Nfs:
     def __init__(self, node: Node, settings: Settings) -> None:
         self.node = node
         self.every = settings.host.interval
-        self._unanswered: dict[str, Unanswered] = {}
+        self._unanswered: dict[str, PendingRequests] = {}
 
     def read(self) -> Reading:
         try:
-            found = self._named(parse(read_as_node(self.node, "mountstats")))
+            found = self._by_mount_point(parse(read_as_node(self.node, "mountstats")))
         except FileNotFoundError:
             found = {}
         kept, left_out = bounded(found.items(), MORE_MOUNTS, of="NFS mounts")
         mounts = dict(kept)
-        self._unanswered = {point: self._unanswered.get(point) or Unanswered() for point in mounts}
+        self._unanswered = {
+            point: self._unanswered.get(point) or PendingRequests() for point in mounts
+        }
         return Reading(tuple(self._samples(mounts)), unread=left_out)
 
-    def _named(self, mounts: dict[str, NfsMount]) -> dict[str, NfsMount]:
+    def _by_mount_point(self, mounts: dict[str, NfsMount]) -> dict[str, NfsMount]:
         """By mount point; what is mounted only as volumes of pods once, by the first name.
 
         Mounts of the same folder of a server share their counters.

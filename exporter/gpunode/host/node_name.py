@@ -8,7 +8,7 @@ from gpunode.config.daemon import Settings
 from gpunode.node.node import Node, names_in, text_of
 from gpunode.text import printable
 
-LONGEST = 253
+MAX_NAME = 253
 """Characters of a name: the most that Kubernetes and DNS allow."""
 
 SLURM = ("/etc/slurm", "/run/slurm")
@@ -21,7 +21,7 @@ def given_name(node: Node, settings: Settings) -> str:
 
     A pod is told it by a variable, from ``spec.nodeName``. Slurm goes by the name of the host.
     """
-    told = _told(settings)
+    told = _configured_name(settings)
     if not told and any(names_in(node, folder) for folder in SLURM):
         told = _host(node).partition(".")[0]
     return told
@@ -29,12 +29,12 @@ def given_name(node: Node, settings: Settings) -> str:
 
 def name(node: Node, settings: Settings) -> str:
     """What the node was said to be called, or else the host's name; a container has its own."""
-    return _told(settings) or _host(node)
+    return _configured_name(settings) or _host(node)
 
 
-def _told(settings: Settings) -> str:
-    return printable(settings.web.node_name or os.environ.get("NODE_NAME", ""), LONGEST)
+def _configured_name(settings: Settings) -> str:
+    return printable(settings.web.node_name or os.environ.get("NODE_NAME", ""), MAX_NAME)
 
 
 def _host(node: Node) -> str:
-    return printable(text_of(node, "/proc/sys/kernel/hostname"), LONGEST)
+    return printable(text_of(node, "/proc/sys/kernel/hostname"), MAX_NAME)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpunode.driver.nvidia.xids import OF_NVLINK5, UNKNOWN, nvlink_error
+from gpunode.driver.nvidia.xids import NVLINK5_XIDS, UNKNOWN, nvlink_error
 from gpunode.metric import Metric, Sample
-from gpunode.source import MANY
+from gpunode.source import MAX_ITEMS
 from gpunode.unread import Unknown, Unread, unnumbered
 
 LABELS = ("bus_id", "xid", "link", "severity", "action")
@@ -37,7 +37,7 @@ UNREAD_NVLINK = Unknown(
     "explain",
 )
 
-NUMBERS = frozenset(map(str, OF_NVLINK5))
+NUMBERS = frozenset(map(str, NVLINK5_XIDS))
 
 
 class NvlinkXids:
@@ -59,7 +59,7 @@ class NvlinkXids:
         if error.action == UNKNOWN:
             yield UNREAD_NVLINK.seen(f"XID {xid}, {error.said}")
         labels = (bus_id, xid, str(error.link), error.severity, error.action)
-        if labels not in self.counts and len(self.counts) >= MANY * len(NUMBERS):
+        if labels not in self.counts and len(self.counts) >= MAX_ITEMS * len(NUMBERS):
             yield UNREAD_NVLINK.seen(f"XID {xid}, one of more kinds than are counted")
             return
         self.counts[labels] = self.counts.get(labels, 0) + 1

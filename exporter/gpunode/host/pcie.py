@@ -81,7 +81,7 @@ PASSED_THROUGH = "/sys/bus/pci/drivers/vfio-pci"
 GPU_VENDORS = frozenset(vendor.pci_id for vendor in VENDORS.values())
 SEVERITIES = {"correctable": "COR", "nonfatal": "NONFATAL", "fatal": "FATAL"}
 ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
-DEEP = 8
+MAX_BRIDGES = 8
 """The most bridges above a device to follow; real machines have three or four."""
 
 NEAREST_NICS = 2
@@ -174,7 +174,7 @@ class Pcie:
 
     def _paths(self, folder: str, above: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, ...]]]:
         """Every device below a folder with the bridges above it, which are the parent folders."""
-        if len(above) > DEEP:
+        if len(above) > MAX_BRIDGES:
             return
         for name in names_in(self.node, folder):
             if ADDRESS.fullmatch(name):

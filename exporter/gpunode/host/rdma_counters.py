@@ -43,12 +43,12 @@ Counters = Mapping[str, Meaning | None]
 """The names of counters; None for one that is known and is no sign of trouble, such as the number
 of requests, a part of what another counts, or a setting."""
 
-WORD = 4.0
+WORD_BYTES = 4.0
 LIFESPAN: Counters = {"lifespan": None}
 """Milliseconds for which a counter that was read is kept."""
 
 
-def each(names: str, meaning: Meaning | None) -> Iterator[tuple[str, Meaning | None]]:
+def group(names: str, meaning: Meaning | None) -> Iterator[tuple[str, Meaning | None]]:
     """Counters of the same meaning."""
     return ((name, meaning) for name in names.split())
 
@@ -78,10 +78,10 @@ STANDARD: Counters = {
     **LIFESPAN,
     # Since Linux 4.5 those of ``counters`` have 64 bits on most adapters, and there is no
     # ``counters_ext``.
-    "port_rcv_data_64": _bytes("receive", WORD, choice=0),
-    "port_xmit_data_64": _bytes("transmit", WORD, choice=0),
-    "port_rcv_data": _bytes("receive", WORD, choice=1),
-    "port_xmit_data": _bytes("transmit", WORD, choice=1),
+    "port_rcv_data_64": _bytes("receive", WORD_BYTES, choice=0),
+    "port_xmit_data_64": _bytes("transmit", WORD_BYTES, choice=0),
+    "port_rcv_data": _bytes("receive", WORD_BYTES, choice=1),
+    "port_xmit_data": _bytes("transmit", WORD_BYTES, choice=1),
     "port_xmit_wait": Meaning("wait"),
     "symbol_error": _error("symbol"),
     "link_error_recovery": _error("link_recovery"),
@@ -96,7 +96,7 @@ STANDARD: Counters = {
     "port_xmit_constraint_errors": _error("constraint"),
     "VL15_dropped": _error("vl15_dropped"),
     **dict(
-        each(
+        group(
             "port_rcv_packets port_xmit_packets unicast_rcv_packets unicast_xmit_packets "
             "multicast_rcv_packets multicast_xmit_packets port_rcv_packets_64 "
             "port_xmit_packets_64 port_unicast_rcv_packets port_unicast_xmit_packets "
@@ -105,7 +105,7 @@ STANDARD: Counters = {
         )
     ),
 }
-"""The same of all drivers that have them, in ``counters``; data are in words of 4 bytes.
+"""The standard counters, in ``counters``, alike in all drivers; data are in words of 4 bytes.
 
 https://docs.kernel.org/admin-guide/abi-stable-files.html#abi-file-stable-sysfs-class-infiniband
 """
@@ -117,7 +117,7 @@ BITS = {
     "port_xmit_discards VL15_dropped",
     32: "port_xmit_wait port_rcv_data port_xmit_data",
 }
-FULL = {name: 2.0**bits - 1 for bits, names in BITS.items() for name in names.split()}
+SATURATED = {name: 2.0**bits - 1 for bits, names in BITS.items() for name in names.split()}
 """The counts at which those of ``counters`` stay until they are reset (InfiniBand Architecture
 Specification 1, 16.1.3.5). One with more bits, as data have on most adapters, goes on.
 
@@ -140,27 +140,27 @@ MLX5: Counters = {
     "rp_cnp_ignored": _congestion("cnp_ignored"),
     "np_ecn_marked_roce_packets": _congestion("ecn_marked"),
     "roce_slow_restart": _congestion("slow_restart"),
-    **dict(each("roce_slow_restart_cnps roce_slow_restart_trans", _congestion("slow_restart", 1))),
+    **dict(group("roce_slow_restart_cnps roce_slow_restart_trans", _congestion("slow_restart", 1))),
     "cc_tx_cnp_pkts": _congestion("cnp_sent", 1),
     "cc_rx_cnp_pkts": _congestion("cnp_handled", 1),
     "cc_rx_ce_pkts": _congestion("ecn_marked", 1),
-    **dict(each("req_cqe_error resp_cqe_error", _failure("request"))),
+    **dict(group("req_cqe_error resp_cqe_error", _failure("request"))),
     **dict(
-        each(
+        group(
             "resp_local_length_error req_remote_invalid_request req_remote_access_errors "
             "resp_remote_access_errors",
             _failure("request", 1),
         )
     ),
     **dict(
-        each(
+        group(
             "req_transport_retries_exceeded req_rnr_retries_exceeded", _failure("retries_exceeded")
         )
     ),
     "rdma_rx_bytes": _bytes("receive", choice=3),
     "rdma_tx_bytes": _bytes("transmit", choice=3),
     **dict(
-        each(
+        group(
             "rx_write_requests rx_read_requests rx_atomic_requests rx_dct_connect "
             "resp_cqe_flush_error req_cqe_flush_error rdma_rx_packets rdma_tx_packets",
             None,
@@ -181,17 +181,17 @@ EFA: Counters = {
     "unresponsive_remote_events": _loss("unresponsive_remote"),
     "retrans_bytes": Meaning("retransmitted_bytes"),
     "retrans_pkts": Meaning("retransmitted_packets"),
-    **dict(each("rdma_read_wr_err rdma_write_wr_err", _failure("request"))),
+    **dict(group("rdma_read_wr_err rdma_write_wr_err", _failure("request"))),
     "cmds_err": _failure("command"),
     **dict(
-        each(
+        group(
             "no_completion_cmds alloc_pd_err create_qp_err create_cq_err reg_mr_err "
             "alloc_ucontext_err create_ah_err mmap_err",
             _failure("command", 1),
         )
     ),
     **dict(
-        each(
+        group(
             "tx_pkts rx_pkts send_bytes recv_bytes rdma_read_bytes rdma_read_resp_bytes "
             "rdma_write_bytes rdma_write_recv_bytes send_wrs recv_wrs rdma_read_wrs rdma_write_wrs "
             "submitted_cmds completed_cmds keep_alive_rcvd",
@@ -212,9 +212,9 @@ BNXT_RE: Counters = {
     "tx_bytes": _bytes("transmit"),
     "rx_roce_errors": _error("receive"),
     "tx_roce_errors": _error("transmit"),
-    **dict(each("rx_roce_discards tx_roce_discards", _loss("dropped"))),
+    **dict(group("rx_roce_discards tx_roce_discards", _loss("dropped"))),
     "to_retransmits": _loss("ack_timeout"),
-    **dict(each("seq_err_naks_rcvd missing_resp", _loss("sequence_nak"))),
+    **dict(group("seq_err_naks_rcvd missing_resp", _loss("sequence_nak"))),
     "rnr_naks_rcvd": _loss("receiver_not_ready"),
     "dup_req": _loss("duplicate"),
     "oos_drop_count": _loss("out_of_sequence"),
@@ -222,7 +222,7 @@ BNXT_RE: Counters = {
     "np_cnp_pkts": _congestion("cnp_sent"),
     "max_retry_exceeded": _failure("retries_exceeded"),
     **dict(
-        each(
+        group(
             "unrecoverable_err bad_resp_err local_qp_op_err local_protection_err mem_mgmt_op_err "
             "remote_invalid_req_err remote_access_err remote_op_err res_exceed_max "
             "res_length_mismatch res_exceeds_wqe res_opcode_err res_rx_invalid_rkey "
@@ -234,11 +234,11 @@ BNXT_RE: Counters = {
             _failure("request", 1),
         )
     ),
-    **dict(each("rx_good_bytes rx_roce_good_bytes", _bytes("receive", choice=3))),
+    **dict(group("rx_good_bytes rx_roce_good_bytes", _bytes("receive", choice=3))),
     "rx_roce_only_bytes": _bytes("receive", choice=4),
     "tx_roce_only_bytes": _bytes("transmit", choice=4),
     **dict(
-        each(
+        group(
             "rx_pkts tx_pkts rx_good_pkts rx_roce_good_pkts rx_roce_only_pkts tx_roce_only_pkts "
             "recoverable_errors resize_cq_cnt "
             "active_pds active_ahs active_qps active_rc_qps active_ud_qps active_srqs active_cqs "
@@ -257,10 +257,10 @@ Of Linux, and of Broadcom's own driver, which has many names of mlx5. ``recovera
 filled with the broadcasts that were sent."""
 
 IRDMA: Counters = {
-    **dict(each("ip4InOctets ip6InOctets", _bytes("receive"))),
-    **dict(each("ip4OutOctets ip6OutOctets", _bytes("transmit"))),
-    **dict(each("tcpRetransSegs RetransSegs", _loss("retransmission"))),
-    **dict(each("ip4InDiscards ip6InDiscards", _loss("dropped"))),
+    **dict(group("ip4InOctets ip6InOctets", _bytes("receive"))),
+    **dict(group("ip4OutOctets ip6OutOctets", _bytes("transmit"))),
+    **dict(group("tcpRetransSegs RetransSegs", _loss("retransmission"))),
+    **dict(group("ip4InDiscards ip6InDiscards", _loss("dropped"))),
     "RTO": _loss("ack_timeout"),
     "RNR received": _loss("receiver_not_ready"),
     "RNR sent": _loss("out_of_buffer"),
@@ -273,14 +273,14 @@ IRDMA: Counters = {
     "cnpIgnored": _congestion("cnp_ignored"),
     "RxECNMrkd": _congestion("ecn_marked"),
     **dict(
-        each(
+        group(
             "ip4OutNoRoutes ip6OutNoRoutes ip4InTruncatedPkts ip6InTruncatedPkts rxVlanErrors "
             "tcpInOptErrors tcpInProtoErrors InOptErrors InProtoErrors",
             _failure("packet"),
         )
     ),
     **dict(
-        each(
+        group(
             "ip4InMcastOctets ip4OutMcastOctets ip6InMcastOctets ip6OutMcastOctets ip4InPkts "
             "ip6InPkts ip4OutPkts ip6OutPkts ip4InReasmRqd ip4InMcastPkts ip4OutSegRqd "
             "ip4OutMcastPkts ip6InReasmRqd ip6InMcastPkts ip6OutSegRqd ip6OutMcastPkts tcpInSegs "
@@ -306,10 +306,10 @@ HNS: Counters = {
     "tx_err_pkt": _error("transmit"),
     "tx_cnp_pkt": _congestion("cnp_sent"),
     "rx_cnp_pkt": _congestion("cnp_handled"),
-    **dict(each("trp_get_mpt_err_pkt trp_get_irrl_err_pkt", _failure("packet"))),
+    **dict(group("trp_get_mpt_err_pkt trp_get_irrl_err_pkt", _failure("packet"))),
     "cmds_err": _failure("command"),
     **dict(
-        each(
+        group(
             "qp_create_err qp_modify_err cq_create_err cq_modify_err srq_create_err "
             "srq_modify_err xrcd_alloc_err mr_reg_err mr_rereg_err ah_create_err mmap_err "
             "uctx_alloc_err",
@@ -317,7 +317,7 @@ HNS: Counters = {
         )
     ),
     **dict(
-        each(
+        group(
             "rx_rc_pkt rx_uc_pkt rx_ud_pkt rx_xrc_pkt rx_pkt tx_rc_pkt tx_uc_pkt tx_ud_pkt "
             "tx_xrc_pkt tx_pkt ecn_db rx_buf trp_rx_sof cq_cqe cq_poe cq_notify aeqe ceqe cmds "
             "posted_mbx polled_mbx mbx_event",
@@ -334,7 +334,7 @@ MANA: Counters = {
     "tx_bytes": _bytes("transmit"),
     "requester_timeout": _loss("ack_timeout"),
     **dict(
-        each(
+        group(
             "requester_oos_nak requester_implicit_nak requester_readresp_psn_mismatch",
             _loss("sequence_nak"),
         )
@@ -349,13 +349,13 @@ MANA: Counters = {
     "received_cnp_count": _congestion("cnp_handled", 1),
     "received_ecns": _congestion("ecn_marked"),
     **dict(
-        each(
+        group(
             "requester_rnr_nak_retries_exceeded requester_retries_exceeded",
             _failure("retries_exceeded"),
         )
     ),
     **dict(
-        each(
+        group(
             "nak_inv_req nak_access_error nak_opp_error nak_inv_read responder_local_len_error "
             "requestor_local_prot_error responder_rem_access_error responder_local_qp_error "
             "responder_malformed_wqe general_hw_error total_fatal_error",
@@ -363,7 +363,7 @@ MANA: Counters = {
         )
     ),
     **dict(
-        each(
+        group(
             "tx_packets rx_packets num_qps_congested rate_inc_events num_qps_recovered "
             "current_rate rx_send_requests rx_write_requests rx_read_requests qp_congested_events "
             "qp_recovered_events",
@@ -376,10 +376,10 @@ MANA: Counters = {
 _VERBS = "alloc_mr alloc_pd alloc_uctx create_cq create_qp dealloc_pd dealloc_uctx dereg_mr "
 _VERBS += "destroy_cq destroy_qp get_dma_mr reg_usr_mr"
 ERDMA: Counters = {
-    **dict(each("rx_bytes_cnt hw_rx_bytes_cnt", _bytes("receive"))),
-    **dict(each("tx_bytes_cnt hw_tx_bytes_cnt", _bytes("transmit"))),
+    **dict(group("rx_bytes_cnt hw_rx_bytes_cnt", _bytes("receive"))),
+    **dict(group("tx_bytes_cnt hw_tx_bytes_cnt", _bytes("transmit"))),
     **dict(
-        each(
+        group(
             "tx_disable_drop_cnt rx_disable_drop_cnt tx_bps_limit_drop_cnt tx_pps_limit_drop_cnt "
             "rx_bps_limit_drop_cnt rx_pps_limit_drop_cnt hw_disable_drop_cnt "
             "hw_rx_disable_drop_cnt hw_bps_limit_drop_cnt hw_pps_limit_drop_cnt "
@@ -389,7 +389,7 @@ ERDMA: Counters = {
     ),
     **{f"verbs_{verb}_failed_cnt": _failure("command") for verb in _VERBS.split()},
     **dict(
-        each(
+        group(
             "connect_failed_cnt connect_timeout_cnt connect_reset_cnt accept_failed_cnt "
             "reject_failed_cnt listen_failed_cnt",
             _failure("connection"),
@@ -397,7 +397,7 @@ ERDMA: Counters = {
     ),
     **{f"verbs_{verb}_cnt": None for verb in _VERBS.split()},
     **dict(
-        each(
+        group(
             "tx_reqs_cnt tx_packets_cnt rx_packets_cnt hw_tx_reqs_cnt hw_tx_packets_cnt "
             "hw_rx_packets_cnt listen_create_cnt listen_ipv6_cnt listen_success_cnt "
             "listen_destroy_cnt accept_total_cnt accept_success_cnt reject_cnt connect_total_cnt "
@@ -412,28 +412,28 @@ ERDMA: Counters = {
 Of Linux, and of Alibaba's own driver. Packets beyond the limits of the instance are dropped."""
 
 IONIC: Counters = {
-    **dict(each("rx_rdma_ucast_bytes rx_rdma_mcast_bytes", _bytes("receive"))),
-    **dict(each("tx_rdma_ucast_bytes tx_rdma_mcast_bytes", _bytes("transmit"))),
+    **dict(group("rx_rdma_ucast_bytes rx_rdma_mcast_bytes", _bytes("receive"))),
+    **dict(group("tx_rdma_ucast_bytes tx_rdma_mcast_bytes", _bytes("transmit"))),
     "tx_rdma_ack_timeout": _loss("ack_timeout"),
-    **dict(each("req_rx_pkt_seq_err req_rx_impl_nak_seq_err", _loss("sequence_nak"))),
+    **dict(group("req_rx_pkt_seq_err req_rx_impl_nak_seq_err", _loss("sequence_nak"))),
     "req_rx_rnr_retry_err": _loss("receiver_not_ready"),
     "resp_rx_outouf_seq": _loss("out_of_sequence"),
     "resp_tx_pkt_seq_err": _loss("out_of_sequence", 1),
     "resp_rx_outof_buf": _loss("out_of_buffer"),
     "resp_tx_rnr_retry_err": _loss("out_of_buffer", 1),
-    **dict(each("resp_rx_dup_request req_rx_dup_response", _loss("duplicate"))),
+    **dict(group("resp_rx_dup_request req_rx_dup_response", _loss("duplicate"))),
     "tx_rdma_retx_bytes": Meaning("retransmitted_bytes"),
     "tx_rdma_retx_pkts": Meaning("retransmitted_packets"),
     "tx_rdma_cnp_pkts": _congestion("cnp_sent"),
     "rx_rdma_cnp_pkts": _congestion("cnp_handled"),
     "rx_rdma_ecn_pkts": _congestion("ecn_marked"),
     **dict(
-        each("req_rx_inval_pkts resp_rx_s0_table_err rx_rdma_mtu_discard_pkts", _failure("packet"))
+        group("req_rx_inval_pkts resp_rx_s0_table_err rx_rdma_mtu_discard_pkts", _failure("packet"))
     ),
     "req_tx_retry_excd_err": _failure("retries_exceeded"),
-    **dict(each("req_rx_cqe_err resp_rx_cqe_err", _failure("request"))),
+    **dict(group("req_rx_cqe_err resp_rx_cqe_err", _failure("request"))),
     **dict(
-        each(
+        group(
             "req_rx_rmt_acc_err req_rx_rmt_req_err req_rx_oper_err req_tx_loc_acc_err "
             "req_tx_loc_oper_err req_tx_mem_mgmt_err req_tx_loc_sgl_inv_err resp_rx_loc_len_err "
             "resp_rx_inval_request resp_rx_loc_oper_err resp_rx_outof_atomic "
@@ -443,7 +443,7 @@ IONIC: Counters = {
         )
     ),
     **dict(
-        each(
+        group(
             "rx_rdma_ucast_pkts rx_rdma_mcast_pkts tx_rdma_ucast_pkts tx_rdma_mcast_pkts "
             "req_rx_cqe_flush resp_rx_cqe_flush tx_rdma_ccl_cts_bytes tx_rdma_ccl_cts_pkts "
             "tx_rdma_ccl_cts_retx_bytes tx_rdma_ccl_cts_retx_pkts tx_rdma_ccl_cts_ack_timeout "
@@ -462,10 +462,10 @@ RXE: Counters = {
     "send_rnr_err": _loss("out_of_buffer"),
     "rcvd_seq_err": _loss("sequence_nak"),
     "completer_retry_err": _loss("retransmission"),
-    **dict(each("retry_exceeded_err retry_rnr_exceeded_err", _failure("retries_exceeded"))),
+    **dict(group("retry_exceeded_err retry_rnr_exceeded_err", _failure("retries_exceeded"))),
     "send_err": _failure("packet"),
     "link_downed": _error("link_downed"),
-    **dict(each("sent_pkts rcvd_pkts ack_deferred rdma_sends rdma_recvs", None)),
+    **dict(group("sent_pkts rcvd_pkts ack_deferred rdma_sends rdma_recvs", None)),
 }
 """https://github.com/torvalds/linux/blob/master/drivers/infiniband/sw/rxe/rxe_hw_counters.c"""
 
@@ -474,23 +474,23 @@ MLX4: Counters = {
     "sq_num_oos": _loss("sequence_nak"),
     "sq_num_to": _loss("ack_timeout"),
     "sq_num_rnr": _loss("receiver_not_ready"),
-    **dict(each("rq_num_rnr rq_num_udsdprd", _loss("out_of_buffer"))),
+    **dict(group("rq_num_rnr rq_num_udsdprd", _loss("out_of_buffer"))),
     "rq_num_dup": _loss("duplicate"),
-    **dict(each("sq_num_tree sq_num_rree", _failure("retries_exceeded"))),
+    **dict(group("sq_num_tree sq_num_rree", _failure("retries_exceeded"))),
     **dict(
-        each(
+        group(
             "rq_num_lle sq_num_lle rq_num_lqpoe sq_num_lqpoe rq_num_lpe sq_num_lpe sq_num_mwbe "
             "sq_num_bre sq_num_rire rq_num_rire sq_num_rae rq_num_rae sq_num_roe num_cqovf",
             _failure("request"),
         )
     ),
-    **dict(each("rq_num_wrfe sq_num_wrfe", None)),
+    **dict(group("rq_num_wrfe sq_num_wrfe", None)),
 }
 """https://github.com/torvalds/linux/blob/master/drivers/infiniband/hw/mlx4/main.c"""
 
 CXGB4: Counters = {
-    **dict(each("ip4RetransSegs ip6RetransSegs", _loss("retransmission"))),
-    **dict(each("ip4InSegs ip4OutSegs ip4OutRsts ip6InSegs ip6OutSegs ip6OutRsts", None)),
+    **dict(group("ip4RetransSegs ip6RetransSegs", _loss("retransmission"))),
+    **dict(group("ip4InSegs ip4OutSegs ip4OutRsts ip6InSegs ip6OutSegs ip6OutRsts", None)),
 }
 """https://github.com/torvalds/linux/blob/master/drivers/infiniband/hw/cxgb4/provider.c"""
 
@@ -509,14 +509,14 @@ DRIVERS: Mapping[str, Counters] = {
     "cxgb4": CXGB4,
 }
 
-KNOWN: Counters = {name: of for counters in DRIVERS.values() for name, of in counters.items()}
+MEANINGS: Counters = {name: of for counters in DRIVERS.values() for name, of in counters.items()}
 
 REGISTERS = frozenset({"hfi1"})
 """Drivers that show hundreds of the chip's registers in ``hw_counters``, beside the counters of the
 standard, which tell what matters:
 https://github.com/torvalds/linux/blob/master/drivers/infiniband/hw/hfi1/verbs.c"""
 
-OF_A_FUNCTION = "vport_"
+VPORT_PREFIX = "vport_"
 """Begins the names of the counters of a virtual function's port at mlx5's embedded switch."""
 
 CXI: Mapping[str, Meaning] = {

@@ -11,13 +11,13 @@ import re
 from collections.abc import Iterator
 
 from gpunode.config.daemon import Settings
-from gpunode.driver.driver import DriverError, listed
+from gpunode.driver.driver import DriverError, list_gpus
 from gpunode.driver.errands import Errands
 from gpunode.host import mounts, node_name
 from gpunode.host.infiniband import FOLDER as INFINIBAND
 from gpunode.metric import Metric, Sample
 from gpunode.node.node import Node, names_in, text_of
-from gpunode.source import MANY, NodeSource, Reading
+from gpunode.source import MAX_ITEMS, NodeSource, Reading
 from gpunode.text import printable
 
 VERSIONS = (
@@ -48,10 +48,10 @@ ADAPTER = Metric(
     ("device", "board", "firmware"),
 )
 
-EVERY = 60.0
+READ_INTERVAL = 60.0
 """Seconds between reads."""
 
-LONGEST = 96
+MAX_VERSION = 96
 """Characters of a version."""
 
 RDMA_DRIVERS = ("mlx5_core", "efa", "bnxt_re", "irdma", "hns_roce_hw_v2", "cxi_ss1")
@@ -108,14 +108,14 @@ class NodeVersions:
     def __init__(self, node: Node, settings: Settings) -> None:
         self.node = node
         self.settings = settings
-        self.every = EVERY
+        self.every = READ_INTERVAL
         self._errands = Errands()
         self._layers: bool | None = None
 
     def read(self) -> Reading:
         called = node_name.given_name(self.node, self.settings)
         found = {
-            **self._asked(),
+            **self._driver_versions(),
             "kernel": text_of(self.node, "/proc/sys/kernel/osrelease"),
             "os": self._system(),
             "rdma": self._rdma(),
@@ -125,11 +125,11 @@ class NodeVersions:
             "bmc": self._bmc(),
             "nvswitch": self._switches(),
         }
-        values = tuple(printable(found[what], LONGEST) for what in VERSIONS)
+        values = tuple(printable(found[what], MAX_VERSION) for what in VERSIONS)
         info = INFO.at(1.0, called, *values) if called or any(values) else ()
         return Reading((*info, *self._adapters()))
 
-    def _asked(self) -> dict[str, str]:
+    def _driver_versions(self) -> dict[str, str]:
         """The versions of the driver and of CUDA; of a driver that hangs, that of its module."""
         told = {"driver": "", "cuda": ""}
         self._errands.run({"versions of the driver": lambda: self._ask(told)})
@@ -137,7 +137,7 @@ class NodeVersions:
         return {**told, "driver": module or told["driver"]}
 
     def _ask(self, told: dict[str, str]) -> None:
-        gpus, _ = listed(self.node.drivers)
+        gpus, _ = list_gpus(self.node.drivers)
         for gpu in gpus:
             for what, ask in (("driver", gpu.driver_version), ("cuda", gpu.cuda_version)):
                 with contextlib.suppress(DriverError):
@@ -147,7 +147,7 @@ class NodeVersions:
 
     def _system(self) -> str:
         """The name of the system with the version of its image, and that of DGX OS."""
-        if self._in_a_container():
+        if self._is_container():
             return ""
         release: dict[str, str] = {}
         for path in ("/etc/os-release", "/usr/lib/os-release"):
@@ -159,7 +159,7 @@ class NodeVersions:
         parts = (name, image if image not in name else "", f"DGX OS {version}" if version else "")
         return ", ".join(part for part in parts if part)
 
-    def _in_a_container(self) -> bool:
+    def _is_container(self) -> bool:
         """Whether /etc is that of a container, whose own process 1 has a root of layers."""
         if self._layers is None:
             try:
@@ -189,7 +189,7 @@ class NodeVersions:
     def _switches(self) -> str:
         """The firmware of the node's NVSwitches: each version once."""
         found = set()
-        for name in names_in(self.node, SWITCHES)[:MANY]:
+        for name in names_in(self.node, SWITCHES)[:MAX_ITEMS]:
             try:
                 found.add(parse_switch(self.node.read_text(f"{SWITCHES}/{name}/information")))
             except (OSError, ValueError):
@@ -197,7 +197,7 @@ class NodeVersions:
         return ", ".join(sorted(found))
 
     def _adapters(self) -> Iterator[Sample]:
-        for device in names_in(self.node, INFINIBAND)[:MANY]:
+        for device in names_in(self.node, INFINIBAND)[:MAX_ITEMS]:
             folder = f"{INFINIBAND}/{device}"
             firmware = text_of(self.node, f"{folder}/fw_ver")
             board = text_of(self.node, f"{folder}/board_id") or text_of(
@@ -205,7 +205,7 @@ class NodeVersions:
             )
             if firmware:
                 yield from ADAPTER.at(
-                    1.0, device, printable(board, LONGEST), printable(firmware, LONGEST)
+                    1.0, device, printable(board, MAX_VERSION), printable(firmware, MAX_VERSION)
                 )
 
 

@@ -38,23 +38,30 @@ from gpunode.incidents.incident import (
     parse,
     without_tape,
 )
-from gpunode.incidents.moments import SharedMoments, Told
-from gpunode.incidents.overheard import Overheard
+from gpunode.incidents.moments import SharedMoments, SourcedMoment
+from gpunode.incidents.overheard import LogRecorder
 from gpunode.incidents.price import COST, Prices
-from gpunode.incidents.signs import IncidentSign, Signs, about, labels_of, owners_of, processes_on
+from gpunode.incidents.signs import (
+    IncidentSign,
+    Signs,
+    labels_of,
+    owners_of,
+    processes_on,
+    urgent_finding,
+)
 from gpunode.metric import Metric, Sample
 from gpunode.mistake import UsageError
 from gpunode.nccl.ras import AWAITED
 from gpunode.node.endings import in_words
 from gpunode.node.node import Node
-from gpunode.node.rolling_tape import CHUNK, MOST_LAST, RollingTape, without_code
+from gpunode.node.rolling_tape import CHUNK, MAX_LAST, RollingTape, without_code
 from gpunode.node.tape import RecordingNode
 from gpunode.source import MORE_PROCESSES, Reading, Readings, bounded, limit
 from gpunode.unread import Unread
 from gpunode.verdict.case import WaitedFor
 from gpunode.verdict.causes import CAUSES
 from gpunode.verdict.facts import At
-from gpunode.verdict.findings import PRESSING, Finding, NodeStatus, counted, status
+from gpunode.verdict.findings import PRESSING, Finding, NodeStatus, gpu_list, status
 from gpunode.verdict.reasons import GONE
 from gpunode.verdict.shortages import NodeFigure
 from gpunode.verdict.where import Looks, StackLook
@@ -64,13 +71,13 @@ log = logging.getLogger(__name__)
 BEFORE, AFTER = 600.0, 300.0
 """Seconds before an incident begins, and after, that its tape has."""
 
-MOST = 16 << 20
+MAX_BYTES = 16 << 20
 """Bytes that are kept in memory in all."""
 
-MOST_OF_TAPE = 5 << 20
+MAX_TAPE_BYTES = 5 << 20
 """Bytes of the tape that rolls."""
 
-MOST_OF_INCIDENTS = MOST - MOST_OF_TAPE - MOST_LAST - CHUNK
+MAX_INCIDENT_BYTES = MAX_BYTES - MAX_TAPE_BYTES - MAX_LAST - CHUNK
 """Bytes of the incidents that are kept, with their tapes."""
 
 CONFIRMED: dict[Kind, float] = {"stall": 6.0, "gpu_lost": 6.0, "slow": 30.0}
@@ -83,10 +90,10 @@ MISSED = 6.0
 OVER = 60.0
 """Seconds without a sign after which an incident is over."""
 
-LONGEST = 3600.0
+MAX_DURATION = 3600.0
 """Seconds after which nothing is added to an incident, even if it goes on."""
 
-DRAWN = 900.0
+HISTORY_SECONDS = 900.0
 """Seconds after its beginning up to which an incident has the history of the GPUs."""
 
 KEPT_EVERY, TAPED_EVERY = 10.0, 60.0
@@ -98,16 +105,16 @@ FOLDER_WAIT = 5.0
 RESUMED = 600.0
 """Seconds after which an incident that was cut short does not go on: its daemon was off."""
 
-MOST_OPEN = 8
+MAX_OPEN_INCIDENTS = 8
 """Incidents that go on at a time."""
 
 MOST_MOMENTS, MOST_LOOKS, MOST_PROCESSES = 600, 16, 256
-"""Of an incident: what is noted of it."""
+"""What an open incident has recorded."""
 
-MOST_GPUS = 64
+MAX_GPUS = 64
 """GPUs of an incident in ``INFO``."""
 
-LONGEST_WHERE = 160
+MAX_WHERE = 160
 """Characters of where a process stands, in a label."""
 
 COUNT = Metric(
@@ -147,10 +154,10 @@ class OpenIncident:
     sign: IncidentSign
     gpus: set[At]
     finding: Finding | None = None
-    """What a person is told of it, from when there is something to tell."""
+    """The finding about it, once there is one."""
 
     found: float = 0.0
-    """When that was last told, in seconds since the epoch."""
+    """When the finding was last current, in seconds since the epoch."""
 
     owners: tuple[str, ...] = ()
     waits: tuple[WaitedFor, ...] = ()
@@ -184,8 +191,8 @@ class OpenIncident:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """An incident that is kept: in short, as compressed JSON, and its tape."""
+class StoredIncident:
+    """A stored incident: its summary, its compressed JSON and its tape."""
 
     brief: Brief
     packed: bytes
@@ -206,12 +213,12 @@ class BlackBox:
 
     def __init__(self, node: Node, settings: IncidentSettings, *, code: bool) -> None:
         """Raises ``UsageError`` for a folder that cannot be used."""
-        self.tape = RollingTape(node.clock, BEFORE + AFTER + TAPED_EVERY, MOST_OF_TAPE, code=code)
-        self.overheard = Overheard(node.clock, self.tape)
+        self.tape = RollingTape(node.clock, BEFORE + AFTER + TAPED_EVERY, MAX_TAPE_BYTES, code=code)
+        self.overheard = LogRecorder(node.clock, self.tape)
         self.node: Node = RecordingNode(node, self.overheard)
         self.where = settings.where
         self.folder: Folder | None = None
-        self.kept: tuple[Kept, ...] = ()
+        self.kept: tuple[StoredIncident, ...] = ()
         """The latest first. It is replaced, never changed: requests read it."""
 
         self._cut_short: list[Incident] = []
@@ -248,7 +255,7 @@ class BlackBox:
         def opened() -> None:
             try:
                 folder = Folder(path, most_bytes)
-                kept, cut_short = _loaded(folder)
+                kept, cut_short = _load_folder(folder)
             except OSError as error:
                 failed.append(error)
             else:
@@ -267,7 +274,7 @@ class BlackBox:
         if why:
             log.error("incidents are kept in memory alone: incident.folder: %s: %s", path, why)
 
-    def find(self, incident: str) -> Kept | None:
+    def find(self, incident: str) -> StoredIncident | None:
         """An incident by its ID."""
         return next((one for one in self.kept if one.brief.id == incident), None)
 
@@ -284,9 +291,9 @@ class BlackBox:
         going = [one for one in self._watched if now - one.seen < OVER]
         priced = self.prices.look(readings, {o.id: (o.kind, o.moment, o.gpus) for o in going})
         for one in self._open:
-            looked = self._look(one, readings, node)
+            looked = self._note_positions(one, readings, node)
             over = now - one.seen >= AFTER
-            one.complete = over or now - one.moment >= LONGEST
+            one.complete = over or now - one.moment >= MAX_DURATION
             due = one.kept is None or now - one.kept >= KEPT_EVERY or self._is_told_anew(one)
             if one.complete or looked or due:  # a job may end before the next is due
                 self._keep(one, readings, node)
@@ -295,7 +302,7 @@ class BlackBox:
         self._watched = [one for one in self._watched if now - one.seen < AFTER]
         left_out, self._left_out = self._left_out, self.tape.left_out
         unread = [
-            *([MORE_INCIDENTS.seen(f"{MOST_OPEN} go on", refused)] if refused else []),
+            *([MORE_INCIDENTS.seen(f"{MAX_OPEN_INCIDENTS} go on", refused)] if refused else []),
             *(
                 [MORE_MOMENTS.seen("answers too long for a tape", self._left_out - left_out)]
                 if self._left_out > left_out
@@ -315,13 +322,15 @@ class BlackBox:
             yield from COUNT.at(float(count), kind)
         for one in self._watched:
             where = one.finding.detail if one.finding and self.where else ""
-            for at in sorted(one.gpus)[:MOST_GPUS] or [("", "")]:
+            for at in sorted(one.gpus)[:MAX_GPUS] or [("", "")]:
                 yield from INFO.at(1.0, *at, one.id, one.kind, _in_a_label(clean(where)))
         yield from self.prices.samples()
         if self.folder is not None:
             yield from UNWRITTEN.at(float(self._unwritten))
 
-    def _happened(self, readings: Readings, node: NodeStatus, time: float) -> Iterator[Told]:
+    def _happened(
+        self, readings: Readings, node: NodeStatus, time: float
+    ) -> Iterator[SourcedMoment]:
         """What has changed on the node since the last look."""
         told = {
             (one.gpus, one.remedy): one.title
@@ -341,7 +350,7 @@ class BlackBox:
             if gpu.at in causes and causes[gpu.at] != self._causes.get(gpu.at):
                 changed.setdefault(causes[gpu.at], []).append(gpu.label)
         for cause, labels in changed.items():
-            text = f"{counted(labels)}: {CAUSES[cause].meaning}"
+            text = f"{gpu_list(labels)}: {CAUSES[cause].meaning}"
             yield "verdict", _moment(time, "verdict", text, tuple(labels))
         self._causes = causes
         yield from self._processes_changed(processes_on(readings), time)
@@ -354,7 +363,9 @@ class BlackBox:
         for pid, line in self.overheard.new():
             yield owners.get(pid, line.what), line
 
-    def _processes_changed(self, on: Mapping[At, Iterable[Started]], time: float) -> Iterator[Told]:
+    def _processes_changed(
+        self, on: Mapping[At, Iterable[Started]], time: float
+    ) -> Iterator[SourcedMoment]:
         """Note which processes came to GPUs and which are gone."""
         before = self._processes
         found: dict[tuple[str, int, float], OnGpu] = {}
@@ -389,7 +400,7 @@ class BlackBox:
                 with suppress(OSError):  # from now on, the kernel tells how it ends
                     self.node.ended(one.pid, one.start)
             if before is not None and key not in before:
-                text = f"{_named(one)} came to GPU {one.gpu}"
+                text = f"{_process_text(one)} came to GPU {one.gpu}"
                 yield _whose(one), _moment(time, "process", text, (one.gpu,))
         left_out = {(gpu, one.pid, one.start) for gpu, one in there} - found.keys()
         for key, one in (before or {}).items():
@@ -401,7 +412,7 @@ class BlackBox:
                     if key in watched.processes:
                         watched.processes[key] = gone
                 ended = f": {gone.end}" if gone.end else ""
-                text = f"{_named(one)} is gone from GPU {one.gpu}{ended}"
+                text = f"{_process_text(one)} is gone from GPU {one.gpu}{ended}"
                 yield _whose(one), _moment(time, "process", text, (one.gpu,))
 
     def _has_ended(self, one: OnGpu) -> bool:
@@ -458,14 +469,14 @@ class BlackBox:
                     one.kind = "stall"
                     self._count["stall"] += 1
                 if sign.kind == one.kind and sign.finding is not None:
-                    waits = _waits(one.gpus, node)
+                    waits = _awaited_gpus(one.gpus, node)
                     if _seen_before(() if anew else one.waits, waits):
                         return False
                     one.waits = waits or one.waits
                     one.sign, one.finding, one.found = sign, sign.finding, time
                 return False
         owners = owners_of(node, sign.gpus)
-        if len(self._open) >= MOST_OPEN and not self._makes_way(owners):
+        if len(self._open) >= MAX_OPEN_INCIDENTS and not self._makes_way(owners):
             return True
         since, began, _ = self._pending.get((sign.kind, sign.gpus), (now, time, now))
         labels = labels_of(node, sign.gpus)
@@ -528,7 +539,7 @@ class BlackBox:
             each for each in (name, *(f"{name}-{n}" for n in range(2, 9999))) if each not in taken
         )
 
-    def _look(self, one: OpenIncident, readings: Readings, node: NodeStatus) -> bool:
+    def _note_positions(self, one: OpenIncident, readings: Readings, node: NodeStatus) -> bool:
         """Note where processes stand, whom they wait for, and whose they are.
 
         Returns whether somebody has looked since.
@@ -536,8 +547,8 @@ class BlackBox:
         before = len(one.looks)
         one.owners = owners_of(node, one.gpus) or one.owners
         if one.finding is None:
-            one.finding, one.found = about(node, one.gpus), readings.clock.time()
-        waits = _waits(one.gpus, node)
+            one.finding, one.found = urgent_finding(node, one.gpus), readings.clock.time()
+        waits = _awaited_gpus(one.gpus, node)
         if waits and not _seen_before(one.waits, waits):
             one.waits = waits
         for told in readings.details(Looks):
@@ -570,7 +581,7 @@ class BlackBox:
             tape, anew, one.taped = self.tape.cut(one.moment - BEFORE, title), True, now
         one.kept = now
         incident = self._incident(one, readings, node, len(tape))
-        kept = Kept(incident.brief, gzip.compress(as_json(incident), 1, mtime=0), tape)
+        kept = StoredIncident(incident.brief, gzip.compress(as_json(incident), 1, mtime=0), tape)
         self._remember(kept)
         if self.folder is not None:
             tape = tape if anew or one.unwritten else b""
@@ -587,7 +598,7 @@ class BlackBox:
         if self.folder is not None:
             self._write(self.folder, kept, b"")
 
-    def _write(self, folder: Folder, kept: Kept, tape: bytes) -> bool:
+    def _write(self, folder: Folder, kept: StoredIncident, tape: bytes) -> bool:
         """Write an incident, and its tape unless that is empty; whether that succeeded."""
         complaint = ""
         try:
@@ -600,17 +611,17 @@ class BlackBox:
         self._complaint = complaint
         return not complaint
 
-    def _remember(self, kept: Kept) -> None:
+    def _remember(self, kept: StoredIncident) -> None:
         """Keep the latest in memory: tapes make way first, then the oldest incidents."""
         others = [one for one in self.kept if one.brief.id != kept.brief.id]
         now = self.node.clock.time()
         ordered = sorted((kept, *others), key=lambda one: age(one.brief.id, now), reverse=True)
-        while sum(one.size for one in ordered) > MOST_OF_INCIDENTS:
+        while sum(one.size for one in ordered) > MAX_INCIDENT_BYTES:
             taped = [place for place, one in enumerate(ordered) if one.tape]
             if len(ordered) > 1 and taped:
                 oldest = ordered[taped[-1]]
                 brief = replace(oldest.brief, tape_bytes=0)
-                ordered[taped[-1]] = Kept(brief, oldest.packed, b"")
+                ordered[taped[-1]] = StoredIncident(brief, oldest.packed, b"")
             else:
                 ordered.pop()
         self.kept = tuple(ordered)
@@ -636,10 +647,12 @@ class BlackBox:
             tuple(map(clean, one.owners)),
             tape,
         )
-        for told in readings.details(History) if time <= one.began + DRAWN + KEPT_EVERY else ():
+        for told in (
+            readings.details(History) if time <= one.began + HISTORY_SECONDS + KEPT_EVERY else ()
+        ):
             one.history = told.detail.after(one.began - BEFORE)
         times, drawn = one.history
-        count = sum(at <= one.began + DRAWN for at in times)
+        count = sum(at <= one.began + HISTORY_SECONDS for at in times)
         return Incident(
             brief,
             __version__,
@@ -658,7 +671,7 @@ class BlackBox:
         )
 
 
-def _loaded(folder: Folder) -> tuple[tuple[Kept, ...], list[Incident]]:
+def _load_folder(folder: Folder) -> tuple[tuple[StoredIncident, ...], list[Incident]]:
     """The latest incidents of a folder, and those that were cut short, which are complete now.
 
     Raises ``OSError``.
@@ -672,19 +685,19 @@ def _loaded(folder: Folder) -> tuple[tuple[Kept, ...], list[Incident]]:
             brief = replace(incident.brief, complete=True)
             incident = replace(incident, brief=brief)
             packed = gzip.compress(as_json(incident), 1, mtime=0)
-        if size + len(packed) > MOST_OF_INCIDENTS:
+        if size + len(packed) > MAX_INCIDENT_BYTES:
             break
-        if size + len(packed) + len(tape) > MOST_OF_INCIDENTS:
+        if size + len(packed) + len(tape) > MAX_INCIDENT_BYTES:
             tape = b""
         if not tape:
             incident = without_tape(incident)
         size += len(packed) + len(tape)
-        found.append(Kept(incident.brief, packed, tape))
+        found.append(StoredIncident(incident.brief, packed, tape))
     return tuple(found), cut_short
 
 
-def _waits(gpus: Collection[At], node: NodeStatus) -> tuple[WaitedFor, ...]:
-    """For whom these GPUs wait now."""
+def _awaited_gpus(gpus: Collection[At], node: NodeStatus) -> tuple[WaitedFor, ...]:
+    """The GPUs for which these wait now."""
     judged = [gpu.verdict for gpu in node.gpus if gpu.at in gpus and gpu.verdict]
     return tuple({late.at: late for one in judged for late in one.waits_for}.values())
 
@@ -700,7 +713,7 @@ def _seen_before(before: Iterable[WaitedFor], now: Collection[WaitedFor]) -> boo
 
 def _in_a_label(where: str) -> str:
     """Where a process stands, without what does not fit: first where those stand that wait."""
-    cut = where[:LONGEST_WHERE]
+    cut = where[:MAX_WHERE]
     return where if cut == where else cut.rpartition("; ")[0] or f"{cut[:-1]}…"
 
 
@@ -712,7 +725,7 @@ def _whose(one: OnGpu) -> str:
     return one.owner or f"GPU {one.gpu}"
 
 
-def _named(one: OnGpu) -> str:
+def _process_text(one: OnGpu) -> str:
     rank = f", rank {one.rank}" if one.rank else ""
     owner = f" of {one.owner}" if one.owner else ""
     return f"Process {one.pid}{rank}{owner}"

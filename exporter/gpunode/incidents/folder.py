@@ -17,14 +17,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpunode import whole_file
-from gpunode.incidents.incident import ID, LARGEST, Incident, parse
+from gpunode.incidents.incident import ID, MAX_JSON_BYTES, Incident, parse
 
 INCIDENT, TAPE = ".json.gz", ".jsonl.gz"
 
 CUT_SHORT = 60.0
 """Seconds after which an incident that went on is written no longer: it is each ten seconds."""
 
-LARGEST_FILE = 64 << 20
+MAX_FILE_BYTES = 64 << 20
 """Bytes of a file that is read."""
 
 
@@ -81,7 +81,7 @@ class Folder:
 
         One that goes on is written again and again: else its daemon has ended, and it is complete.
         """
-        found = parse(unpacked(self.packed(name), LARGEST))
+        found = parse(unpacked(self.packed(name), MAX_JSON_BYTES))
         if found.brief.complete or time.time() - self.written(name) < CUT_SHORT:
             return found
         return replace(found, brief=replace(found.brief, complete=True))
@@ -92,12 +92,12 @@ class Folder:
 
     def packed(self, name: str) -> bytes:
         """An incident as it is in its file. Raises ``OSError``."""
-        return whole_file.read(f"{name}{INCIDENT}", LARGEST_FILE, self._at)
+        return whole_file.read(f"{name}{INCIDENT}", MAX_FILE_BYTES, self._at)
 
     def tape(self, name: str) -> bytes:
         """The tape of an incident; empty if it has none. Raises ``OSError``."""
         try:
-            return whole_file.read(f"{name}{TAPE}", LARGEST_FILE, self._at)
+            return whole_file.read(f"{name}{TAPE}", MAX_FILE_BYTES, self._at)
         except FileNotFoundError:
             return b""
 
@@ -150,4 +150,4 @@ def incidents(folder: Folder) -> Iterator[tuple[Incident, bytes, bytes]]:
     for name in folder.names():
         with contextlib.suppress(OSError, ValueError):
             packed = folder.packed(name)
-            yield parse(unpacked(packed, LARGEST)), packed, folder.tape(name)
+            yield parse(unpacked(packed, MAX_JSON_BYTES)), packed, folder.tape(name)

@@ -27,7 +27,7 @@ STEP = 10.0
 POINTS = 361
 """Points that are kept: an hour, and the place of the one that is being written."""
 
-MOST_GPUS = 128
+MAX_GPUS = 128
 """GPUs that are kept: about 20 kB each."""
 
 USED = frozenset({SECONDS, ENERGY, MEMORY_USED, BOTTLENECK})
@@ -55,7 +55,7 @@ class GpuHistory:
     cause: list[str | None]
 
     def first(self, count: int) -> GpuHistory:
-        """The same of the first points alone."""
+        """The history of its first points."""
         return GpuHistory(
             self.gpu,
             self.uuid,
@@ -132,7 +132,7 @@ class History:
         }
         rings = {at: ring for at, ring in self.rings.items() if at in found or not ring.empty}
         for at in found:
-            if len(rings) < MOST_GPUS:
+            if len(rings) < MAX_GPUS:
                 rings.setdefault(at, Ring())
         for at, ring in rings.items():
             ledger = [values.get((SECONDS, (*at, state))) for state in STATES]
@@ -155,7 +155,7 @@ class History:
         places = list(self._latest_first(since))[::-1]
         rings = sorted(self.rings.items(), key=lambda item: (int(item[0][0]), item[0][1]))
         times = [round(self.times[place], 1) for place in places]
-        return times, [_of_gpu(at, ring, places) for at, ring in rings]
+        return times, [_gpu_history(at, ring, places) for at, ring in rings]
 
     def began(self, at: At, cause: str | None, state: str = "") -> tuple[float, bool] | None:
         """When a GPU began to have a cause, and most of its time in a state if one is named.
@@ -193,7 +193,7 @@ def _watts(before: tuple[float, float] | None, after: tuple[float, float] | None
     return math.nan if watts is None else watts
 
 
-def _of_gpu(at: At, ring: Ring, places: Sequence[int]) -> GpuHistory:
+def _gpu_history(at: At, ring: Ring, places: Sequence[int]) -> GpuHistory:
     shares = ((s, c) for s, c in zip(STATES, ring.shares, strict=True))
     return GpuHistory(
         *at,

@@ -33,10 +33,10 @@ ID = re.compile(
 )
 """The identity of an incident: when it began, its kind and its first GPU. It names a file."""
 
-LONGEST_TEXT = 512
+MAX_TEXT = 512
 """Characters of a text that is kept."""
 
-LARGEST = 8 << 20
+MAX_JSON_BYTES = 8 << 20
 """Bytes of an incident as JSON that are read."""
 
 
@@ -186,7 +186,7 @@ def as_json(incident: Incident) -> bytes:
 
 def parse(text: bytes) -> Incident:
     """An incident in JSON. Raises ``ValueError``."""
-    if len(text) > LARGEST:
+    if len(text) > MAX_JSON_BYTES:
         raise ValueError("too long for an incident")
     try:
         found = _whole().validate_json(text)
@@ -201,7 +201,7 @@ def parse(text: bytes) -> Incident:
 
 def clean(text: str) -> str:
     """A text that anyone may have chosen, fit to keep and to show."""
-    return printable(text, LONGEST_TEXT)
+    return printable(text, MAX_TEXT)
 
 
 def without_tape(incident: Incident) -> Incident:

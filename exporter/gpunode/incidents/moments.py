@@ -12,7 +12,7 @@ from itertools import chain
 
 from gpunode.incidents.incident import Happening
 
-Told = tuple[str, Happening]
+SourcedMoment = tuple[str, Happening]
 """Something that happened, and through whom: an owner of processes, or else what told of it."""
 
 
@@ -26,7 +26,7 @@ class SharedMoments:
     _of: dict[str, deque[Happening]] = field(default_factory=dict)
     _size: int = 0
 
-    def add(self, told: Iterable[Told]) -> None:
+    def add(self, told: Iterable[SourcedMoment]) -> None:
         """Add what happened."""
         for whose, moment in told:
             self._of.setdefault(whose, deque()).append(moment)
@@ -40,7 +40,7 @@ class SharedMoments:
                 self._size -= 1
                 self.left_out += 1
 
-    def since(self, time: float) -> Iterator[Told]:
+    def since(self, time: float) -> Iterator[SourcedMoment]:
         """What happened at a time or later, and through whom."""
         for whose, kept in self._of.items():
             yield from ((whose, moment) for moment in kept if moment.time >= time)

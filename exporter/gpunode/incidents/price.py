@@ -15,7 +15,7 @@ from gpunode.incidents.incident import Kind, Price
 from gpunode.metric import Metric, Sample
 from gpunode.source import Readings
 from gpunode.verdict.facts import At
-from gpunode.verdict.restarts import GpuRestart, JobKey, Restarted
+from gpunode.verdict.restarts import GpuRestart, JobKey, RestartsByGpu
 
 COST = Metric(
     "gpunode_incident_gpu_seconds",
@@ -33,18 +33,18 @@ WITHOUT_WORK = ("blocked", "starved", "idle", "unknown")
 
 WAITS: dict[Kind, tuple[str, ...]] = {"slow": ("blocked",), "stall": WITHOUT_WORK}
 OTHERWISE = ("blocked", "idle", "unknown")
-"""The same while it goes on, by kind."""
+"""States whose time an incident costs while it goes on, for kinds without an entry in ``WAITS``."""
 
 SETTLED = 30.0
 """Seconds after which a job that is neither away nor begins anew has made good what it lost."""
 
-LONGEST = 12 * 3600.0
+MAX_COST_SECONDS = 12 * 3600.0
 """Seconds after which an incident costs no more, whatever its job does."""
 
 SHOWN = 600.0
 """Seconds for which a price is told once it is known."""
 
-MOST = 64
+MAX_PRICES = 64
 """Prices at a time."""
 
 
@@ -98,7 +98,7 @@ class Prices:
         """
         now = readings.clock.monotonic()
         passed, self._looked = now - self._looked, now
-        told = readings.details(Restarted)
+        told = readings.details(RestartsByGpu)
         restarts = {at: one for each in told for at, one in each.detail.gpus.items()}
         ledger: dict[At, dict[str, float]] = defaultdict(dict)
         for (_, (gpu, uuid, state)), (value, _) in readings.values({SECONDS}).items():
@@ -107,7 +107,7 @@ class Prices:
         again, self._repeated = self._repeated, {at: one.repeated for at, one in restarts.items()}
         known = set(self._prices)
         for incident, (kind, moment, _) in going.items():
-            if incident in known or len(self._prices) < MOST:
+            if incident in known or len(self._prices) < MAX_PRICES:
                 self._prices.setdefault(incident, OpenPrice(kind, moment, now)).kind = kind
         claimed: set[At] = set()
         for incident, price in sorted(self._prices.items(), key=lambda item: item[1].moment):
@@ -147,7 +147,7 @@ class Prices:
             if price.settled and now - price.active > SHOWN:
                 del self._prices[incident]
             elif not price.settled and (
-                now - price.active > SETTLED or now - price.moment > LONGEST
+                now - price.active > SETTLED or now - price.moment > MAX_COST_SECONDS
             ):
                 price.settled, price.active = True, now
                 yield incident

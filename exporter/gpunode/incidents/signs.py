@@ -17,30 +17,30 @@ from gpunode.source import Key, Readings
 from gpunode.verdict.causes import CAUSES
 from gpunode.verdict.facts import At
 from gpunode.verdict.findings import PRESSING, Finding, NodeStatus
-from gpunode.verdict.held_up import HeldUpNow, stands_still
+from gpunode.verdict.held_up import CurrentHolds, stands_still
 from gpunode.verdict.overdue import TRAINING_STALLED
 
 OOM_KILLS, MEMORY_EVENTS, TORCH_OOMS = memory.OOM_KILLS, processes.MEMORY_EVENTS, steps.TORCH_OOMS
 
-COUNTED = frozenset(
+EVENT_COUNTERS = frozenset(
     {xids.XIDS, kernel_log.XIDS, kernel_log.EVENTS, OOM_KILLS, MEMORY_EVENTS, TORCH_OOMS}
 )
-EARLIER = frozenset({OOM_KILLS, MEMORY_EVENTS})
+KERNEL_COUNTERS = frozenset({OOM_KILLS, MEMORY_EVENTS})
 """The kernel counts these since it started, or since the cgroup is there; the rest is counted from
 when gpunode started, and so what is new there has just happened."""
 
 PACE = frozenset({steps.MEDIAN, steps.BASELINE, TRAINING_STALLED})
 
-SLOWED = 1.5
+SLOW_RATIO = 1.5
 """At this multiple of a training's best pace, it has become slow."""
 
-KEPT_UP = 1.25
+NORMAL_RATIO = 1.25
 """Below this multiple, it is not slow: only what was so before can become slow at once."""
 
 CRASHES, CRASHES_WITHIN = 3, 600.0
 """So many ends of processes that were short, within so many seconds, are a crash loop."""
 
-SHORT = 120.0
+CRASH_SECONDS = 120.0
 """A process that was on a GPU for fewer seconds has not done much."""
 
 
@@ -56,7 +56,7 @@ class IncidentSign:
     gpus: frozenset[At]
     lasts: bool = False
     finding: Finding | None = None
-    """What a person is told of it."""
+    """The finding about it."""
 
 
 class Signs:
@@ -77,11 +77,11 @@ class Signs:
 
         ``ended_well`` are the processes, by PID and start, that since then ended without an error.
         """
-        told = readings.details(HeldUpNow)
+        told = readings.details(CurrentHolds)
         held_up = {at: cause for one in told for at, cause in one.detail.causes.items()}
         return [
-            *_lost(held_up, now),
-            *_waits(held_up, now),
+            *_lost_signs(held_up, now),
+            *_wait_signs(held_up, now),
             *self._slowed(readings, now),
             *self._counts(readings, now),
             *self._crash_loops(readings, now, ended_well),
@@ -92,14 +92,14 @@ class Signs:
 
         A source may be read for the first time after that.
         """
-        found = {key: value for key, (value, _) in readings.values(COUNTED).items()}
+        found = {key: value for key, (value, _) in readings.values(EVENT_COUNTERS).items()}
         before, self._counted = self._counted, {**(self._counted or {}), **found}
         if before is None:
             return
         grew = [
             key
             for key, value in found.items()
-            if value > before.get(key, value if key[0] in EARLIER else 0.0)
+            if value > before.get(key, value if key[0] in KERNEL_COUNTERS else 0.0)
         ]
         told = {labels[2] for metric, labels in grew if metric is xids.XIDS}
         for metric, of in grew:
@@ -107,18 +107,18 @@ class Signs:
                 if not _ends_a_program(of[-1]):
                     continue
                 at = frozenset({(of[0], of[1])}) if metric is xids.XIDS else frozenset[At]()
-                where = _called(now, (of[0], of[1])) if at else f"GPU at {of[0]}"
+                where = _gpu_text(now, (of[0], of[1])) if at else f"GPU at {of[0]}"
                 yield IncidentSign("xid", f"{where}: XID {_xid(of[-1])}", at)
             elif metric is OOM_KILLS or (metric is kernel_log.EVENTS and of == ("oom_kill",)):
                 yield IncidentSign(
                     "out_of_memory", "A process of this node was killed for memory", _NO_GPU
                 )
             elif metric is MEMORY_EVENTS and of[-1] == "oom_kill":
-                where = _called(now, (of[0], of[1]))
+                where = _gpu_text(now, (of[0], of[1]))
                 title = f"A process of the job on {where} was killed for memory"
                 yield IncidentSign("out_of_memory", title, frozenset({(of[0], of[1])}))
             elif metric is TORCH_OOMS:
-                where = _called(now, (of[0], of[1]))
+                where = _gpu_text(now, (of[0], of[1]))
                 title = f"The training on {where} ran out of GPU memory"
                 yield IncidentSign("out_of_memory", title, frozenset({(of[0], of[1])}))
 
@@ -130,15 +130,15 @@ class Signs:
             best = values.get((steps.BASELINE, of), 0.0) if metric is steps.MEDIAN else 0.0
             if best > 0:
                 paces[of[0], of[1]] = median / best
-        slow = {at for at in self._kept_up if paces.get(at, 0.0) >= SLOWED}
+        slow = {at for at in self._kept_up if paces.get(at, 0.0) >= SLOW_RATIO}
         self._kept_up = {at for at in self._kept_up if at in paces}
-        self._kept_up |= {at for at, pace in paces.items() if pace <= KEPT_UP}
+        self._kept_up |= {at for at, pace in paces.items() if pace <= NORMAL_RATIO}
         for at in sorted(slow):
-            title = f"The training on {_called(now, at)} takes {paces[at]:.1f} times its "
+            title = f"The training on {_gpu_text(now, at)} takes {paces[at]:.1f} times its "
             yield IncidentSign("slow", f"{title}best step time", frozenset({at}), lasts=True)
         stalled = [of[:2] for (m, of), on in values.items() if m is TRAINING_STALLED and on]
         for gpu, uuid in sorted(set(stalled)):
-            title = f"No step of the training on {_called(now, (gpu, uuid))} ends"
+            title = f"No step of the training on {_gpu_text(now, (gpu, uuid))} ends"
             yield IncidentSign("stall", title, frozenset({(gpu, uuid)}), lasts=True)
 
     def _crash_loops(
@@ -153,14 +153,14 @@ class Signs:
             short = [
                 begun
                 for p, begun in before.items()
-                if p not in there and p not in ended_well and moment - begun < SHORT
+                if p not in there and p not in ended_well and moment - begun < CRASH_SECONDS
             ]
             if short:
                 crashes = self._crashes.setdefault(at, deque(maxlen=CRASHES))
                 crashes.append(moment)
                 if len(crashes) == CRASHES and moment - crashes[0] <= CRASHES_WITHIN:
                     times = f"{CRASHES} times within {(moment - crashes[0]) / 60:.0f} min"
-                    title = f"The processes on {_called(now, at)} ended soon, {times}"
+                    title = f"The processes on {_gpu_text(now, at)} ended soon, {times}"
                     crashes.clear()
                     yield IncidentSign("crash_loop", title, frozenset({at}))
 
@@ -176,7 +176,7 @@ def processes_on(readings: Readings) -> dict[At, tuple[Started, ...]]:
     }
 
 
-def _called(now: NodeStatus, at: At) -> str:
+def _gpu_text(now: NodeStatus, at: At) -> str:
     """A GPU in words, by its label or else its index."""
     return f"GPU {next((gpu.label for gpu in now.gpus if gpu.at == at), at[0])}"
 
@@ -192,15 +192,15 @@ def _xid(number: str) -> str:
     return code.summary if code else number
 
 
-def _lost(held_up: Mapping[At, str], now: NodeStatus) -> Iterator[IncidentSign]:
+def _lost_signs(held_up: Mapping[At, str], now: NodeStatus) -> Iterator[IncidentSign]:
     for at in (at for at, cause in held_up.items() if cause == "gpu_lost"):
-        finding = about(now, {at})
+        finding = urgent_finding(now, {at})
         title = finding.title if finding else f"GPU {at[0]} does not answer"
         yield IncidentSign("gpu_lost", title, frozenset({at}), lasts=True, finding=finding)
 
 
-def _waits(held_up: Mapping[At, str], now: NodeStatus) -> Iterator[IncidentSign]:
-    """What a person is told to mend of GPUs that wait for others, by all that wait for the same."""
+def _wait_signs(held_up: Mapping[At, str], now: NodeStatus) -> Iterator[IncidentSign]:
+    """The findings about GPUs that wait for others, one for all that wait for the same."""
     by_label = {gpu.label: gpu.at for gpu in now.gpus}
     wait = {g.label for g in now.gpus if g.verdict and CAUSES[g.verdict.cause].waits_for_peers}
     for finding in now.findings:
@@ -211,8 +211,8 @@ def _waits(held_up: Mapping[At, str], now: NodeStatus) -> Iterator[IncidentSign]
             yield IncidentSign(kind, finding.title, gpus, lasts=True, finding=finding)
 
 
-def about(now: NodeStatus, gpus: Iterable[At]) -> Finding | None:
-    """The most urgent of what presses about any of these GPUs."""
+def urgent_finding(now: NodeStatus, gpus: Iterable[At]) -> Finding | None:
+    """The most urgent finding about any of these GPUs."""
     wanted = {gpu.label for gpu in now.gpus if gpu.at in set(gpus)}
     pressing = (one for one in now.findings if one.urgency in PRESSING)
     return next((one for one in pressing if wanted.intersection(one.gpus)), None)

@@ -1,4 +1,4 @@
-"""How often a job has begun again on a GPU that it has: what a loop of crashes is told by."""
+"""How often a job has restarted on its GPU, which shows a crash loop."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ ENDED = Metric(
 
 @dataclass(slots=True)
 class Attempts:
-    """Those of one job on one GPU; whoever has the GPU next has others."""
+    """The attempts of one job on one GPU; the next job there counts afresh."""
 
     job: object = None
     ended: int = 0
     processes: frozenset[tuple[int, float]] = frozenset()
-    """Those that were there last."""
+    """The processes of the last read."""
 
     alone: bool = True
     """Whether no process of this attempt was a rank of several."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from gpunode.host import pressure
-from gpunode.node.cgroup import ABOVE, ANCESTORS, ROOT
+from gpunode.node.cgroup import ANCESTORS, PARENT_FOLDERS, ROOT
 from gpunode.node.kernel import counter
 from gpunode.node.node import Node
 
@@ -74,7 +74,7 @@ def locate(text: str, node: Node) -> Paths | None:
 
 def _from_the_root(path: str, node: Node) -> str | None:
     """A path of version 2 as the node has it, whatever the cgroup namespace of this process."""
-    above = ABOVE.match(path)
+    above = PARENT_FOLDERS.match(path)
     if above is None:
         return path
     below = path[above.end() :]
@@ -96,7 +96,7 @@ def _slices_above(path: str) -> str:
     return "".join(f"/{'-'.join(words[:n])}.slice" for n in range(1, len(words)))
 
 
-def read(node: Node, paths: Paths) -> Cgroup:
+def read_cgroup(node: Node, paths: Paths) -> Cgroup:
     """Read the files of a cgroup, skipping those that are missing or malformed."""
 
     def ask(path: str, parse: Callable[[str], T]) -> T | None:
@@ -107,7 +107,7 @@ def read(node: Node, paths: Paths) -> Cgroup:
 
     stat = ask(f"{paths.cpu}/cpu.stat", parse_pairs) or {}
     has_quota = bool(stat.get("nr_periods"))
-    group, limit = limited(node, paths)
+    group, limit = lowest_limit(node, paths)
     memory = ask(f"{group}/memory.stat", parse_pairs) or {}
     if paths.version == 1:
         throttled = stat.get("throttled_time", 0.0) / 1e9
@@ -144,7 +144,7 @@ def read(node: Node, paths: Paths) -> Cgroup:
 LIMITS = {1: "memory.limit_in_bytes", 2: "memory.max"}
 """The file with the limit of a cgroup, by version."""
 
-OF_MANY = re.compile(
+SHARED_GROUP = re.compile(
     r"(?:.*/)?(?:(?:[^/]+-)?kubepods(?:-burstable|-besteffort)?(?:\.slice)?|kubelet(?:\.slice)?"
     r"|burstable|besteffort|(?:[^/]+_)?slurmstepd\.scope|slurm(?:_[^/]+)?|uid_\d+)"
     r"|(?:system|user|machine)\.slice|docker|"
@@ -153,14 +153,14 @@ OF_MANY = re.compile(
 and Docker at the top, as a container may have its own; and the root."""
 
 
-def limited(node: Node, paths: Paths) -> tuple[str, float | None]:
+def lowest_limit(node: Node, paths: Paths) -> tuple[str, float | None]:
     """The group that has the lowest limit on memory, and that: of a pod or a job, all share it.
 
     It is that of the process or above it, within the job. Without a limit, it is the process's own.
     """
     path = group = paths.memory
     lowest: float | None = None
-    while not OF_MANY.fullmatch(_below_the_root(path, paths.version)):
+    while not SHARED_GROUP.fullmatch(_below_the_root(path, paths.version)):
         try:
             limit = parse_limit(node.read_text(f"{path}/{LIMITS[paths.version]}"))
         except (OSError, ValueError):

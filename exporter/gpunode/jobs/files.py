@@ -15,16 +15,16 @@ from gpunode.node.node import Node
 LOOKED_AT = 4
 """How many processes of a job have their limits read: those with the most open files."""
 
-LIMIT = "Max open files"
+LIMIT_PREFIX = "Max open files"
 
 
 def parse_open_files_limit(text: str) -> float | None:
     """The soft limit in /proc/PID/limits on open files; None for none. Raises ``ValueError``."""
     for line in text.split("\n"):
-        if line.startswith(LIMIT):
-            soft, *_ = line.removeprefix(LIMIT).split() or [""]
+        if line.startswith(LIMIT_PREFIX):
+            soft, *_ = line.removeprefix(LIMIT_PREFIX).split() or [""]
             return None if soft == "unlimited" else counter(soft)
-    raise ValueError(f"/proc/PID/limits: {LIMIT} is missing")
+    raise ValueError(f"/proc/PID/limits: {LIMIT_PREFIX} is missing")
 
 
 def open_files_ratio(node: Node, pids: Iterable[str]) -> float | None:

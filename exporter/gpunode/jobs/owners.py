@@ -14,13 +14,13 @@ from operator import attrgetter
 from typing import ClassVar
 
 from gpunode.config.daemon import Settings
-from gpunode.driver.driver import DriverError, Gpu, Process, known
+from gpunode.driver.driver import DriverError, Gpu, Process, optional
 from gpunode.driver.errands import Errands
 from gpunode.gpu import GPU
 from gpunode.holders.census import Census, Look
-from gpunode.holders.holder import Holder, Role, of_tenant
+from gpunode.holders.holder import Holder, Role, tenant_key
 from gpunode.holders.job_name import JobIdentity, JobNames
-from gpunode.holders.owner import Owner, Started, among, started
+from gpunode.holders.owner import Owner, Started, among, read_started
 from gpunode.holders.pods import Pods
 from gpunode.holders.slurm import FOLDER, SLUID_ONLY, SlurmJobs
 from gpunode.holders.source import HoldersSource
@@ -167,18 +167,18 @@ class GpuOwners:
         self._last: Look | None = None
 
     def read(self) -> Reading:
-        look, answers = self._look()
+        look, answers = self._list_processes()
         holders, left_out = bounded(
             look.holders if look is not None else (),
             MORE_PROCESSES,
             of="processes on a GPU",
-            whose=of_tenant,
+            whose=tenant_key,
         )
         pids = {holder.pid for holder in holders}
         listed = look.processes if look is not None and answers else ()
         processes = {p.pid: p for p in listed if p.pid in pids}
         # The start parameters of a process do not change.
-        self._started = {h: self._started.get(h) or started(h, self.pods) for h in holders}
+        self._started = {h: self._started.get(h) or read_started(h, self.pods) for h in holders}
         on_gpus = self.census.on_gpus.values()
         found = {h.pid: among(s, h, on_gpus, self.pods) for h, s in self._started.items()}
         # Who only draws, as root's display server does, has not been given the GPU.
@@ -207,7 +207,7 @@ class GpuOwners:
         unread = (*left_out, *without, *more, *_strange_containers(holders), *unnumbered)
         return Reading(samples, OwnersDetail(tuple(found.values())), unread)
 
-    def _look(self) -> tuple[Look | None, bool]:
+    def _list_processes(self) -> tuple[Look | None, bool]:
         """The processes on the GPU, and whether its driver answers: else, those that still live.
 
         Raises ``DriverError`` if it has not answered yet.
@@ -268,7 +268,7 @@ class GpuOwners:
             place = found.slurm_step, found.rank, found.local_rank, found.world_size
             yield from PROCESS.at(1.0, *at, str(pid), *labels_of(found.owner), *place)
         if len(processes) > 1:
-            for use in known(self.gpu.process_use) or []:
+            for use in optional(self.gpu.process_use) or []:
                 if use.pid in processes:
                     yield from PROCESS_USE.at(use.gpu, *at, str(use.pid))
         unread = sum(not found.environment_read for found in started.values())
@@ -315,7 +315,7 @@ class ProcessRoles:
             look.holders if look is not None else (),
             MORE_PROCESSES,
             of="processes on a GPU",
-            whose=of_tenant,
+            whose=tenant_key,
         )
         roles = RolesDetail(tuple(holder.role() for holder in holders))
         unseen = sum(bool(holder.unseen) for holder in holders)

@@ -19,7 +19,7 @@ from gpunode.config.daemon import Settings
 from gpunode.driver.driver import Gpu
 from gpunode.gpu import GPU
 from gpunode.holders.census import Census
-from gpunode.holders.holder import of_tenant, stat_of
+from gpunode.holders.holder import stat_of, tenant_key
 from gpunode.holders.source import HoldersSource
 from gpunode.host.shm import Filling
 from gpunode.jobs import cgroup
@@ -288,11 +288,11 @@ https://github.com/pytorch/pytorch/blob/main/torch/utils/data/_utils/worker.py""
 ONE_CPU = 1.15
 """Threads that together use no more CPUs than this may be held by a lock such as Python's GIL."""
 
-EARLY_AGAIN = 20.0
+EARLY_READ_INTERVAL = 20.0
 """Seconds after which new processes are read early once more."""
 
-FIRST_EVERY = 2.0
-OFTEN = 3.0
+FIRST_INTERVAL = 2.0
+READS_PER_AGE = 3.0
 """Seconds between reads of a GPU to which a process may come or has just come, and how often at
 least a job is read in its age: a new one is judged early, and what it does changes."""
 
@@ -302,7 +302,7 @@ BUSY = 0.95
 LOOK_CLOSER = 0.5
 """CPUs a process must use before its threads are read; a training process has 300."""
 
-SLEPT = 0.05
+IDLE_CPU_SHARE = 0.05
 """Share of a CPU below which threads are not read again: what all that are left out have used since
 they were read. A process has hundreds that sleep."""
 
@@ -323,7 +323,7 @@ ASK_ALL = 6
 """Reads of a job that is not new of which one asks every thread of a process on the GPU for its
 children, and the others those that had any: nearly none of the 300 of a training process has."""
 
-STAY = 512
+MAX_BUSY_THREADS = 512
 """The most threads that are read again because they were busy: more than most nodes have CPUs."""
 
 PROGRAMS = 0.1
@@ -331,12 +331,12 @@ PROGRAMS = 0.1
 of other new processes to the next."""
 
 MOVED = ("read_bytes", "write_bytes", "rchar", "wchar")
-"""What is read of a process's ``io``."""
+"""The fields read from a process's ``io``."""
 
 OWN_MEMORY = ("RssAnon", "VmSwap")
-"""What is read of the sixty lines of a process's ``status``."""
+"""The fields read from a process's ``status``, which has sixty lines."""
 
-SHOWN = 32
+MAX_LISTED = 32
 """The most processes per job that the API lists."""
 
 
@@ -485,23 +485,23 @@ class JobProcesses:
         now = self.node.clock.monotonic()  # the driver may have taken a second to answer
         elapsed = now - self._time
         kept, crowd = bounded(
-            found.holders, MORE_PROCESSES, LOOKED_AT, "processes on a GPU", whose=of_tenant
+            found.holders, MORE_PROCESSES, LOOKED_AT, "processes on a GPU", whose=tenant_key
         )
-        job = self._look({str(one.pid): one.budget() for one in kept}, not crowd, elapsed)
+        job = self._read_job({str(one.pid): one.budget() for one in kept}, not crowd, elapsed)
         self._time = now
-        used = Used.of(self._before, job, elapsed)
+        used = CpuUse.of(self._before, job, elapsed)
         self._busy = used.busiest()
         self._turn += 1
         self._accumulate(job)
-        if job.roots != self._before.roots and now - self._renewed >= EARLY_AGAIN:
+        if job.roots != self._before.roots and now - self._renewed >= EARLY_READ_INTERVAL:
             self._renewed = now
         age = now - self._renewed if job.roots else 0.0
-        self.every = min(self._usual, max(FIRST_EVERY, age / OFTEN))
+        self.every = min(self._usual, max(FIRST_INTERVAL, age / READS_PER_AGE))
         self._before = job
         samples = tuple(self._samples(job, used, now))
         shown = tuple(
             Listed(int(pid), stat.name, used.processes.get(pid), stat.state, self._wait(pid, stat))
-            for pid, stat in islice(job.processes.items(), SHOWN)
+            for pid, stat in islice(job.processes.items(), MAX_LISTED)
         )
         left_out = [*crowd]
         if not job.whole and not crowd:
@@ -556,7 +556,7 @@ class JobProcesses:
         if job.whole and len(found) == len(job.processes):
             job.compilers = compilers
 
-    def _look(self, owners: dict[str, str], whole: bool, elapsed: float) -> JobRead:
+    def _read_job(self, owners: dict[str, str], whole: bool, elapsed: float) -> JobRead:
         """``owners`` has the roots, and of each whose it is, as do the children of each."""
         job = JobRead(roots=tuple(sorted(owners)), whole=whole)
         looked_at = Counter(owners.values())
@@ -606,9 +606,9 @@ class JobProcesses:
         if stat is None:
             return False
         job.processes[pid] = stat
-        used = _gained(self._before.processes.get(pid), stat)
+        used = _cpu_seconds(self._before.processes.get(pid), stat)
         if used is None or used >= LOOK_CLOSER * elapsed:
-            self._add_threads(job, pid, used, SLEPT * elapsed)
+            self._add_threads(job, pid, used, IDLE_CPU_SHARE * elapsed)
         else:
             self._unseen.pop(pid, None)
         try:
@@ -631,7 +631,7 @@ class JobProcesses:
             return
         room = THREADS - len(job.threads)
         if len(threads) > room:
-            self._read_threads(job, pid, self._in_turn(pid, threads, room))
+            self._read_threads(job, pid, self._choose_threads(pid, threads, room))
             job.partly.add(pid)
             return
         there = dict.fromkeys(threads)
@@ -654,14 +654,14 @@ class JobProcesses:
             except (OSError, ValueError):
                 continue
             job.threads[pid, thread] = stat
-            used += _gained(self._before.threads.get((pid, thread)), stat) or 0.0
+            used += _cpu_seconds(self._before.threads.get((pid, thread)), stat) or 0.0
         return used
 
-    def _in_turn(self, pid: str, threads: list[str], room: int) -> list[str]:
+    def _choose_threads(self, pid: str, threads: list[str], room: int) -> list[str]:
         """Those of too many threads that were busy, and others: each at two reads in a row."""
         there = set(threads)
         stay = [thread for of, thread in self._busy if of == pid and thread in there]
-        length = max(0, room - STAY) // 2
+        length = max(0, room - MAX_BUSY_THREADS) // 2
         begin = self._turn * length % len(threads)
         return list(dict.fromkeys(stay + (threads + threads)[begin : begin + 2 * length]))[:room]
 
@@ -701,13 +701,13 @@ class JobProcesses:
             except OSError:
                 continue
             if paths is not None:
-                job.cgroup, job.cgroup_path = cgroup.read(self.node, paths), paths.memory
+                job.cgroup, job.cgroup_path = cgroup.read_cgroup(self.node, paths), paths.memory
                 return
 
     def _accumulate(self, job: JobRead) -> None:
         """Add the CPU time, page faults and I/O of each process since it was last seen."""
         for pid, stat in job.processes.items():
-            used = _gained(self._before.processes.get(pid), stat)
+            used = _cpu_seconds(self._before.processes.get(pid), stat)
             if used is None:
                 continue
             self.cpu_seconds += used
@@ -718,7 +718,7 @@ class JobProcesses:
                 for way in range(len(self.io_bytes)):
                     self.io_bytes[way] += max(0.0, moved[way] - had[way])
 
-    def _samples(self, job: JobRead, used: Used, now: float) -> Iterator[Sample]:
+    def _samples(self, job: JobRead, used: CpuUse, now: float) -> Iterator[Sample]:
         at = self.labels
         for what, count in job.unreadable.items():
             yield from UNREADABLE.at(float(count), *at, what)
@@ -783,7 +783,7 @@ class JobProcesses:
             yield from SHM_FULL.at(self.filling[tmpfs].add(now, space.free), *at, tmpfs)
 
 
-def _gained(before: ProcessStat | None, after: ProcessStat) -> float | None:
+def _cpu_seconds(before: ProcessStat | None, after: ProcessStat) -> float | None:
     """CPU seconds a process or thread used since the last read; None for a new one."""
     if before is None or before.start != after.start:
         return None
@@ -791,7 +791,7 @@ def _gained(before: ProcessStat | None, after: ProcessStat) -> float | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Used:
+class CpuUse:
     """CPU shares since the last read, of processes and of threads.
 
     ``system`` is the part of the processes' in the kernel, of those that were read twice.
@@ -808,12 +808,12 @@ class Used:
     threads: dict[tuple[str, str], float]
 
     @staticmethod
-    def of(before: JobRead, job: JobRead, elapsed: float) -> Used:
+    def of(before: JobRead, job: JobRead, elapsed: float) -> CpuUse:
         """What the processes and threads of both reads used in between."""
         processes = {
             pid: used / elapsed
             for pid, stat in job.processes.items()
-            if (used := _gained(before.processes.get(pid), stat)) is not None
+            if (used := _cpu_seconds(before.processes.get(pid), stat)) is not None
         }
         system = {
             pid: max(0.0, job.processes[pid].system - before.processes[pid].system) / elapsed
@@ -822,7 +822,7 @@ class Used:
         gains = {
             key: min(1.0, used / elapsed)
             for key, stat in job.threads.items()
-            if (used := _gained(before.threads.get(key), stat)) is not None
+            if (used := _cpu_seconds(before.threads.get(key), stat)) is not None
         }
         ages = {
             pid: age for pid, age in job.born.items() if age >= SETTLED and pid not in job.partly
@@ -843,11 +843,11 @@ class Used:
             found and (pid not in job.partly or processes[pid] - sum(found) < min(BUSY, max(found)))
             for pid, found in shares.items()
         )
-        return Used(processes, system, gains, {**whole, **gains} if explained else {})
+        return CpuUse(processes, system, gains, {**whole, **gains} if explained else {})
 
     def busiest(self) -> list[tuple[str, str]]:
         """The threads that used most, and any time at all."""
-        most = nlargest(STAY, self.gains, key=self.gains.__getitem__)
+        most = nlargest(MAX_BUSY_THREADS, self.gains, key=self.gains.__getitem__)
         return [key for key in most if self.gains[key]]
 
     def host_thread(self, job: JobRead) -> float | None:

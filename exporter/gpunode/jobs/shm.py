@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from gpunode.host import mounts
 from gpunode.node.node import Filesystem, Node
 
-READ_AGAIN_AFTER = 60.0
+TABLE_LIFETIME = 60.0
 """Seconds after which a mount table is read again: hardly any job mounts another /dev/shm."""
 
 BUDGET = 0.1
@@ -35,8 +35,8 @@ class MountTable:
 
 
 @dataclass(slots=True)
-class SharedMemoryFound:
-    """The tmpfs of each device, and how many processes would not let theirs be seen."""
+class SharedMemoryUse:
+    """The tmpfs of each device, and the number of processes whose mounts are unreadable."""
 
     spaces: dict[str, Filesystem] = field(default_factory=dict)
     unreadable: int = 0
@@ -49,9 +49,9 @@ class SharedMemory:
         self.node = node
         self._tables: dict[tuple[str, ...], MountTable] = {}
 
-    def look(self, pids: list[str]) -> SharedMemoryFound:
+    def look(self, pids: list[str]) -> SharedMemoryUse:
         """Each tmpfs once, whichever of the processes see it."""
-        found, seers = SharedMemoryFound(), dict[tuple[str, ...], list[str]]()
+        found, seers = SharedMemoryUse(), dict[tuple[str, ...], list[str]]()
         for pid in pids:
             try:
                 seers.setdefault(self._table_of(pid), []).append(pid)
@@ -82,7 +82,7 @@ class SharedMemory:
         now, begin = self.node.clock.monotonic(), self.node.clock.thread_cpu()
         self._tables = {key: known for key, known in self._tables.items() if key in seers}
         due = [key for key in seers if key not in self._tables]
-        old = [key for key, known in self._tables.items() if now - known.time >= READ_AGAIN_AFTER]
+        old = [key for key, known in self._tables.items() if now - known.time >= TABLE_LIFETIME]
         for key in (*due, *sorted(old, key=lambda key: self._tables[key].time)):
             spent = self.node.clock.thread_cpu()
             if begin is not None and spent is not None and spent - begin > BUDGET:

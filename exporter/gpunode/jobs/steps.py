@@ -30,7 +30,7 @@ from gpunode.holders.census import FRESH, Census
 from gpunode.metric import Distribution, Metric, Sample
 from gpunode.node.datagram_socket import Datagram
 from gpunode.node.stacks import Frame, frames_of
-from gpunode.source import MANY, WHOLE_NODE, Absent, Place, Reading, Source
+from gpunode.source import MAX_ITEMS, WHOLE_NODE, Absent, Place, Reading, Source
 from gpunode.text import printable
 from gpunode.unread import Unknown
 
@@ -201,7 +201,7 @@ IMPOSSIBLE = Unknown(
     bound=True,
 )
 
-SILENCE = 10.0
+SILENCE_SECONDS = 10.0
 """Seconds without a message after which a process, which sends one per second, no longer counts."""
 
 MFU_PERIOD = 60.0
@@ -214,18 +214,18 @@ for ten, and a message may be late."""
 LATENESS = 5.0
 """Seconds that a message may be late: a last step that moves by less is the same step."""
 
-KEPT = 300.0
+EXPORT_SECONDS = 300.0
 """Seconds to export the counters of a process after it ends, unless another reports for its GPU, so
 that a scrape sees its last step and a failed allocation."""
 
-PROCESSES_EVERY = 10.0
+PROCESSES_INTERVAL = 10.0
 """Seconds between updates of which process is on which GPU."""
 
 HIGHEST_MFU = 8.0
 """More than any GPU can do: sparse FP4 has eight times the peak in half precision."""
 
 OTHER = "other"
-"""The kernels of a process beyond the first ``MANY``, so that none can create ever new series."""
+"""The kernels of a process beyond the first ``MAX_ITEMS``: none can create ever new series."""
 
 Seconds = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
 Amount = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
@@ -247,7 +247,7 @@ Bytes = Annotated[int, Field(ge=0, le=2**50)]
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class ReportedHistogram:
     """A histogram in a message."""
 
     counts: Annotated[list[Events], Field(max_length=32)] = field(default_factory=list)
@@ -278,7 +278,7 @@ class Message:
     number: Count | None = None
     """That of the last step in the whole training, with what came before a checkpoint."""
 
-    steps: Counted = Counted()
+    steps: ReportedHistogram = ReportedHistogram()
     median: Seconds | None = None
     since_step: Seconds | None = None
     tokens: Amount = 0.0
@@ -297,7 +297,7 @@ class Message:
     """Seconds for which a collection has been under way."""
 
     kernels: dict[str, Seconds] = field(default_factory=dict)
-    requests: Counted | None = None
+    requests: ReportedHistogram | None = None
     where: Annotated[list[tuple[Text, Text, Line]], Field(max_length=FRAMES)] = field(
         default_factory=list
     )
@@ -343,24 +343,24 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class SaidToStand:
-    """Where a process stands, by its own word."""
+class ReportedPosition:
+    """The position of a process, as its client reports it."""
 
     pid: int
     start: float
     """Ticks since boot."""
 
     frames: tuple[Frame, ...]
-    """Of its main thread, if it has reported no step for a while, and told so lately."""
+    """The frames of its main thread, if it recently reported that no step completes."""
 
     progress: Progress
 
 
 @dataclass(frozen=True, slots=True)
-class SaidByClients:
+class ClientReports:
     """Where the processes stand that have a client."""
 
-    processes: tuple[SaidToStand, ...]
+    processes: tuple[ReportedPosition, ...]
 
 
 @dataclass(slots=True)
@@ -378,8 +378,8 @@ class Allowance:
 
 
 @dataclass(slots=True)
-class OfProcess:
-    """What one process has reported so far."""
+class ProcessReport:
+    """The reports of one process so far."""
 
     start: float
     """When it started, in ticks since boot: another with its PID is another process."""
@@ -415,13 +415,13 @@ class OfProcess:
 
     kernels: dict[str, float] = field(default_factory=dict)
     names: set[str] = field(default_factory=set)
-    """All kernels reported so far, ``MANY`` at most."""
+    """All kernels reported so far, ``MAX_ITEMS`` at most."""
 
     work: deque[tuple[float, float, float]] = field(default_factory=deque)
     """The messages of the last minute: when each arrived, its FLOPs and its seconds."""
 
     @classmethod
-    def first_heard(cls, start: float, now: float) -> OfProcess:
+    def first_heard(cls, start: float, now: float) -> ProcessReport:
         """A process whose first message was received at ``now`` (monotonic)."""
         of_phases, of_steps, of_collections = (Allowance(now - BACKLOG) for _ in range(3))
         return cls(start, now, of_phases, of_steps, of_collections)
@@ -462,17 +462,17 @@ class OfProcess:
         self.collecting = message.collecting
         self.frames = frames_of(message.where)
         if message.kernels:
-            self.kernels = self._named(message.kernels)
+            self.kernels = self._bounded_names(message.kernels)
         self.work.append((now, message.flops or 0.0, sum(message.phases.values())))
         while now - self.work[0][0] > MFU_PERIOD:
             self.work.popleft()
 
-    def _named(self, kernels: dict[str, float]) -> dict[str, float]:
-        """The time of kernels by names fit for a label; those beyond ``MANY`` are one."""
+    def _bounded_names(self, kernels: dict[str, float]) -> dict[str, float]:
+        """The time of kernels by names fit for a label; those beyond ``MAX_ITEMS`` are one."""
         found: dict[str, float] = {}
         for name, seconds in kernels.items():
             label = printable(name, NAME)
-            if label not in self.names and len(self.names) >= MANY:
+            if label not in self.names and len(self.names) >= MAX_ITEMS:
                 label = OTHER
             else:
                 self.names.add(label)
@@ -518,7 +518,7 @@ class TrainingCounters:
     checkpoints: int = 0
     serves: bool = False
 
-    def add(self, message: Message, before: OfProcess) -> None:
+    def add(self, message: Message, before: ProcessReport) -> None:
         """Add a message; ``before`` is what its process had reported."""
         if message.memory is not None:
             self.retries += max(0, message.memory.retries - before.allocator.retries)
@@ -549,7 +549,7 @@ class Training:
     """The process that reported last: the gauges are its own."""
 
     last: Message
-    processes: dict[int, OfProcess] = field(default_factory=dict)
+    processes: dict[int, ProcessReport] = field(default_factory=dict)
     totals: TrainingCounters = field(default_factory=TrainingCounters)
 
     def add(self, message: Message, pid: int, start: float, now: float, time: float) -> bool:
@@ -557,14 +557,14 @@ class Training:
 
         Returns whether all of it can be true.
         """
-        process = self.processes.setdefault(pid, OfProcess.first_heard(start, now))
+        process = self.processes.setdefault(pid, ProcessReport.first_heard(start, now))
         possible = process.possible(message, now)
         self.totals.add(possible, process)
         process.add(possible, now, time)
         self.pid, self.last = pid, possible
         return possible is message
 
-    def keep(self, wanted: Callable[[int, OfProcess], bool]) -> None:
+    def keep(self, wanted: Callable[[int, ProcessReport], bool]) -> None:
         """Forget all processes but those wanted, and what they counted.
 
         The counters start over, because no process may answer for what another said, and a counter
@@ -583,7 +583,8 @@ class Training:
         rates = [
             rate
             for process in self.processes.values()
-            if now - process.heard <= SILENCE and (rate := process.flops_per_second) is not None
+            if now - process.heard <= SILENCE_SECONDS
+            and (rate := process.flops_per_second) is not None
         ]
         if not rates:
             return None
@@ -706,7 +707,7 @@ class TrainingSteps:
         senders = {datagram.pid for datagram in datagrams}
         if not senders <= self._holders.keys() | {0}:
             self._look_at_gpus(now, within=0.0)  # one may be new on its GPU
-        elif now - self._looked >= PROCESSES_EVERY:
+        elif now - self._looked >= PROCESSES_INTERVAL:
             self._look_at_gpus(now, within=FRESH)
         dropped, self._impossible = 0, 0
         for datagram in datagrams:
@@ -717,16 +718,16 @@ class TrainingSteps:
         self._results["dropped"] += dropped
         cut = (MORE_MESSAGES.seen("", dropped), IMPOSSIBLE.seen("", self._impossible))
         unread = tuple(one for one in cut if one.times)
-        return Reading(tuple(self._samples(now)), SaidByClients(tuple(self._stand(now))), unread)
+        return Reading(tuple(self._samples(now)), ClientReports(tuple(self._stand(now))), unread)
 
-    def _stand(self, now: float) -> Iterator[SaidToStand]:
+    def _stand(self, now: float) -> Iterator[ReportedPosition]:
         for training in self._trainings.values():
             for pid, process in training.processes.items():
                 silent = max(0.0, now - process.heard)
                 told = process.phase, process.step, process.collecting, silent
                 progress = Progress(*told, process.number, process.pace)
-                frames = process.frames if silent <= SILENCE else ()
-                yield SaidToStand(pid, process.start, frames, progress)
+                frames = process.frames if silent <= SILENCE_SECONDS else ()
+                yield ReportedPosition(pid, process.start, frames, progress)
 
     def _look_at_gpus(self, now: float, within: float) -> None:
         """Update which process is on which GPU; one on several counts for the first."""
@@ -744,11 +745,11 @@ class TrainingSteps:
             for pid, process in training.processes.items():
                 if self._holds(pid, process):
                     process.held = now
-            training.keep(lambda _, process: now - process.held <= KEPT)
+            training.keep(lambda _, process: now - process.held <= EXPORT_SECONDS)
             if not training.processes:
                 del self._trainings[uuid]
 
-    def _holds(self, pid: int, process: OfProcess | Datagram) -> bool:
+    def _holds(self, pid: int, process: ProcessReport | Datagram) -> bool:
         """Whether this very process holds a GPU, not one that had or has its PID."""
         return pid in self._holders and self._holders[pid][0] == process.start
 
@@ -790,6 +791,6 @@ class TrainingSteps:
             yield from MESSAGES.at(count, result)
 
 
-def _include(total: Distribution, counted: Counted) -> None:
+def _include(total: Distribution, counted: ReportedHistogram) -> None:
     counts: Sequence[int] = [*counted.counts, *[0] * (len(total.counts) - len(counted.counts))]
     total.include(Distribution(total.bounds, list(counts), counted.sum))

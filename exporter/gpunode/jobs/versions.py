@@ -12,7 +12,7 @@ from dataclasses import astuple, dataclass, replace
 
 from gpunode.driver.driver import Identity
 from gpunode.gpu import GPU
-from gpunode.holders.holder import Holder, Pauses, of_tenant
+from gpunode.holders.holder import Holder, Pauses, tenant_key
 from gpunode.metric import Metric, Sample
 from gpunode.node.node import Clock, Image
 from gpunode.source import bounded, limit
@@ -29,17 +29,17 @@ INFO = Metric(
 
 MORE_VERSIONS = limit("versions")
 
-MOST = 4
+MAX_VERSIONS = 4
 """The most versions of one GPU: processes that share it may differ."""
 
 FIRST, LAST = 30.0, 600.0
 """Seconds between looks at a process that has not loaded PyTorch, at first and in the end."""
 
-IN_NAME = re.compile(r"/lib(?P<name>nccl|cudart)\.so\.(?P<version>\d+\.\d+(?:\.\d+)?)$")
+VERSION_IN_NAME = re.compile(r"/lib(?P<name>nccl|cudart)\.so\.(?P<version>\d+\.\d+(?:\.\d+)?)$")
 """A library whose file has its whole version, as installed by a system."""
 
 TORCH = re.compile(r"(?P<folder>.*/torch)/lib/libtorch_\w+\.so$")
-IN_TORCH = re.compile(
+TORCH_VERSION_LINE = re.compile(
     r"^(__version__ = ['\"][0-9][\w.+-]{0,63}['\"]"
     r"|cuda(?:: [\w\[\] |]{1,32})? = ['\"][0-9]{1,3}\.[0-9]{1,3}['\"])$",
     re.MULTILINE | re.ASCII,
@@ -71,15 +71,18 @@ class RunningVersions:
         """The versions of these processes, each different set once, and a note of others."""
         # Of a process without a start, nobody could tell whether it is still the same.
         certain = [holder for holder in holders if holder.start is not None]
-        self._known = {holder: self._look(holder) for holder in certain}
+        self._known = {holder: self._read_versions(holder) for holder in certain}
         found = {versions: holder for holder, (versions, _) in self._known.items()}
         found.pop(Versions(), None)
         kept, left_out = bounded(
-            sorted(found, key=astuple), MORE_VERSIONS, MOST, whose=lambda one: of_tenant(found[one])
+            sorted(found, key=astuple),
+            MORE_VERSIONS,
+            MAX_VERSIONS,
+            whose=lambda one: tenant_key(found[one]),
         )
         return tuple(Sample(INFO, (*self.labels, *astuple(one)), 1.0) for one in kept), left_out
 
-    def _look(self, holder: Holder) -> tuple[Versions, Pauses]:
+    def _read_versions(self, holder: Holder) -> tuple[Versions, Pauses]:
         """What a process runs: looked at again only until it has loaded PyTorch."""
         versions, pauses = self._known.get(holder) or (Versions(), Pauses(FIRST, LAST))
         now = self.clock.monotonic()
@@ -110,11 +113,11 @@ def libraries_of(holder: Holder) -> Iterator[tuple[str, str]]:
     except OSError:
         return
     for path in paths:
-        if named := IN_NAME.search(path):
+        if named := VERSION_IN_NAME.search(path):
             yield "cuda" if named["name"] == "cudart" else "nccl", named["version"]
     folders = dict.fromkeys(found["folder"] for path in paths if (found := TORCH.match(path)))
     for folder in list(folders)[:1]:
-        yield from parse_torch(_kept(holder, f"{folder}/version.py"))
+        yield from parse_torch(_torch_lines(holder, f"{folder}/version.py"))
 
 
 def parse_torch(lines: list[str]) -> Iterator[tuple[str, str]]:
@@ -124,10 +127,10 @@ def parse_torch(lines: list[str]) -> Iterator[tuple[str, str]]:
         yield "torch" if name == "__version__" else "cuda", value.strip("'\"")
 
 
-def _kept(holder: Holder, path: str) -> list[str]:
+def _torch_lines(holder: Holder, path: str) -> list[str]:
     """What is kept of torch/version.py in the root of a process; nothing if it cannot be read."""
     inside = f"/proc/{holder.pid}/root{path}"
     try:
-        return holder.ask(lambda: holder.node.lines(inside, 0, IN_TORCH)).kept[:8]
+        return holder.ask(lambda: holder.node.lines(inside, 0, TORCH_VERSION_LINE)).kept[:8]
     except OSError:
         return []

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from gpunode.loop import complaints
 from gpunode.loop.complaints import News, isolated
-from gpunode.loop.door import Door, valid
+from gpunode.loop.door import Door, label_text
 from gpunode.loop.metrics import LAST_SUCCESS, REST_CPU_SECONDS, UP
 from gpunode.loop.search import Search
 from gpunode.loop.watch import OVERDUE, Batch, Counts, Published, Watch
@@ -31,13 +31,13 @@ from gpunode.node.node import Clock, SteppedClock
 from gpunode.source import (
     WHOLE_NODE,
     Absent,
+    DetailReading,
     Finder,
     Key,
     Met,
     Place,
     Reading,
-    Reported,
-    Silent,
+    SilentPlace,
     Source,
     View,
 )
@@ -51,7 +51,7 @@ AT_ONCE, APART = 12, 0.2
 """As many first reads follow each other, and then none for so many seconds: what one finds in the
 caches of the processor costs half, and nobody waits long for the interpreter."""
 
-MOST_HUNG = 16
+MAX_HUNG_READS = 16
 """The most reads of sources of one name that may hang on after their place is gone, each with its
 thread; until one returns, no other place of that name is read."""
 
@@ -60,7 +60,7 @@ MORE_THREADS = "raise pids.max, RLIMIT_NPROC or the limit of memory"
 
 
 @dataclass(frozen=True, slots=True)
-class Exported:
+class ExportedBatches:
     """The batches that are exported until a time (monotonic), or until anything is published."""
 
     after: object
@@ -103,7 +103,7 @@ class Loop:
         """By the name of a source; what was counted of it stays when its last place is gone."""
 
         self._published = Published()
-        self._exported = Exported(None, -math.inf, [], {})
+        self._exported = ExportedBatches(None, -math.inf, [], {})
         self._gone: list[Watch] = []
         """Watches whose source is gone while they read it."""
 
@@ -233,8 +233,8 @@ class Loop:
                 continue
             if watch.key in hung:
                 watch.fail(Absent("not read again before an earlier read of it returns"))
-            elif by_name[watch.source.name] >= MOST_HUNG:
-                watch.fail(Absent(f"not read while {MOST_HUNG} reads of what is gone hang"))
+            elif by_name[watch.source.name] >= MAX_HUNG_READS:
+                watch.fail(Absent(f"not read while {MAX_HUNG_READS} reads of what is gone hang"))
             else:
                 yield watch
 
@@ -247,7 +247,7 @@ class Loop:
                 log.info("every source has its thread")
             else:
                 late = ", ".join(self.workers.late())
-                log.warning("no thread for %s; %s", valid(f"{late}: {refused}"), MORE_THREADS)
+                log.warning("no thread for %s; %s", label_text(f"{late}: {refused}"), MORE_THREADS)
         return wait
 
     def _tell_hung(self) -> None:
@@ -292,14 +292,14 @@ class Loop:
         """
         return self._export().batches
 
-    def _export(self) -> Exported:
+    def _export(self) -> ExportedBatches:
         now, after = self.clock.monotonic(), self._published.last
         known = self._exported
         if known.after is not after or now > known.until:
             known = self._exported = self._exported_at(now, after)
         return known
 
-    def _exported_at(self, now: float, after: object) -> Exported:
+    def _exported_at(self, now: float, after: object) -> ExportedBatches:
         watches = self._ordered
         quickest: dict[tuple[str, Place], Watch] = {}
         for watch in watches:
@@ -313,17 +313,17 @@ class Loop:
             if watch.subject in present and watch.batch is not None and watch.up(now)
         ]
         until = min((batch.good_until for _, batch in batches), default=math.inf)
-        return Exported(after, until, batches, quickest)
+        return ExportedBatches(after, until, batches, quickest)
 
     def _doors(self) -> list[Door]:
         return [watch.door for watch in self.watches.values()]
 
-    def details(self, kind: type[D]) -> list[Reported[D]]:
+    def details(self, kind: type[D]) -> list[DetailReading[D]]:
         """The reported details of this type, ordered by place."""
         known = self._export()
         if kind not in known.details:
             known.details[kind] = [
-                Reported(place, batch.time, batch.reading.detail)
+                DetailReading(place, batch.time, batch.reading.detail)
                 for place, batch in known.batches
                 if isinstance(batch.reading.detail, kind)
             ]
@@ -354,18 +354,18 @@ class Loop:
             yield from batch.reading.samples
         yield from self._own_samples()
 
-    def silent(self) -> list[Silent]:
+    def silent(self) -> list[SilentPlace]:
         """The sources that do not answer now; one that has only begun is not among them."""
         now = self.clock.monotonic()
         found = [
-            Silent(search.finder.name, WHOLE_NODE, None, search.absent or "looks for too long")
+            SilentPlace(search.finder.name, WHOLE_NODE, None, search.absent or "looks for too long")
             for search in self.searches
             if not search.up(now) and not (self._replays and search.absent)
         ]
         for watch in self._ordered:
             if watch.reported(now) and not watch.up(now) and not watch.unrecorded:
                 why = watch.failure or "a read has not returned"
-                found.append(Silent(watch.source.name, watch.place, watch.last_success, why))
+                found.append(SilentPlace(watch.source.name, watch.place, watch.last_success, why))
         return found
 
     def _own_samples(self) -> Iterator[Sample]:

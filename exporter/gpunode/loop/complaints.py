@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TypeVar
 
-from gpunode.loop.door import LONGEST_LABEL, valid
+from gpunode.loop.door import MAX_LABEL, label_text
 from gpunode.node.node import Clock, NotRecorded
 from gpunode.source import FAILURES, Absent
 
@@ -64,8 +64,8 @@ def complain(where: str, what: str, error: BaseException) -> None:
 
 def described(error: BaseException) -> str:
     """The error in one line that is fit for a log, whatever a file or a peer put into it."""
-    text = " ".join(str(error)[:LONGEST_LABEL].split())
-    return valid(text if isinstance(error, Absent) else f"{type(error).__name__}: {text}")
+    text = " ".join(str(error)[:MAX_LABEL].split())
+    return label_text(text if isinstance(error, Absent) else f"{type(error).__name__}: {text}")
 
 
 class News:

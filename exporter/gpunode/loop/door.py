@@ -23,19 +23,19 @@ verdicts on 72 GPUs, each in 7 MIG instances, are 8000."""
 MORE_SERIES = limit("series")
 """Of any source; it counts only once it happens, as it does to none."""
 
-LONGEST_LABEL = 512
+MAX_LABEL = 512
 """Characters of a label, after which it is cut; the longest that is usual is a mount point."""
 
 one_at_a_time = threading.Lock()
 """Held while a door compares new series with those of others, so that no two admit the same."""
 
 
-def valid(text: str) -> str:
+def label_text(text: str) -> str:
     """The text as a label."""
-    return printable(text, LONGEST_LABEL)
+    return printable(text, MAX_LABEL)
 
 
-PLAIN = frozenset({bool, float, int, type(None)})
+PLAIN_TYPES = frozenset({bool, float, int, type(None)})
 
 
 @cache
@@ -56,7 +56,7 @@ def prints(detail: Any) -> bool:
     else:
         parts = [getattr(detail, name) for name in _parts(detail.__class__)]
     return all(
-        type(part) in PLAIN or (part.isprintable() if type(part) is str else prints(part))
+        type(part) in PLAIN_TYPES or (part.isprintable() if type(part) is str else prints(part))
         for part in parts
     )
 
@@ -125,7 +125,7 @@ class Door:
             if key in self.series:
                 admitted.setdefault(key, sample)
             else:
-                labels = tuple(map(valid, sample.labels))
+                labels = tuple(map(label_text, sample.labels))
                 made_valid = Sample(sample.metric, labels, sample.value)
                 admitted.setdefault((sample.metric, labels), made_valid)
         fresh = admitted.keys() - self.series

@@ -8,7 +8,7 @@ import threading
 
 from gpunode.loop import complaints
 from gpunode.loop.complaints import News, described, isolated, unrecorded
-from gpunode.loop.door import valid
+from gpunode.loop.door import label_text
 from gpunode.loop.watch import OVERDUE
 from gpunode.node.node import Clock
 from gpunode.source import Finder, Place, Source
@@ -66,7 +66,7 @@ class Search:
                 log.info("%s: found", self.finder.name)
 
     def _find(self) -> list[tuple[Place, Source]]:
-        return [(Place(*map(valid, place)), source) for place, source in self.finder.find()]
+        return [(Place(*map(label_text, place)), source) for place, source in self.finder.find()]
 
     def overdue(self, now: float) -> bool:
         """Whether it takes too long to wait for."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from gpunode.loop import complaints
 from gpunode.loop.complaints import News, described, isolated, unrecorded
-from gpunode.loop.door import SERIES, Door, valid
+from gpunode.loop.door import SERIES, Door, label_text
 from gpunode.loop.metrics import (
     CPU_SECONDS,
     DROPPED,
@@ -25,8 +25,8 @@ from gpunode.metric import Distribution, Metric, Sample
 from gpunode.node.node import Clock
 from gpunode.source import (
     WHOLE_NODE,
+    HasUnknowns,
     Key,
-    Meets,
     Met,
     OutlastsGpu,
     Place,
@@ -111,7 +111,7 @@ class Counts:
             for one in found:
                 met = self.unread.setdefault(one.kind, Encounters())
                 met.times, met.last = met.times + one.times, time
-                if (example := valid(one.example)) and example not in met.examples:
+                if (example := label_text(one.example)) and example not in met.examples:
                     met.examples.append(example)
 
     def met(self, name: str) -> list[Met]:
@@ -193,7 +193,7 @@ class Watch:
         self.unrecorded = False
         """Whether it failed because the tape that is played lacks what it reads."""
 
-        if isinstance(source, Meets):
+        if isinstance(source, HasUnknowns):
             with counts.lock:
                 for kind in source.unknowns:
                     counts.unread.setdefault(kind, Encounters())

@@ -20,27 +20,27 @@ from gpunode.node.node import Node
 from gpunode.source import NodeSource, Reading
 from gpunode.unread import Unknown
 
-WHICH = ("collective", "gpus", "nodes")
+RESULT_LABELS = ("collective", "gpus", "nodes")
 BANDWIDTH = Metric(
     "gpunode_nccl_bus_bandwidth_bytes_per_second",
     "gauge",
     "Highest bus bandwidth over all sizes in the last run of `gpunode nccl-bench`. With several "
     "`nodes`, sendrecv is that of this node's slowest GPU; the first node has the other "
     "collectives.",
-    WHICH,
+    RESULT_LABELS,
 )
 EXPECTED = Metric(
     "gpunode_nccl_expected_bus_bandwidth_bytes_per_second",
     "gauge",
     "Bus bandwidth that this number and model of GPUs reach elsewhere or, between nodes, that "
     "adapters allow or other pairs reached; absent if unknown.",
-    WHICH,
+    RESULT_LABELS,
 )
 TIME = Metric(
     "gpunode_nccl_bench_timestamp_seconds",
     "gauge",
     "When `gpunode nccl-bench` last measured this collective.",
-    WHICH,
+    RESULT_LABELS,
 )
 
 BANDWIDTH_LOW = 0.8
@@ -49,7 +49,7 @@ BANDWIDTH_LOW = 0.8
 GB = 1e9
 COLLECTIVES: tuple[str, ...] = get_args(Collective)
 FILES = {f"{collective}.json" for collective in COLLECTIVES}
-BETWEEN = "fabric-"
+NODES_PREFIX = "fabric-"
 """Begins the name of a result of several nodes."""
 
 
@@ -183,7 +183,7 @@ class NcclBench:
             names = []
         samples: list[Sample] = []
         unread = []
-        for name in sorted(name for name in names if name.removeprefix(BETWEEN) in FILES):
+        for name in sorted(name for name in names if name.removeprefix(NODES_PREFIX) in FILES):
             try:
                 samples += self._samples(name)
             except (FileNotFoundError, ValueError):  # a run replaces what others left
@@ -193,7 +193,7 @@ class NcclBench:
     def _samples(self, name: str) -> Iterator[Sample]:
         """The series of a file. Raises ``OSError``, and ``ValueError`` if it is no result."""
         measured = MEASUREMENT.validate_json(self.node.read_text(f"{self.folder}/{name}"))
-        among = BETWEEN if measured.nodes > 1 else ""
+        among = NODES_PREFIX if measured.nodes > 1 else ""
         if name != f"{among}{measured.collective}.json":
             raise ValueError("it is another's result")
         at = measured.collective, str(measured.gpus), str(measured.nodes)

@@ -18,12 +18,12 @@ from typing import Annotated
 from pydantic import Field, TypeAdapter, ValidationError
 
 from gpunode.nccl.bench import BANDWIDTH_LOW, GB, BytesPerSecond
-from gpunode.nccl.run_torch import usual
+from gpunode.nccl.run_torch import usual_rate
 from gpunode.text import printable
 
-LONGEST_NAME = 100
-MOST_HOSTS = 4096
-MOST_EXCHANGES = 1 << 22
+MAX_NAME = 100
+MAX_HOSTS = 4096
+MAX_EXCHANGES = 1 << 22
 
 Count = Annotated[int, Field(ge=0, lt=1 << 40)]
 
@@ -32,7 +32,7 @@ Count = Annotated[int, Field(ge=0, lt=1 << 40)]
 class FabricRun:
     """One run over several hosts; speeds are in bytes per second."""
 
-    hosts: Annotated[tuple[str, ...], Field(min_length=2, max_length=MOST_HOSTS)]
+    hosts: Annotated[tuple[str, ...], Field(min_length=2, max_length=MAX_HOSTS)]
     gpus: Count
     model: str
     time: Annotated[float, Field(allow_inf_nan=False)]
@@ -41,7 +41,7 @@ class FabricRun:
 
     exchanges: Annotated[
         tuple[tuple[Count, Count, Count, BytesPerSecond], ...],
-        Field(min_length=1, max_length=MOST_EXCHANGES),
+        Field(min_length=1, max_length=MAX_EXCHANGES),
     ]
     """Place of the sending host and of the receiving host, number of the GPU on both, and speed."""
 
@@ -56,7 +56,7 @@ def _run() -> TypeAdapter[FabricRun]:
     return TypeAdapter(FabricRun)
 
 
-OF_TWO = "of two nodes nothing tells which one it is: measure with a third"
+TWO_NODES_NOTE = "of two nodes nothing tells which one it is: measure with a third"
 MET_TWICE = 2
 """Of so many others, at least, two nodes are told to be unlike."""
 
@@ -78,11 +78,11 @@ def parse(text: str) -> FabricRun:
         except (ValueError, RecursionError):
             wrong = "the result of nccl-bench is cut or damaged"
             continue
-        return _checked(result)
+        return _parse_result(result)
     raise ValueError(wrong)
 
 
-def _checked(result: object) -> FabricRun:
+def _parse_result(result: object) -> FabricRun:
     """The result, if it is one. Raises ``ValueError``."""
     try:
         found = _run().validate_python(result)
@@ -125,14 +125,14 @@ class FabricJudge:
 
     def __init__(self, fabric: FabricRun) -> None:
         self.fabric = fabric
-        self.usual = usual(fabric.exchanges)
+        self.usual = usual_rate(fabric.exchanges)
         by_pair = defaultdict[Pair, dict[int, float]](dict)
         for sender, receiver, gpu, speed in fabric.exchanges:
             by_pair[sender, receiver][gpu] = speed
         self.hosts = sorted({host for pair in by_pair for host in pair})
-        self.sent, self.received = _of_gpus(by_pair, 0), _of_gpus(by_pair, 1)
+        self.sent, self.received = _by_gpu(by_pair, 0), _by_gpu(by_pair, 1)
         gpus = sorted({gpu for _, gpu in self.sent})
-        self.rails = [gpu for gpu in gpus if self._behind(self._of_rail(gpu))]
+        self.rails = [gpu for gpu in gpus if self._gpu_is_slow(self._rail_exchanges(gpu))]
         # What a rail slows says nothing of a node, and neither does one GPU of two.
         self.pairs = {
             pair: median_high(
@@ -147,30 +147,30 @@ class FabricJudge:
 
     def problems(self) -> Iterator[Problem]:
         """What is slow, from the whole to a single pair; what is told explains what follows."""
-        yield from self._of_all()
+        yield from self._fabric_problem()
         for part in self.parts[1:]:
-            yield self._of_uplink(part)
-        slow = {host for host in self.hosts if len(self.hosts) > 2 and self._slow(host)}
+            yield self._uplink_problem(part)
+        slow = {host for host in self.hosts if len(self.hosts) > 2 and self._host_is_slow(host)}
         for gpu in self.rails:
             yield self._problem(
                 f"GPU {gpu} of every node",
                 "exchanges",
-                median_high(speed for speed, _ in self._of_rail(gpu)),
+                median_high(speed for speed, _ in self._rail_exchanges(gpu)),
                 "its rail is slow: look at the switch of that rail"
                 if len(self.hosts) > 2
-                else OF_TWO,
+                else TWO_NODES_NOTE,
             )
         for host in sorted(slow):
-            yield self._of_host(host)
+            yield self._host_problem(host)
         for host, gpu in sorted(self.sent.keys() | self.received.keys()):
             if host not in slow and gpu not in self.rails:
-                yield from self._of_adapter(host, gpu)
-        yield from self._of_pairs(slow)
+                yield from self._adapter_problems(host, gpu)
+        yield from self._pair_problems(slow)
 
     def _low(self, speed: float) -> bool:
         return speed < BANDWIDTH_LOW * self.usual
 
-    def _behind(self, exchanges: list[Exchange]) -> bool:
+    def _gpu_is_slow(self, exchanges: list[Exchange]) -> bool:
         """Whether a GPU is slow beside others of the same two nodes."""
         return bool(exchanges) and median_high(share for _, share in exchanges) < BANDWIDTH_LOW
 
@@ -178,13 +178,13 @@ class FabricJudge:
         return Problem(who, does, reached, self.usual, advice)
 
     def _name(self, host: int) -> str:
-        return printable(self.fabric.hosts[host], LONGEST_NAME)
+        return printable(self.fabric.hosts[host], MAX_NAME)
 
     def _names(self, hosts: Iterable[int]) -> str:
         names = [self._name(host) for host in sorted(hosts)]
         return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
-    def _of_all(self) -> Iterator[Problem]:
+    def _fabric_problem(self) -> Iterator[Problem]:
         """All of it below what the adapters allow."""
         allowed = self.fabric.expected
         expected = allowed.get("sendrecv")
@@ -195,7 +195,7 @@ class FabricJudge:
             expected, best = allowed.get(collective), max(speeds.values(), default=0.0)
             if expected and best < BANDWIDTH_LOW * expected:
                 yield Problem(
-                    f"{printable(collective, LONGEST_NAME)} over all {self.fabric.gpus} GPUs",
+                    f"{printable(collective, MAX_NAME)} over all {self.fabric.gpus} GPUs",
                     "reaches",
                     best,
                     expected,
@@ -219,7 +219,7 @@ class FabricJudge:
                 parts.append(frozenset(part))
         return sorted(parts, key=len, reverse=True)
 
-    def _of_uplink(self, part: frozenset[int]) -> Problem:
+    def _uplink_problem(self, part: frozenset[int]) -> Problem:
         across = [
             min(speed, self.pairs.get((b, a), speed))
             for (a, b), speed in self.pairs.items()
@@ -232,7 +232,7 @@ class FabricJudge:
             "look at the uplinks of their switch, or of the switch of the others",
         )
 
-    def _of_rail(self, gpu: int) -> list[Exchange]:
+    def _rail_exchanges(self, gpu: int) -> list[Exchange]:
         """The best exchange of that GPU on each node: a bad adapter is not a bad rail."""
         return [
             max(sent, key=lambda one: one[1]) for (_, of), sent in self.sent.items() if of == gpu
@@ -246,30 +246,30 @@ class FabricJudge:
         sends, receives = (median_high(way) if way else self.usual for way in speeds)
         return sends, receives
 
-    def _slow(self, host: int) -> bool:
+    def _host_is_slow(self, host: int) -> bool:
         """Whether a host is slow with most of those to which no uplink is in the way."""
         return self._low(min(self._ways(host, self.peers[host])))
 
-    def _of_host(self, host: int) -> Problem:
+    def _host_problem(self, host: int) -> Problem:
         ways = self._ways(host, self.peers[host])
         advice = "look at its adapters, its cables and its ports of the switch"
-        return self._problem(self._name(host), _does(ways, self._low), min(ways), advice)
+        return self._problem(self._name(host), _direction(ways, self._low), min(ways), advice)
 
-    def _of_adapter(self, host: int, gpu: int) -> Iterator[Problem]:
+    def _adapter_problems(self, host: int, gpu: int) -> Iterator[Problem]:
         sent, received = self.sent[host, gpu], self.received[host, gpu]
-        if self._behind(sent) or self._behind(received):
+        if self._gpu_is_slow(sent) or self._gpu_is_slow(received):
             ways = (
                 median_high(speed for speed, _ in sent) if sent else self.usual,
                 median_high(speed for speed, _ in received) if received else self.usual,
             )
             yield self._problem(
                 f"GPU {gpu} of {self._name(host)}",
-                _does(ways, self._low),
+                _direction(ways, self._low),
                 min(ways),
                 "look at the adapter of that GPU, its cable and its port of the switch",
             )
 
-    def _of_pairs(self, slow: set[int]) -> Iterator[Problem]:
+    def _pair_problems(self, slow: set[int]) -> Iterator[Problem]:
         """Pairs that nothing above explains."""
         for (a, b), speed in sorted(self.pairs.items(), key=lambda pair: pair[1]):
             if self._low(speed) and b in self.peers[a] and not {a, b} & slow:
@@ -277,11 +277,11 @@ class FabricJudge:
                     self._name(a),
                     f"sends to {self._name(b)}",
                     speed,
-                    OF_TWO if len(self.hosts) == 2 else "look at the way between these two",
+                    TWO_NODES_NOTE if len(self.hosts) == 2 else "look at the way between these two",
                 )
 
 
-def _of_gpus(
+def _by_gpu(
     by_pair: Mapping[Pair, Mapping[int, float]], end: int
 ) -> defaultdict[tuple[int, int], list[Exchange]]:
     """The exchanges of each host's GPUs as sender (end 0) or receiver (end 1)."""
@@ -303,7 +303,7 @@ def _alike(one: Mapping[int, bool], other: Mapping[int, bool]) -> bool:
     return unlike < MET_TWICE or unlike <= len(met) / 2
 
 
-def _does(ways: tuple[float, float], low: Callable[[float], bool]) -> str:
+def _direction(ways: tuple[float, float], low: Callable[[float], bool]) -> str:
     """Whether sending, receiving or both are slow."""
     if low(max(ways)):
         return "exchanges"

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 from gpunode.driver.driver import Gpu
 from gpunode.holders.census import Census
-from gpunode.holders.holder import Holder, of_tenant
+from gpunode.holders.holder import Holder, tenant_key
 from gpunode.source import MORE_PROCESSES, bounded
 from gpunode.unread import Unknown, Unread
 
@@ -21,7 +21,7 @@ UNANSWERED = Unknown(
 )
 
 
-class Followed(Generic[T]):
+class FollowedFiles(Generic[T]):
     """The files of the processes on one GPU.
 
     ``begin`` gives what stands for the file of a process, or None if it writes none, and
@@ -47,13 +47,15 @@ class Followed(Generic[T]):
         """The files that could be read now, with what they have gained, and what was left out."""
         look = self.census.look(self.gpu)
         known = [holder for holder in look.holders if holder.start is not None] if look else []
-        holders, left_out = bounded(known, MORE_PROCESSES, of="processes on a GPU", whose=of_tenant)
+        holders, left_out = bounded(
+            known, MORE_PROCESSES, of="processes on a GPU", whose=tenant_key
+        )
         self._files = {holder: file for holder, file in self._files.items() if holder in holders}
         read: dict[Holder, T] = {}
         unanswered = 0
         for holder in holders:
             try:
-                file = self._of(holder)
+                file = self._file_of(holder)
             except TimeoutError:
                 unanswered += 1
             except OSError:
@@ -64,7 +66,7 @@ class Followed(Generic[T]):
             left_out = (*left_out, UNANSWERED.seen("", unanswered))
         return read, left_out
 
-    def _of(self, holder: Holder) -> T | None:
+    def _file_of(self, holder: Holder) -> T | None:
         file = self._files.get(holder)
         if file is None:
             file = self._begin(holder)

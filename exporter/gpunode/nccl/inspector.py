@@ -26,8 +26,8 @@ from gpunode.holders.holder import Holder
 from gpunode.holders.source import HoldersSource
 from gpunode.metric import Metric, Sample
 from gpunode.nccl.bench import GB
-from gpunode.nccl.followed import Followed, inside, own_host, own_pid
-from gpunode.node.node import MOST_READ
+from gpunode.nccl.followed import FollowedFiles, inside, own_host, own_pid
+from gpunode.node.node import MAX_READ
 from gpunode.source import Divided, Reading
 from gpunode.unread import Unknown
 
@@ -75,7 +75,7 @@ FUNCTIONS = {
 }
 """The names in the plug-in (inspector.cc, ``ncclFuncToString``), and what NCCL calls them else."""
 
-BETWEEN = ("gpus", "nodes")
+SCOPES = ("gpus", "nodes")
 
 NUMBER = r"\d{1,15}(?:\.\d{1,9})?"
 PART = re.compile(
@@ -95,14 +95,14 @@ the keys in the same order, and without spaces, from 2.28.3 to 2.30.7."""
 HOSTNAME = re.compile(r"^([\w-][\w.-]{0,63})", re.ASCII)
 """A host's name as in the name of a log: all of it."""
 
-LONGEST = 86_400.0
+MAX_COLLECTIVE_SECONDS = 86_400.0
 """The most seconds of a collective: PyTorch ends a job after half an hour."""
 
-FASTEST = 1e6
+MAX_BANDWIDTH = 1e6
 """The most GB/s: a GPU of 2026 exchanges 1800."""
 
 PARTS = 4
-"""The most parts of a log to read at once, each of ``MOST_READ``: 850 collectives a second."""
+"""The most parts of a log to read at once, each of ``MAX_READ``: 850 collectives a second."""
 
 NOT_COUNTED = Unknown(
     "nccl_collectives",
@@ -124,7 +124,7 @@ LATE = Unknown(
 def parse(text: str, since: float) -> dict[str, float]:
     """The sums of what lines tell that were written after ``since``, in seconds since the epoch.
 
-    A name is that of a metric, a collective and one of ``BETWEEN``, with spaces between them. How
+    A name is that of a metric, a collective and one of ``SCOPES``, with spaces between them. How
     many collectives are not understood is ``NOT_COUNTED.what``.
     """
     sums: dict[str, float] = {}
@@ -136,7 +136,7 @@ def parse(text: str, since: float) -> dict[str, float]:
             written = int(part["written"]) / 1e6
         else:
             if not written or written >= since:
-                _add(sums, _measured(part, nodes, written) or {NOT_COUNTED.what: 1.0})
+                _add(sums, _collective_values(part, nodes, written) or {NOT_COUNTED.what: 1.0})
             nodes, written = 0, 0.0
     return sums
 
@@ -146,16 +146,16 @@ def _add(sums: dict[str, float], more: Mapping[str, float]) -> None:
         sums[name] = sums.get(name, 0.0) + value
 
 
-def _measured(part: re.Match[str], nodes: int, written: float) -> dict[str, float] | None:
+def _collective_values(part: re.Match[str], nodes: int, written: float) -> dict[str, float] | None:
     """What a collective adds; None if it is not understood."""
     collective = FUNCTIONS.get(part["function"])
     if collective is None or part["clock"] != "kernel_gpu" or not nodes or not written:
         return None
     seconds = float(part["microseconds"]) / 1e6
     algorithm, bus = float(part["algorithm"]), float(part["bus"])
-    if not 0 < seconds <= LONGEST or max(algorithm, bus) > FASTEST:
+    if not 0 < seconds <= MAX_COLLECTIVE_SECONDS or max(algorithm, bus) > MAX_BANDWIDTH:
         return None
-    of = f"{collective} {BETWEEN[nodes > 1]}"
+    of = f"{collective} {SCOPES[nodes > 1]}"
     found = {f"{COUNT.name} {of}": 1.0, f"{SECONDS.name} {of}": seconds}
     if algorithm:  # the plug-in knows none of an all-to-all
         found[f"{BYTES.name} {of}"] = algorithm * GB * seconds
@@ -182,7 +182,7 @@ class InspectorLog:
             lambda: holder.node.sums(self.path, before, partial(parse, since=self.since))
         )
         self.end = found.end
-        return found.sums, found.end - before > MOST_READ // 2
+        return found.sums, found.end - before > MAX_READ // 2
 
 
 def path_of(holder: Holder) -> str | None:
@@ -208,14 +208,14 @@ class NcclInspector:
     )
     divided: ClassVar[Divided] = "instances"
     metrics = (COUNT, SECONDS, BYTES, BUS_BYTES)
-    unknowns = (*Followed.unknowns, NOT_COUNTED, SEVERAL_GPUS, LATE)
+    unknowns = (*FollowedFiles.unknowns, NOT_COUNTED, SEVERAL_GPUS, LATE)
 
     def __init__(self, census: Census, gpu: Gpu, settings: Settings) -> None:
         self.census = census
         self.labels = gpu.identity.labels
         self.every = settings.gpu.processes_interval
         self._clock = census.node.clock
-        self._logs = Followed(census, gpu, self._begin, self._follow)
+        self._logs = FollowedFiles(census, gpu, self._begin, self._follow)
         self._sums: dict[str, float] = {}
         self._met = Counter[Unknown]()
 
@@ -251,7 +251,7 @@ class NcclInspector:
         return len({gpu.identity.index for gpu, look in looks if holder in look.holders}) > 1
 
     def _samples(self) -> Iterator[Sample]:
-        for collective, between in product(FUNCTIONS.values(), BETWEEN):
+        for collective, between in product(FUNCTIONS.values(), SCOPES):
             for metric in self.metrics:
                 value = self._sums.get(f"{metric.name} {collective} {between}")
                 yield from metric.at(value, *self.labels, collective, between)

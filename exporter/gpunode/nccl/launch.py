@@ -9,9 +9,9 @@ import re
 import shutil
 from pathlib import Path
 
-from gpunode.nccl.fabric import MOST_HOSTS, FabricRun, parse
+from gpunode.nccl.fabric import MAX_HOSTS, FabricRun, parse
 from gpunode.nccl.run import BenchError, run
-from gpunode.nccl.run_torch import TOLD
+from gpunode.nccl.run_torch import MESSAGE_PREFIX
 from gpunode.text import printable
 
 log = logging.getLogger(__name__)
@@ -24,7 +24,7 @@ PORTS = range(20_000, 32_000)
 MOST_TOLD, LONGEST_LINE = 20, 200
 """Of what ranks say: so many lines, of so many characters."""
 
-LIMIT = 3600.0
+LAUNCH_TIMEOUT = 3600.0
 """Timeout of a run in seconds: a large fabric has many pairs."""
 
 
@@ -41,8 +41,8 @@ def expand(text: str) -> list[str]:
         numbers, _, tail = rest.partition("]")
         names = [head + number + tail for number in _numbers(numbers)] if bracket else [head]
         found.extend(names)
-        if len(found) > MOST_HOSTS:
-            raise ValueError(f"more than {MOST_HOSTS} hosts")
+        if len(found) > MAX_HOSTS:
+            raise ValueError(f"more than {MAX_HOSTS} hosts")
     for name in found:
         if not NAME.fullmatch(name):
             raise ValueError(f"{name[:60]!r} is not the name of a host")
@@ -57,25 +57,27 @@ def _numbers(text: str) -> list[str]:
             raise ValueError(f"[{text[:60]}] has no numbers such as 01-08")
         if last and int(last) < int(first):
             raise ValueError(f"[{text[:60]}] ends before it begins")
-        if int(last or first) - int(first) >= MOST_HOSTS:
-            raise ValueError(f"more than {MOST_HOSTS} hosts")
+        if int(last or first) - int(first) >= MAX_HOSTS:
+            raise ValueError(f"more than {MAX_HOSTS} hosts")
         numbers = range(int(first), int(last or first) + 1)
         found.extend(str(number).zfill(len(first)) for number in numbers)
     return found
 
 
-def between(
+def run_hosts(
     hosts: list[str], gpus: int, largest: str, python: str, folder: str, launcher: str | None
 ) -> FabricRun:
     """Measure on these hosts, with so many GPUs on each. Raises ``BenchError``.
 
     ``python`` is a program with torch on each host, and ``folder`` where each leaves its result.
     """
-    started = _launched(launcher or _found(), hosts, gpus)
+    started = _launched(launcher or _find_launcher(), hosts, gpus)
     master = f"{hosts[0]}:{random.choice(PORTS)}"  # noqa: S311 no secret
     command = [*started, python, "-c", _program(), "fabric", largest, master, folder]
-    text = run(command, LIMIT)
-    said = (line.partition(TOLD)[2] for line in text.splitlines() if TOLD in line)
+    text = run(command, LAUNCH_TIMEOUT)
+    said = (
+        line.partition(MESSAGE_PREFIX)[2] for line in text.splitlines() if MESSAGE_PREFIX in line
+    )
     for line in list(dict.fromkeys(said))[:MOST_TOLD]:
         log.warning("%s", printable(line, LONGEST_LINE))
     try:
@@ -93,7 +95,7 @@ def _program() -> str:
     return Path(__file__).with_name("run_torch.py").read_text()
 
 
-def _found() -> str:
+def _find_launcher() -> str:
     for launcher in ("srun", "mpirun"):
         if shutil.which(launcher):
             return launcher

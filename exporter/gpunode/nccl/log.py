@@ -20,7 +20,7 @@ from gpunode.holders.census import Census
 from gpunode.holders.holder import Holder
 from gpunode.holders.source import HoldersSource
 from gpunode.metric import Metric, Sample
-from gpunode.nccl.followed import Followed, inside, own_host, own_pid
+from gpunode.nccl.followed import FollowedFiles, inside, own_host, own_pid
 from gpunode.node.node import MAX_FILE
 from gpunode.source import Divided, Reading
 
@@ -52,7 +52,7 @@ WARNINGS = Metric(
     GPU,
 )
 
-LATEST = 8
+MAX_EXPORTED = 8
 """The most communicators of a process on a GPU to export: the latest."""
 
 # Line formats: https://github.com/NVIDIA/nccl, src/init.cc and src/transport/*.cc
@@ -88,7 +88,7 @@ TREES = re.compile(r"Trees \[[-\d/>\[\] ]{1,4096}")
 CONNECTED = re.compile(r"Connected all (?P<what>ring|tree)s")
 FACTS = (VERSION, NETWORK, BEGIN, NODES, CHANNEL, COUNTS, TREES, CONNECTED)
 INFORMED = re.compile(r"\[(?P<device>-?\d{1,4})\] NCCL INFO ")
-OWN = re.compile(
+NCCL_MESSAGE = re.compile(
     r":\d{1,10} (?:\[-?\d{1,4}\] (?:(?!NCCL )[^\n]{1,512}?:\d{1,10} (?:\(\S{1,256}\) )?)?"
     r"NCCL (?=WARN)|(?=\[-?\d{1,4}\] NCCL INFO ))"
     rf"(?P<kept>WARN|\[-?\d{{1,4}}\] NCCL INFO (?:{'|'.join(fact.pattern for fact in FACTS)}))"
@@ -110,7 +110,7 @@ def line_of(pid: int) -> re.Pattern[str]:
     Before the host there may be a time, by default of warnings of 2.26 and later.
     """
     before = rf"^(?:\S{{1,64}} ){{0,4}}?\S{{0,256}}?:{pid}"
-    return re.compile(before + OWN.pattern, re.ASCII | re.MULTILINE)
+    return re.compile(before + NCCL_MESSAGE.pattern, re.ASCII | re.MULTILINE)
 
 
 TRANSPORT = re.compile(r"(?P<kind>P2P|SHM|NET|COLLNET)(?:/(?P<how>[A-Za-z0-9]{1,16}))?")
@@ -144,13 +144,13 @@ HASH = re.compile(r"[0-9a-f]{1,16}")
 
 ALL_BITS = (1 << 64) - 1
 
-MOST_DEVICES = 64
+MAX_DEVICES = 64
 """The most GPUs of a process; one may have all GPUs of a node."""
 
-MOST_COMMUNICATORS = LATEST * MOST_DEVICES
+MAX_COMMUNICATORS = MAX_EXPORTED * MAX_DEVICES
 """The most communicators of a process to know."""
 
-LONGEST_NAME = 64
+MAX_NAME = 64
 """Characters of a communicator's name; that of one split off again and again is digested."""
 
 
@@ -239,7 +239,7 @@ class DebugLog:
         """The latest on the GPU of a PCI address, or on any if that is not known."""
         bus = bus_number(bus_id)
         found = [one for one in self.communicators if bus is None or one.bus == bus]
-        return found[-LATEST:]
+        return found[-MAX_EXPORTED:]
 
     def _take(self, device: str, text: str) -> None:
         if match := VERSION.match(text):
@@ -257,7 +257,7 @@ class DebugLog:
         else:
             now = self._now.get(device)
             if TREES.match(text) and (now is None or now.complete):
-                now = self._about(device, LoggedRank())  # NCCL names it once it is complete
+                now = self._set_current(device, LoggedRank())  # NCCL names it once it is complete
             if now is not None:
                 now.take(text)
 
@@ -282,7 +282,7 @@ class DebugLog:
             before.complete = True
             return
         if not complete or now is None or now.complete:
-            now = self._about(device, LoggedRank())
+            now = self._set_current(device, LoggedRank())
         now.id, now.rank, now.ranks = self._id(match), match["rank"], match["ranks"]
         now.bus, now.complete = int(match["bus"], 16), complete
         self._at.pop(match["comm"], None)
@@ -291,16 +291,16 @@ class DebugLog:
         others = [one for one in self.communicators if one.who != now.who]
         self.communicators = [*others, now]
         of_gpu = [one for one in self.communicators if one.bus == now.bus]
-        if len(of_gpu) > LATEST:
+        if len(of_gpu) > MAX_EXPORTED:
             self.communicators.remove(of_gpu[0])
-        del self.communicators[:-MOST_COMMUNICATORS]
-        if len(self._at) > MOST_COMMUNICATORS:
+        del self.communicators[:-MAX_COMMUNICATORS]
+        if len(self._at) > MAX_COMMUNICATORS:
             del self._at[next(iter(self._at))]
 
-    def _about(self, device: str, communicator: LoggedRank) -> LoggedRank:
+    def _set_current(self, device: str, communicator: LoggedRank) -> LoggedRank:
         """Take the next lines of a GPU to be about this communicator."""
         self._now[device] = communicator
-        if len(self._now) > MOST_DEVICES:
+        if len(self._now) > MAX_DEVICES:
             del self._now[next(iter(self._now))]
         return communicator
 
@@ -315,7 +315,7 @@ class DebugLog:
         if match["count"] and HASH.fullmatch(above):
             return child_hash(int(above, 16), int(match["count"]), int(match["color"]))
         name = ".".join(filter(None, (above, match["count"], match["color"])))
-        if len(name) > LONGEST_NAME:
+        if len(name) > MAX_NAME:
             return hashlib.sha256(name.encode()).hexdigest()[:16]
         return name
 
@@ -370,7 +370,7 @@ def begin(holder: Holder) -> DebugLog | None:
     return None if path is None else DebugLog(path, own_pid(holder))
 
 
-def read(holder: Holder) -> DebugLog | None:
+def read_log(holder: Holder) -> DebugLog | None:
     """The current log of a process up to ``MAX_FILE``; None if it writes none.
 
     Raises ``OSError``.
@@ -394,14 +394,14 @@ class NcclLogs:
     )
     divided: ClassVar[Divided] = "instances"
     metrics = (INFO, CHANNELS, TOPOLOGY, WARNINGS)
-    unknowns = Followed.unknowns
+    unknowns = FollowedFiles.unknowns
 
     def __init__(self, census: Census, gpu: Gpu, settings: Settings) -> None:
         self.gpu = gpu
         self.labels = gpu.identity.labels
         self.every = settings.gpu.processes_interval
         self.warnings = 0
-        self._logs = Followed(census, gpu, begin, self._follow)
+        self._logs = FollowedFiles(census, gpu, begin, self._follow)
 
     def read(self) -> Reading:
         logs, left_out = self._logs.read()

@@ -35,7 +35,15 @@ from gpunode.holders.holder import Holder
 from gpunode.holders.owner import Tenant, tenant
 from gpunode.metric import Metric
 from gpunode.nccl import log
-from gpunode.nccl.ras_answer import BEHIND, NAMED, Answer, Asked, Rank, read_json, read_text
+from gpunode.nccl.ras_answer import (
+    MAX_AWAITED,
+    MAX_BEHIND,
+    Answer,
+    Rank,
+    ServicePeers,
+    read_json,
+    read_text,
+)
 from gpunode.node.node import NoDescriptors
 from gpunode.source import Reading, bounded, in_turns, limit
 from gpunode.unread import Unread
@@ -94,8 +102,8 @@ OVERDUE = 3
 SERVICES = 64
 """The most services to know; a node has one or two jobs, seldom one for each GPU."""
 
-AT_ONCE = 2
-"""The most services to ask at the same time: each may send ``tcp.LARGEST_ANSWER`` bytes."""
+MAX_PARALLEL = 2
+"""The most services to ask at the same time: each may send ``tcp.MAX_ANSWER_BYTES`` bytes."""
 
 START = 1.0
 """Seconds of a read in which services are asked; those left have their turn at the next."""
@@ -103,18 +111,18 @@ START = 1.0
 PROCESSES = 16
 """The most processes of a job to try until one of them serves."""
 
-ENDED = (ConnectionRefusedError, FileNotFoundError, ProcessLookupError)
+NO_SERVICE = (ConnectionRefusedError, FileNotFoundError, ProcessLookupError)
 """No NCCL, NCCL before 2.24, NCCL_RAS_ENABLE=0, the process has ended, or not on this tape."""
 
 
-LONGEST_ADDRESS = 64
+MAX_ADDRESS = 64
 """Characters of a service's address."""
 
 OWN_ADDRESS = re.compile(r"\|-- ([0-9.]{7,15})\n +/32 host LOCAL")
 """An address of the node itself in /proc/PID/net/fib_trie."""
 
 
-def parse(text: str, asked: Asked = Asked()) -> Answer:  # noqa: B008 it is frozen
+def parse(text: str, asked: ServicePeers = ServicePeers()) -> Answer:  # noqa: B008 it is frozen
     """Parse an answer in JSON (NCCL 2.28.7 or later) or text. Raises ``ValueError``."""
     begin = text.find("\n{") + 1
     if begin or text.startswith("{"):
@@ -123,7 +131,7 @@ def parse(text: str, asked: Asked = Asked()) -> Answer:  # noqa: B008 it is froz
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class ServiceKey:
     """A service: all ranks of a user share an address, and any of them may answer."""
 
     namespace: str
@@ -133,7 +141,7 @@ class Key:
     """A process of the job: of those here that an answer named together, the first. 0 before."""
 
     @property
-    def shared(self) -> Key:
+    def shared(self) -> ServiceKey:
         """What the jobs of its owner at this address have in common."""
         return replace(self, job=0)
 
@@ -163,8 +171,8 @@ class ServiceProcesses:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """What counts of an answer, until the service is asked again."""
+class ServiceReading:
+    """The reading of a service, until it is asked again."""
 
     communicators: int
     stalled: int
@@ -181,7 +189,7 @@ class Service:
     due: float = -math.inf
     good_until: float = math.inf
     turn: int = 0
-    said: Said | None = None
+    said: ServiceReading | None = None
     error: OSError | ValueError | None = None
     behind: dict[str, tuple[int, float]] = field(default_factory=dict)
     """How far each communicator with ranks behind had come, and when. Several jobs may take turns
@@ -220,12 +228,12 @@ class NcclRas:
         self.census = census
         self.node = census.node
         self.every = settings.host.interval
-        self._services: dict[Key, Service] = {}
-        self._jobs: dict[tuple[Key, Holder], int] = {}
-        """The job of each process, for ``Key.job``, by what the jobs of its owner share."""
+        self._services: dict[ServiceKey, Service] = {}
+        self._jobs: dict[tuple[ServiceKey, Holder], int] = {}
+        """The job of each process, for ``ServiceKey.job``, by what the jobs of its owner share."""
 
         self._launched: dict[tuple[str, str, str], float] = {}
-        self._asked: AskedServers[Key, Heard] = AskedServers(self.node.clock)
+        self._asked: AskedServers[ServiceKey, Heard] = AskedServers(self.node.clock)
 
     def read(self) -> Reading:
         """Read the jobs with a rank 0 here. Raises the first failure if none of them answers."""
@@ -236,7 +244,7 @@ class NcclRas:
             sorted(places, key=lambda key: services[key].since),
             MORE_SERVICES,
             SERVICES,
-            whose=lambda key: _whose(places[key]),
+            whose=lambda key: _budget_key(places[key]),
         )
         self._services = {key: services[key] for key in known}
         for service in self._services.values():
@@ -252,10 +260,10 @@ class NcclRas:
             self._services[key].drop()  # it takes too long
         return self._reading(places, left_out)
 
-    def _places(self) -> dict[Key, ServiceProcesses]:
+    def _places(self) -> dict[ServiceKey, ServiceProcesses]:
         """Where GPU processes may offer RAS."""
-        places: dict[Key, ServiceProcesses] = {}
-        jobs: dict[tuple[Key, Holder], int] = {}
+        places: dict[ServiceKey, ServiceProcesses] = {}
+        jobs: dict[tuple[ServiceKey, Holder], int] = {}
         for gpu, look in self.census.everywhere():
             for holder in look.holders:
                 try:
@@ -268,8 +276,8 @@ class NcclRas:
                     environment = {}
                 if environment.get("NCCL_RAS_ENABLE") == "0":
                     continue
-                address = environment.get("NCCL_RAS_ADDR", ADDRESS)[:LONGEST_ADDRESS]
-                key = Key(holder.namespace("net"), address, owner)
+                address = environment.get("NCCL_RAS_ADDR", ADDRESS)[:MAX_ADDRESS]
+                key = ServiceKey(holder.namespace("net"), address, owner)
                 job = jobs[key, holder] = self._jobs.get((key, holder), 0)
                 place = places.setdefault(replace(key, job=job), ServiceProcesses())
                 place.holders.setdefault(holder.pid, holder)
@@ -280,8 +288,8 @@ class NcclRas:
         return places
 
     def _ask(
-        self, known: list[Key], places: dict[Key, ServiceProcesses], now: float
-    ) -> Iterator[tuple[Key, Heard]]:
+        self, known: list[ServiceKey], places: dict[ServiceKey, ServiceProcesses], now: float
+    ) -> Iterator[tuple[ServiceKey, Heard]]:
         """The answers of the services that are due as they come, and of those asked before.
 
         They are asked in turns, those first that answered last time. Raises ``OSError`` where
@@ -295,17 +303,17 @@ class NcclRas:
         )
         until = clock.monotonic() + START
 
-        def following() -> Key | None:
-            more = waiting and len(self._asked.now) < AT_ONCE and clock.monotonic() <= until
+        def following() -> ServiceKey | None:
+            more = waiting and len(self._asked.now) < MAX_PARALLEL and clock.monotonic() <= until
             return waiting.pop(0) if more else None
 
-        def look(key: Key, say: Callable[[Heard], None]) -> None:
+        def look(key: ServiceKey, say: Callable[[Heard], None]) -> None:
             self._ask_one(key, services[key], list(places[key].holders.values()), say)
 
         return self._asked.answers(following, look)
 
     def _ask_one(
-        self, key: Key, service: Service, holders: list[Holder], say: Callable[[Heard], None]
+        self, key: ServiceKey, service: Service, holders: list[Holder], say: Callable[[Heard], None]
     ) -> None:
         """Ask the processes of a service until one serves; hand over what it says or why not."""
         begin = self.node.clock.monotonic()
@@ -317,7 +325,7 @@ class NcclRas:
                 try:
                     said = holder.ask(partial(self.node.ask, holder.pid, key.address, RAS))
                     break
-                except ENDED:
+                except NO_SERVICE:
                     continue
                 except (OSError, NoDescriptors) as error:
                     said = error
@@ -327,24 +335,24 @@ class NcclRas:
 
     def _take(
         self,
-        key: Key,
+        key: ServiceKey,
         said: str | OSError,
         took: float,
-        places: dict[Key, ServiceProcesses],
+        places: dict[ServiceKey, ServiceProcesses],
         now: float,
     ) -> None:
         """Take what a service said, or drop what it said before."""
-        asked, whole = self._services[key], _whole(places, key)
+        asked, whole = self._services[key], _merge_places(places, key)
         answered = asked.said is not None
         begin = self.node.clock.monotonic()
         about, answer, processes = key, None, set[int]()
         try:
             if isinstance(said, OSError):
                 raise said
-            answer = parse(said, self._those_asked(key, places, whole))
+            answer = parse(said, self._peers(key, places, whole))
             processes = self._processes(answer, whole)
-            about = self._about(key, processes, whole)
-        except ENDED:
+            about = self._answering_job(key, processes, whole)
+        except NO_SERVICE:
             asked.drop()
         except (OSError, ValueError) as error:
             asked.drop(error)
@@ -359,7 +367,7 @@ class NcclRas:
             pause = pause if leads else RESERVE_INTERVAL
             if leads:
                 self._count(key, service, whole, answer)
-                service.said, service.error = _said(service, answer, now), None
+                service.said, service.error = _service_reading(service, answer, now), None
                 service.gpus = frozenset(i.uuid for pid in processes for i in whole.gpus[pid])
                 service.ambiguous = not processes and answer.communicators > 0
             else:
@@ -373,10 +381,10 @@ class NcclRas:
             # The others at its place have not been heard, unless none of the job are at it.
             asked.due = now if processes & places[key].gpus.keys() else due
 
-    def _those_asked(
-        self, key: Key, places: dict[Key, ServiceProcesses], whole: ServiceProcesses
-    ) -> Asked:
-        """Those whose service answers: the jobs of an owner may answer for each other."""
+    def _peers(
+        self, key: ServiceKey, places: dict[ServiceKey, ServiceProcesses], whole: ServiceProcesses
+    ) -> ServicePeers:
+        """The processes whose service answers: the jobs of an owner may answer for each other."""
         strangers = {
             pid
             for other, place in places.items()
@@ -384,7 +392,7 @@ class NcclRas:
             for pid in place.gpus
         }
         hosts = _addresses(next(iter(places[key].holders.values())))
-        return Asked(whole.gpus.keys(), strangers, hosts)
+        return ServicePeers(whole.gpus.keys(), strangers, hosts)
 
     def _processes(self, answer: Answer, whole: ServiceProcesses) -> set[int]:
         """The processes here of the job that answered; empty if that is unknown."""
@@ -401,12 +409,14 @@ class NcclRas:
         found = set()
         for holder in islice(whole.holders.values(), PROCESSES) if names else ():
             with contextlib.suppress(OSError):
-                written = log.read(holder)
+                written = log.read_log(holder)
                 if written and any(one.id in names for one in written.communicators):
                     found.add(whole.own_pids[holder.pid])
         return found
 
-    def _about(self, key: Key, processes: set[int], whole: ServiceProcesses) -> Key:
+    def _answering_job(
+        self, key: ServiceKey, processes: set[int], whole: ServiceProcesses
+    ) -> ServiceKey:
         """The job that answered, whose processes are known to belong together from now on."""
         if not processes:
             return key
@@ -416,7 +426,9 @@ class NcclRas:
                 self._jobs[key.shared, holder] = about.job
         return about
 
-    def _count(self, key: Key, service: Service, whole: ServiceProcesses, answer: Answer) -> None:
+    def _count(
+        self, key: ServiceKey, service: Service, whole: ServiceProcesses, answer: Answer
+    ) -> None:
         """Add the collectives that the owner's ranks on this node launched since the last look."""
         before, service.launched = service.launched, {}
         devices: dict[int, set[int | None]] = {}
@@ -433,7 +445,7 @@ class NcclRas:
                 self._launched[labels] = self._launched.get(labels, 0.0) + gained
 
     def _reading(
-        self, places: dict[Key, ServiceProcesses], left_out: tuple[Unread, ...]
+        self, places: dict[ServiceKey, ServiceProcesses], left_out: tuple[Unread, ...]
     ) -> Reading:
         """What the services said last. Raises the first failure if none said anything."""
         services = self._services
@@ -475,13 +487,15 @@ class NcclRas:
         )
 
 
-def _in_turns(places: dict[Key, ServiceProcesses], when: Callable[[Key], Any]) -> list[Key]:
+def _in_turns(
+    places: dict[ServiceKey, ServiceProcesses], when: Callable[[ServiceKey], Any]
+) -> list[ServiceKey]:
     """Services by when something was; the owners, and then the GPUs of each, take turns."""
-    owned = ((_whose(places[key]), key) for key in sorted(places, key=when))
+    owned = ((_budget_key(places[key]), key) for key in sorted(places, key=when))
     return [key for _, key in in_turns(owned)]
 
 
-def _whose(found: ServiceProcesses) -> tuple[str, str]:
+def _budget_key(found: ServiceProcesses) -> tuple[str, str]:
     """Whose a service is, and a GPU of his, for ``bounded``."""
     gpus = (gpu.uuid for gpus in found.gpus.values() for gpu in gpus)
     return next(iter(found.holders.values())).budget(), min(gpus, default="")
@@ -501,7 +515,7 @@ def _addresses(holder: Holder) -> set[str] | None:
     return found
 
 
-def _whole(places: dict[Key, ServiceProcesses], key: Key) -> ServiceProcesses:
+def _merge_places(places: dict[ServiceKey, ServiceProcesses], key: ServiceKey) -> ServiceProcesses:
     """The places of all jobs of an owner at an address."""
     whole = ServiceProcesses()
     for other, place in places.items():
@@ -535,22 +549,25 @@ def _leads(answer: Answer, ranks: set[str]) -> bool:
     return not ranks or "0" in ranks  # a text answer may not name rank 0
 
 
-def _said(service: Service, answer: Answer, now: float) -> Said:
-    """What counts of an answer, given how far its communicators had come before."""
+def _service_reading(service: Service, answer: Answer, now: float) -> ServiceReading:
+    """The reading of an answer, given the earlier progress of its communicators."""
     kept = now - RESERVE_INTERVAL
     before = {name: seen for name, seen in service.behind.items() if seen[1] > kept}
     stalled = [
         found for found in answer.behind if before.get(found.name, (None,))[0] == found.state
     ]
     seen = {**before, **{found.name: (found.state, now) for found in answer.behind}}
-    service.behind = dict(list(seen.items())[-BEHIND:])
+    service.behind = dict(list(seen.items())[-MAX_BEHIND:])
     awaited = [
         *((name, rank, why) for name, rank, why in answer.missing),
         *((found.name, rank, "behind") for found in stalled for rank in found.ranks),
     ]
     labels = dict.fromkeys(_labels(*each) for each in awaited)
-    return Said(
-        answer.communicators, len(stalled), len(answer.failed), frozenset(list(labels)[:NAMED])
+    return ServiceReading(
+        answer.communicators,
+        len(stalled),
+        len(answer.failed),
+        frozenset(list(labels)[:MAX_AWAITED]),
     )
 
 

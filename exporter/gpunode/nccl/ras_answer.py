@@ -15,19 +15,19 @@ from dataclasses import dataclass, field
 RANKS = 1 << 16
 """The most ranks of an answer, a rank counted once for each of its communicators."""
 
-MOST_COMMUNICATORS = 1 << 14
+MAX_COMMUNICATORS = 1 << 14
 """The most communicators of an answer."""
 
-BEHIND = 1024
+MAX_BEHIND = 1024
 """The most communicators of an answer to look at for a stall."""
 
-HERE = 1024
+MAX_LOCAL_RANKS = 1024
 """The most ranks on this node, counted as above."""
 
 FAILED = 4096
 """The most failed ranks to count."""
 
-NAMED = 16
+MAX_AWAITED = 16
 """The most awaited ranks to name."""
 
 KINDS = 256
@@ -36,17 +36,17 @@ KINDS = 256
 VALUES = 1 << 19
 """The most values and names in JSON: those of the most ranks and communicators together."""
 
-DEEPEST = 8
+MAX_DEPTH = 8
 """How deep a value that is not wanted may be nested."""
 
 LINES = 1 << 17
 """The most lines of text."""
 
-LONGEST_LINE = 256
-LONGEST_VALUE = 4096
+MAX_LINE = 256
+MAX_VALUE = 4096
 """Characters. A rank in JSON has 500, and 1,000 if NCCL counted all that it can launch."""
 
-LONGEST_HOST = 64
+MAX_HOST = 64
 
 COLLECTIVES = frozenset(
     {
@@ -71,7 +71,7 @@ COLLECTIVES = frozenset(
 https://github.com/NVIDIA/nccl/blob/master/src/collectives.cc (ncclFuncToString)
 """
 
-FINE = (0, 7)
+GOOD_RESULTS = (0, 7)
 """ncclSuccess and ncclInProgress."""
 
 NO_COMMA = re.compile(r'("nvml_dev": \d+)(\s*"status": )')
@@ -95,8 +95,8 @@ class Rank:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What the kernel knows of those whose service is asked."""
+class ServicePeers:
+    """The processes whose service is asked, as the kernel knows them."""
 
     pids: Collection[int] = ()
     """Their processes on GPUs of this node, by the ids in their PID namespace."""
@@ -143,7 +143,7 @@ class RasCommunicator:
         self.state = (self.state + hash((rank.number if rank else None, kind))) % (1 << 64)
         if rank is not None and (kind in self.alike or len(self.alike) < KINDS):
             named = self.alike.setdefault(kind, [])
-            if len(named) < NAMED:
+            if len(named) < MAX_AWAITED:
                 named.append(rank)
 
     @property
@@ -161,11 +161,11 @@ class RasCommunicator:
             for kind, ranks in self.alike.items()
             if any(self.furthest[name] > count for name, count in kind)
         ]
-        return [rank for ranks in sorted(late, key=len) for rank in ranks][:NAMED]
+        return [rank for ranks in sorted(late, key=len) for rank in ranks][:MAX_AWAITED]
 
 
 @dataclass(frozen=True, slots=True)
-class Behind:
+class LaggingCommunicator:
     """A communicator in which ranks are behind, those that are named, and how far it has come."""
 
     name: str
@@ -177,9 +177,9 @@ class Behind:
 class Answer:
     """What a service reported of its job."""
 
-    asked: Asked
+    asked: ServicePeers
     communicators: int = 0
-    behind: list[Behind] = field(default_factory=list)
+    behind: list[LaggingCommunicator] = field(default_factory=list)
     missing: list[tuple[str, Rank, str]] = field(default_factory=list)
     """Ranks that do not answer, with their communicator and why."""
 
@@ -214,14 +214,14 @@ class Answer:
         here = self.place(rank)
         if rank.number == 0:
             self.leads = bool(self.leads) or here
-        if here and len(into.ranks) < HERE:
+        if here and len(into.ranks) < MAX_LOCAL_RANKS:
             into.ranks.append((rank, launches))
 
     def missed(self, into: RasCommunicator, rank: Rank, why: str) -> None:
         """Take a rank that did not answer."""
         self._count_ranks()
         self.place(rank)
-        if len(into.missing) < NAMED and self.asked.may_name(rank):
+        if len(into.missing) < MAX_AWAITED and self.asked.may_name(rank):
             into.missing.append((rank, why))
 
     def fail(self, rank: Rank) -> None:
@@ -231,15 +231,15 @@ class Answer:
 
     def finish(self, communicator: RasCommunicator) -> None:
         """Take a communicator of which all ranks have been read."""
-        if communicator.differs and len(self.behind) < BEHIND:
+        if communicator.differs and len(self.behind) < MAX_BEHIND:
             named = [rank for rank in communicator.behind() if self.asked.may_name(rank)]
-            self.behind.append(Behind(communicator.name, communicator.state, named))
-        room = NAMED - len(self.missing)
+            self.behind.append(LaggingCommunicator(communicator.name, communicator.state, named))
+        room = MAX_AWAITED - len(self.missing)
         self.missing += [(communicator.name, *each) for each in communicator.missing[:room]]
         for rank, launches in communicator.ranks:
             key = communicator.name, rank.number
             before = self.launched.get(key)
-            if before or len(self.launched) < HERE:
+            if before or len(self.launched) < MAX_LOCAL_RANKS:
                 self.launched[key] = rank, {**before[1], **launches} if before else launches
 
     def _count_ranks(self) -> None:
@@ -248,7 +248,7 @@ class Answer:
             raise ValueError(f"more than {RANKS} ranks")
 
 
-class Json:
+class JsonWalker:
     """Walks through JSON without holding it, in time and depth that the walker chooses."""
 
     decoder = json.JSONDecoder()
@@ -263,19 +263,19 @@ class Json:
         """A value of few characters."""
         self._count()
         self.peek()
-        window = self.text[self.at : self.at + LONGEST_VALUE]
+        window = self.text[self.at : self.at + MAX_VALUE]
         try:
             found, end = self.decoder.raw_decode(window)
         except RecursionError as error:
             raise ValueError("nested too deeply") from error
-        if end == LONGEST_VALUE:
-            raise ValueError(f"a value of more than {LONGEST_VALUE} characters")
+        if end == MAX_VALUE:
+            raise ValueError(f"a value of more than {MAX_VALUE} characters")
         self.at += end
         return found
 
     def fields(self) -> Iterator[str]:
         """The names in an object; each of their values is to be read before the next name."""
-        for _ in self._within("{", "}"):
+        for _ in self._between("{", "}"):
             name = self.value()
             if type(name) is not str:
                 raise ValueError(f"not a name at {self.at}")
@@ -284,9 +284,9 @@ class Json:
 
     def items(self) -> Iterator[None]:
         """Comes to each value of an array, which is to be read before the next."""
-        return self._within("[", "]")
+        return self._between("[", "]")
 
-    def skip(self, depth: int = DEEPEST) -> None:
+    def skip(self, depth: int = MAX_DEPTH) -> None:
         """Read a value of any length that is not wanted."""
         first = self.peek()
         if depth and first == "{":
@@ -304,7 +304,7 @@ class Json:
         self.at = match.end() if match else self.at
         return self.text[self.at : self.at + 1]
 
-    def _within(self, first: str, last: str) -> Iterator[None]:
+    def _between(self, first: str, last: str) -> Iterator[None]:
         self._expect(first)
         if self.peek() != last:
             yield
@@ -325,16 +325,16 @@ class Json:
         self.at += 1
 
 
-def read_json(said: str, at: int, asked: Asked) -> Answer:
+def read_json(said: str, at: int, asked: ServicePeers) -> Answer:
     """Read an answer in JSON that begins at a place in a text."""
-    answer, walk, complete = Answer(asked), Json(NO_COMMA.sub(r"\1,\2", said), at), False
+    answer, walk, complete = Answer(asked), JsonWalker(NO_COMMA.sub(r"\1,\2", said), at), False
     for name in walk.fields():
         if name == "communicators":
             complete = True
             for _ in walk.items():
                 answer.communicators += 1
-                if answer.communicators > MOST_COMMUNICATORS:
-                    raise ValueError(f"more than {MOST_COMMUNICATORS} communicators")
+                if answer.communicators > MAX_COMMUNICATORS:
+                    raise ValueError(f"more than {MAX_COMMUNICATORS} communicators")
                 _read_communicator(walk, answer)
         else:
             walk.skip()
@@ -343,7 +343,7 @@ def read_json(said: str, at: int, asked: Asked) -> Answer:
     return answer
 
 
-def _read_communicator(walk: Json, answer: Answer) -> None:
+def _read_communicator(walk: JsonWalker, answer: Answer) -> None:
     communicator = RasCommunicator()
     for name in walk.fields():
         if name == "ranks":
@@ -370,9 +370,12 @@ def _read_rank(found: object, communicator: RasCommunicator, answer: Answer) -> 
     launches: Launches = {}
     for name, count in _object(entry.get("collective_counts", {})).items():
         known = name if name in COLLECTIVES else "other"
-        launches[known] = launches.get(known, 0) + _whole(count, 64)
+        launches[known] = launches.get(known, 0) + _whole_number(count, 64)
     status = _object(entry.get("status", {}))
-    if any(_whole(status.get(of, 0), 31) not in FINE for of in ("init_state", "async_error")):
+    if any(
+        _whole_number(status.get(of, 0), 31) not in GOOD_RESULTS
+        for of in ("init_state", "async_error")
+    ):
         answer.fail(rank)
     answer.rank(communicator, rank, launches)
 
@@ -395,7 +398,7 @@ def _object(found: object) -> dict[str, object]:
     return found
 
 
-def _whole(found: object, bits: int) -> int:
+def _whole_number(found: object, bits: int) -> int:
     if type(found) is not int or not 0 <= found < 1 << bits:
         raise ValueError(f"not a number of {bits} bits")
     return found
@@ -405,14 +408,14 @@ def _rank(entry: dict[str, object]) -> Rank:
     host = entry.get("host", "")
     if type(host) is not str:
         raise ValueError("a host that is not text")
-    host = NOT_IN_A_HOST.sub("?", host[:LONGEST_HOST])
-    pid, device = (_known(entry.get(name, -1)) for name in ("pid", "nvml_dev"))
-    return Rank(_whole(entry.get("rank"), 31), host, pid, device)
+    host = NOT_IN_A_HOST.sub("?", host[:MAX_HOST])
+    pid, device = (_known_number(entry.get(name, -1)) for name in ("pid", "nvml_dev"))
+    return Rank(_whole_number(entry.get("rank"), 31), host, pid, device)
 
 
-def _known(found: object) -> int | None:
-    """A number, or None where NCCL says -1: of a process that it does not find."""
-    return None if found in (-1, None) else _whole(found, 31)
+def _known_number(found: object) -> int | None:
+    """A number, or None for -1, which NCCL writes for a process that it does not find."""
+    return None if found in (-1, None) else _whole_number(found, 31)
 
 
 GROUP = re.compile(r" *\d{1,5} +(\d{1,8}) +\d{1,8} +[\d-]{1,17} +\d{1,8} +\d{1,8} +[A-Z]+ +[A-Z,]+")
@@ -424,7 +427,7 @@ SEVERAL = re.compile(
     r" +\d{1,8} ranks have "
     r"(?:launched up to operation (?P<count>\d{1,18})|not launched any operations)"
 )
-ONE = re.compile(
+RANK_LINE = re.compile(
     r" +Rank (?P<rank>\d{1,8})"
     r"(?P<own> has (?:launched up to operation (?P<count>\d{1,18})|not launched any operations)"
     r"| reported [A-Za-z ]{1,40})?"
@@ -449,7 +452,7 @@ SUMMARY = re.compile(
 HEADER = re.compile(r"Group +Comms|No communicator data collected!")
 
 
-def read_text(said: str, asked: Asked) -> Answer:
+def read_text(said: str, asked: ServicePeers) -> Answer:
     """Read an answer in text: it lists only communicators in trouble, with some of their ranks."""
     if not HEADER.search(said):
         raise ValueError(f"not an answer of NCCL RAS: {said[:60]!r}")
@@ -494,13 +497,13 @@ class TextReader:
 
     def read(self, line: str) -> None:
         """Take a line."""
-        if (match := ONE.fullmatch(line)) is None:
+        if (match := RANK_LINE.fullmatch(line)) is None:
             self._count_unlisted()
         if match:
             self._rank(match)
         elif match := GROUP.fullmatch(line):
             known = self.answer.communicators + int(match[1])
-            self.answer.communicators = min(MOST_COMMUNICATORS, known)
+            self.answer.communicators = min(MAX_COMMUNICATORS, known)
         elif match := TROUBLE.fullmatch(line):
             self._begin(match["name"], match["what"])
         elif SECTION.fullmatch(line):
@@ -516,7 +519,7 @@ class TextReader:
         elif not self.communicator.name and (match := PROCESS.fullmatch(line)):
             self._process(match)
         elif self.section == "INCOMPLETE" and (match := MISSING.fullmatch(line)):
-            self._missing([int(rank) for rank in match["ranks"].split(",")][:NAMED])
+            self._count_missing([int(rank) for rank in match["ranks"].split(",")][:MAX_AWAITED])
 
     def finish(self) -> Answer:
         """What the text says."""
@@ -527,8 +530,8 @@ class TextReader:
     def _begin(self, name: str, section: str) -> None:
         if name != self.communicator.name:
             self.troubled += bool(name)
-            if self.troubled > MOST_COMMUNICATORS:
-                raise ValueError(f"more than {MOST_COMMUNICATORS} communicators")
+            if self.troubled > MAX_COMMUNICATORS:
+                raise ValueError(f"more than {MAX_COMMUNICATORS} communicators")
             self.answer.finish(self.communicator)
             self.communicator = RasCommunicator(name)
         self.section, self.collective = section, ""
@@ -558,7 +561,7 @@ class TextReader:
             self.gone[match["host"], int(match["pid"])] = place, why
             self.reasons.add(why)
 
-    def _missing(self, ranks: list[int]) -> None:
+    def _count_missing(self, ranks: list[int]) -> None:
         why = next(iter(self.reasons)) if len(self.reasons) == 1 else "unresponsive"
         for number in ranks:
             rank = Rank(number)
@@ -578,5 +581,5 @@ def _lines(text: str) -> Iterator[str]:
     for number, match in enumerate(LINE.finditer(text)):
         if number == LINES:
             raise ValueError(f"more than {LINES} lines")
-        if match.end() - match.start() <= LONGEST_LINE:
+        if match.end() - match.start() <= MAX_LINE:
             yield match[0]

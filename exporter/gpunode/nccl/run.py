@@ -11,7 +11,7 @@ from pathlib import Path
 
 from gpunode.nccl.bench import parse_json, parse_text
 
-LIMIT = 900.0
+RUN_TIMEOUT = 900.0
 """Timeout of a run in seconds."""
 
 
@@ -51,7 +51,7 @@ def _with_nccl_tests(program: str, gpus: int, largest: str) -> dict[int, float]:
             raise BenchError(f"{program}: {_last_line(text)}") from error
 
 
-def run(command: list[str], limit: float = LIMIT) -> str:
+def run(command: list[str], limit: float = RUN_TIMEOUT) -> str:
     """What a program prints, within so many seconds. Raises ``BenchError``."""
     try:
         ran = subprocess.run(  # noqa: S603 the user asked for this program

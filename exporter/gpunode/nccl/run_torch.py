@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-SMALLEST = 8 << 20
+MIN_BYTES = 8 << 20
 WARM_UP, TIMES = 5, 20
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "alltoall")
@@ -39,20 +39,20 @@ SECONDS = 1.0
 """A measurement is repeated for so long, at least ``FEWEST`` times; a collective at most ``TIMES``
 and a message at most ``MOST_MESSAGES`` times."""
 
-SLOWEST = 2.0
+MAX_SECONDS = 2.0
 """Seconds of a collective from which no larger one is measured: a link may be very slow."""
 
-MOST_ROUNDS = 64
+MAX_ROUNDS = 64
 """Each host meets at most so many others, so that a large fabric takes minutes and not hours."""
 
-BEST = 0.8
+BEST_QUANTILE = 0.8
 """Of what several reach, that which is faster than this share of them: a median would be one of the
 slow ones where most are."""
 
-TOLD = "nccl-bench: "
+MESSAGE_PREFIX = "nccl-bench: "
 """Begins what a rank has to say to whoever started it."""
 
-LATE = timedelta(seconds=180)
+RANK_TIMEOUT = timedelta(seconds=180)
 """A rank that is away for so long ends the run."""
 
 
@@ -176,7 +176,7 @@ def run(rank: int, collective: str, ranks: int, largest: int, port: int) -> None
     torch.cuda.set_device(device)
     distributed.init_process_group("nccl", rank=rank, world_size=ranks, device_id=device)
     all_of_them = Ranks(torch, distributed, device, rank, ranks)
-    size = SMALLEST
+    size = MIN_BYTES
     while size <= largest:
         seconds = all_of_them.seconds(collective, size)
         if rank == 0:
@@ -198,7 +198,7 @@ LAUNCHERS = (
 """Where a launcher tells a rank its number, the number of all, and its number on its host."""
 
 
-def place() -> tuple[int, int, int, bool]:
+def read_rank() -> tuple[int, int, int, bool]:
     """Number of this rank, number of ranks, number of this rank on its host; whether srun told."""
     for names in LAUNCHERS:
         found = [os.environ.get(name, "") for name in names]
@@ -259,8 +259,8 @@ def rounds(hosts: int) -> list[list[tuple[int, int]]]:
     (https://en.wikipedia.org/wiki/Round-robin_tournament#Circle_method). Of many hosts, each meets
     its neighbours, which may share a switch, and as many far away.
     """
-    if hosts > MOST_ROUNDS:
-        half, size = MOST_ROUNDS // 2, 1 << (hosts - 1).bit_length()
+    if hosts > MAX_ROUNDS:
+        half, size = MAX_ROUNDS // 2, 1 << (hosts - 1).bit_length()
         far = {place * (size - half) // half + half for place in range(half)}
         apart = [*range(1, half), *sorted(far)]
         pairs = [[(one, one ^ d) for one in range(hosts) if one < one ^ d] for d in apart]
@@ -325,13 +325,16 @@ def measured_by_all(ranks: Ranks, largest: int) -> dict[str, dict[int, float]]:
     """Bus bandwidth in bytes per second of each collective that the backend has, by size."""
     found: dict[str, dict[int, float]] = {}
     for collective in COLLECTIVES:
-        size, seconds = SMALLEST, 0.0
-        while size <= largest and seconds < SLOWEST:
+        size, seconds = MIN_BYTES, 0.0
+        while size <= largest and seconds < MAX_SECONDS:
             try:
                 seconds = ranks.seconds(collective, size)
             except (RuntimeError, NotImplementedError, AttributeError) as error:
                 if ranks.rank == 0:
-                    print(f"{TOLD}{collective} of {size} bytes: {error!r:.150}", file=sys.stderr)
+                    print(
+                        f"{MESSAGE_PREFIX}{collective} of {size} bytes: {error!r:.150}",
+                        file=sys.stderr,
+                    )
                 break
             speed = size / seconds * bus_factor(collective, ranks.count)
             found.setdefault(collective, {})[size] = speed
@@ -355,16 +358,16 @@ def keep(folder: Path, results: list[dict[str, Any]]) -> None:
             fresh.rename(path)
     except OSError as error:
         what = f"{socket.gethostname()}: {folder}: not kept for the daemon: {error.strerror}"
-        print(f"{TOLD}{what}", file=sys.stderr)
+        print(f"{MESSAGE_PREFIX}{what}", file=sys.stderr)
 
 
 def best_of(values: Iterable[float]) -> float:
-    """What is faster than ``BEST`` of them."""
+    """What is faster than ``BEST_QUANTILE`` of them."""
     ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(BEST * len(ordered)))]
+    return ordered[min(len(ordered) - 1, int(BEST_QUANTILE * len(ordered)))]
 
 
-def usual(exchanges: Iterable[Sequence[Any]]) -> float:
+def usual_rate(exchanges: Iterable[Sequence[Any]]) -> float:
     """What a pair of hosts reaches that nothing slows, in bytes per second.
 
     Most pairs may be slow, as when several hosts or all uplinks are. So a host counts by the best
@@ -396,7 +399,7 @@ def keep_of_host(fabric: dict[str, Any], here: int, folder: Path) -> None:
     results = []
     if ways:
         # Of two hosts, none is the measure of the other.
-        others = usual(fabric["exchanges"]) if len(fabric["hosts"]) > 2 else None
+        others = usual_rate(fabric["exchanges"]) if len(fabric["hosts"]) > 2 else None
         reached = min(best_of(speeds) for speeds in ways.values())
         speeds, other = {fabric["message"]: reached}, expected.get("sendrecv") or others
         results = [{"collective": "sendrecv", **about, "bandwidth": speeds, "other": other}]
@@ -407,7 +410,7 @@ def keep_of_host(fabric: dict[str, Any], here: int, folder: Path) -> None:
     keep(folder, results)
 
 
-def of_adapters(speeds: list[float], gpus: int) -> float:
+def adapter_rate(speeds: list[float], gpus: int) -> float:
     """Bytes per second that a GPU of a host has from its adapters.
 
     Those of the rate that gives most count, and each GPU has as many: of ten equal ones beside
@@ -426,7 +429,7 @@ def expectations(hosts: list[tuple[list[float], int]]) -> dict[str, float]:
     """
     if not all(speeds for speeds, _ in hosts):
         return {}
-    each = statistics.median_high(of_adapters(speeds, gpus) for speeds, gpus in hosts)
+    each = statistics.median_high(adapter_rate(speeds, gpus) for speeds, gpus in hosts)
     gpus = max(gpus for _, gpus in hosts)
     ranks = sum(gpus for _, gpus in hosts)
     return {
@@ -444,7 +447,7 @@ def fabric(largest: int, master: str, folder: str) -> None:
     import torch
     from torch import distributed
 
-    rank, count, local, by_srun = place()
+    rank, count, local, by_srun = read_rank()
     met = meeting_point(master, by_srun)
     try:
         socket.getaddrinfo(met.rpartition(":")[0], None)
@@ -461,7 +464,7 @@ def fabric(largest: int, master: str, folder: str) -> None:
         init_method=f"tcp://{met}",
         rank=rank,
         world_size=count,
-        timeout=LATE,
+        timeout=RANK_TIMEOUT,
         **({"device_id": device} if cuda else {}),
     )
     ranks = Ranks(torch, distributed, device, rank, count)

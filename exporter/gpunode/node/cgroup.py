@@ -88,11 +88,11 @@ PATHS = tuple(
         rf"/machine\.slice/machine-{NAME}\.scope",
     )
 )
-IN_A_POD = re.compile(rf"(?:/container)?{SLURM}(?:/|$)", re.ASCII)
+SLURMD_POD = re.compile(rf"(?:/container)?{SLURM}(?:/|$)", re.ASCII)
 """Below the cgroup of a pod in which slurmd runs. A pod's cgroups are its own to name, so there the
 job is the pod's word, and stands beside its name: https://github.com/SlinkyProject/slurm-operator.
 """
-ABOVE = re.compile(r"(?:/\.\.)+(?=/)")
+PARENT_FOLDERS = re.compile(r"(?:/\.\.)+(?=/)")
 ANCESTORS = (
     "",
     "/system.slice",
@@ -111,13 +111,13 @@ ANCESTORS = (
 which its own path and another process's have in common, and which only a runtime can have made:
 https://man7.org/linux/man-pages/man7/cgroup_namespaces.7.html"""
 
-OF_A_USER = re.compile(r"(?:/\.\.)*(?:/user\.slice)?/user-\d{1,10}\.slice/(?:user@|session-)")
+USER_SLICE = re.compile(r"(?:/\.\.)*(?:/user\.slice)?/user-\d{1,10}\.slice/(?:user@|session-)")
 SESSION = re.compile(r"(?:/\.\.)*/user\.slice/user-(?P<user>\d{1,10})\.slice(?:/|$)")
 """The cgroup that root's systemd makes for a user, and which the user's processes cannot leave."""
 
-LIKE_A_POD = re.compile(rf"[/-]pod(?:{UUID})(?![0-9a-f])")
-LIKE_A_CONTAINER = re.compile(
-    rf"{LIKE_A_POD.pattern}|(?<![0-9a-z]){HEX}(?![0-9a-f])|/(?:{UUID})(?![0-9a-f])"
+POD_ID = re.compile(rf"[/-]pod(?:{UUID})(?![0-9a-f])")
+CONTAINER_ID = re.compile(
+    rf"{POD_ID.pattern}|(?<![0-9a-z]){HEX}(?![0-9a-f])|/(?:{UUID})(?![0-9a-f])"
     r"|/(?:docker|libpod|crio|cri-containerd|nerdctl|runc|crun|podman)-[^/]{1,128}\.scope(?:/|$)"
     r"|/(?:lxc\.|lxc/|ecs/|nomad/|garden/|container_)[^/]*\d"
 )
@@ -150,9 +150,9 @@ class CgroupOwner:
     """A task of ECS or an allocation of Nomad: what a pod is in Kubernetes."""
 
 
-def whose(text: str) -> CgroupOwner:
+def cgroup_owner(text: str) -> CgroupOwner:
     """The owner of a process, from its /proc/PID/cgroup."""
-    _, found = _understood(text)
+    _, found = _parse_cgroup(text)
     return CgroupOwner(
         (found.get("pod") or "").replace("_", "-"),
         found.get("container") or (found.get("name") or "").replace(r"\x2d", "-"),
@@ -169,7 +169,7 @@ def budget(text: str, user: str) -> str:
     one may make any number. Who may have many users, as in a rootless container, is the one in
     whose session he runs.
     """
-    owner = whose(text)
+    owner = cgroup_owner(text)
     named = owner.pod_uid or owner.task or owner.slurm_job or owner.container_id
     if named:
         return named
@@ -182,7 +182,7 @@ def sluid_folder(text: str) -> tuple[str, str]:
 
     Otherwise both are empty.
     """
-    path, found = _understood(text)
+    path, found = _parse_cgroup(text)
     if not found.get("sluid"):
         return "", ""
     above, scope, below = path.partition(f"slurmstepd.scope/{found['sluid']}")
@@ -195,11 +195,11 @@ def strange_container(text: str) -> str:
     Empty if there is none. What is in a session of a user is that user's, and what is below a
     container that container's, unless it looks like a pod.
     """
-    owner = whose(text)
+    owner = cgroup_owner(text)
     if owner.pod_uid:
         return ""
-    strange = LIKE_A_CONTAINER if owner == CgroupOwner() else LIKE_A_POD
-    found = (path for path in _paths(text) if strange.search(path) and not OF_A_USER.match(path))
+    strange = CONTAINER_ID if owner == CgroupOwner() else POD_ID
+    found = (path for path in _paths(text) if strange.search(path) and not USER_SLICE.match(path))
     return next((shape(path, WORDS) for path in found), "")
 
 
@@ -210,14 +210,14 @@ def _paths(text: str) -> Iterator[str]:
             yield path
 
 
-def _understood(text: str) -> tuple[str, dict[str, str | None]]:
+def _parse_cgroup(text: str) -> tuple[str, dict[str, str | None]]:
     """The path in a /proc/PID/cgroup that a runtime made, and what its parts say."""
     for path in _paths(text):
-        above = ABOVE.match(path)
+        above = PARENT_FOLDERS.match(path)
         candidates = [a + path[above.end() :] for a in ANCESTORS] if above else [path]
         for form, candidate in product(PATHS, candidates):
             if match := form.match(candidate):
                 found = match.groupdict()
-                inside = found.get("pod") and IN_A_POD.match("/" + candidate[match.end() :])
+                inside = found.get("pod") and SLURMD_POD.match("/" + candidate[match.end() :])
                 return candidate, {**found, **inside.groupdict()} if inside else found
     return "", {}

@@ -36,19 +36,19 @@ https://github.com/cri-o/cri-o/blob/main/pkg/annotations/internal.go"""
 
 def parse_bundle(text: str) -> Image:
     """The image that an OCI bundle's config.json names. Raises ``ValueError``."""
-    annotations = _of(_loaded(text), "annotations")
+    annotations = _inner_object(_load_object(text), "annotations")
     names = [annotations.get(name) for name in NAMES]
     return _image(names, [*(annotations.get(digest) for digest in DIGESTS), *names])
 
 
 def parse_docker(text: str) -> Image:
     """The image that Docker's config.v2.json names. Raises ``ValueError``."""
-    found = _loaded(text)
-    name = _of(found, "Config").get("Image")
+    found = _load_object(text)
+    name = _inner_object(found, "Config").get("Image")
     return _image([name], [name, found.get("Image")])
 
 
-def _loaded(text: str) -> dict[str, Any]:
+def _load_object(text: str) -> dict[str, Any]:
     """A JSON object. Raises ``ValueError``."""
     try:
         found = json.loads(text)
@@ -57,7 +57,7 @@ def _loaded(text: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _of(found: dict[str, Any], key: str) -> dict[str, Any]:
+def _inner_object(found: dict[str, Any], key: str) -> dict[str, Any]:
     inner = found.get(key)
     return inner if isinstance(inner, dict) else {}
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpunode.client.protocol import LARGEST_MESSAGE
+from gpunode.client.protocol import MAX_MESSAGE_BYTES
 from gpunode.helper.sockets import bound
 from gpunode.node.kernel import parse_stat
 
@@ -31,15 +31,15 @@ BURST = 16
 """Datagrams received at once: the kernel's queue, which holds as few as ten, and a few that come
 meanwhile. A rest between bursts, not once a second, lets every sender in several times a second."""
 
-EACH = 64
+MAX_PER_SENDER = 64
 """The most datagrams of one sender waiting to be taken; a client sends one per second."""
 
-STRANGERS = 128
-STRANGER_EACH = 8
+MAX_STRANGERS = 128
+MAX_PER_STRANGER = 8
 """The most senders not known to the taker, and datagrams of each: 8 MiB at most, and enough for a
 process that has just begun."""
 
-SAID_EVERY = 3600.0
+COMPLAINT_INTERVAL = 3600.0
 """Seconds after which to say again that the socket was lost: whoever removes it may go on."""
 
 CREDENTIALS = struct.Struct("3i")
@@ -93,7 +93,7 @@ class DatagramSocket:
 
         Listens again if the socket was removed or replaced. Raises ``OSError``.
         """
-        if not self._thread.is_alive() or _place_of(self._path) != self._place:
+        if not self._thread.is_alive() or _file_identity(self._path) != self._place:
             self._listen_again()
         with self._lock:
             waiting, self._waiting = self._waiting, {}
@@ -104,7 +104,7 @@ class DatagramSocket:
 
     def _listen(self) -> None:
         self._socket = self._bound(self._path)
-        self._place = _place_of(self._path)
+        self._place = _file_identity(self._path)
         self._thread = threading.Thread(
             target=self._receive, args=(self._socket,), name="datagrams", daemon=True
         )
@@ -122,7 +122,7 @@ class DatagramSocket:
             if self._socket is not before:
                 with contextlib.suppress(OSError):  # its thread may have closed it
                     before.shutdown(socket.SHUT_RD)
-        if time.monotonic() - self._said >= SAID_EVERY:
+        if time.monotonic() - self._said >= COMPLAINT_INTERVAL:
             self._said = time.monotonic()
             log.warning("%s was removed or replaced; it is there again", self._path)
 
@@ -131,7 +131,7 @@ class DatagramSocket:
         begun, count = time.monotonic(), 0
         with listener:
             while listener is self._socket:
-                content, extra, _, _ = listener.recvmsg(LARGEST_MESSAGE, space)
+                content, extra, _, _ = listener.recvmsg(MAX_MESSAGE_BYTES, space)
                 self._keep(_sender(extra), content)
                 count += 1
                 if count == BURST:
@@ -143,12 +143,12 @@ class DatagramSocket:
         with self._lock:
             sent = self._waiting.get(pid)
             if pid in self._known:
-                room = sent is None or len(sent) < EACH
+                room = sent is None or len(sent) < MAX_PER_SENDER
             elif sent is None:
                 self._strangers += 1
-                room = self._strangers <= STRANGERS
+                room = self._strangers <= MAX_STRANGERS
             else:
-                room = len(sent) < STRANGER_EACH
+                room = len(sent) < MAX_PER_STRANGER
             if not room:
                 self._dropped += 1
                 return
@@ -166,7 +166,7 @@ def _sender(extra: list[tuple[int, int, bytes]]) -> int:
     return 0
 
 
-def _place_of(path: Path) -> tuple[int, int] | None:
+def _file_identity(path: Path) -> tuple[int, int] | None:
     """What is at a path: device and inode, which stays taken for as long as a socket is bound."""
     try:
         found = path.lstat()

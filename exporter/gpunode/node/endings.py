@@ -25,7 +25,7 @@ GET_INFO = 3 << 30 | INFO.size << 16 | 0xFF << 8 | 11
 EXIT = 1 << 3
 """``PIDFD_INFO_EXIT``."""
 
-MOST = 128
+MAX_PROCESSES = 128
 """The most processes that are waited for, each with an open file; the oldest make way."""
 
 
@@ -63,7 +63,7 @@ class Endings:
                 return None
             self._let_go((pid, start))
             self._told[pid, start] = int(status)
-            if len(self._told) > MOST:
+            if len(self._told) > MAX_PROCESSES:
                 del self._told[next(iter(self._told))]
             return int(status)
 
@@ -77,7 +77,7 @@ class Endings:
             os.close(held)
             raise ProcessLookupError(3, "another process has its PID")
         self._held[pid, start] = held
-        while len(self._held) > MOST:
+        while len(self._held) > MAX_PROCESSES:
             self._let_go(next(iter(self._held)))
 
     def _let_go(self, process: tuple[int, float]) -> None:

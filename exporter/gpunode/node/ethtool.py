@@ -18,19 +18,19 @@ ETHTOOL_GSTATS = 0x1D
 ETHTOOL_GSSET_INFO = 0x37
 ETH_SS_STATS = 1
 NAME_LENGTH = 32
-LONGEST_INTERFACE = 15
-MOST_COUNTERS = 65536
+MAX_INTERFACE_BYTES = 15
+MAX_COUNTERS = 65536
 """The most counters accepted from a driver; mlx5 has about 2,000."""
 
 
 def statistics(interface: str) -> dict[str, int]:
     """The counters of an interface in this network namespace, by name. Raises ``OSError``."""
-    if len(interface.encode()) > LONGEST_INTERFACE:
+    if len(interface.encode()) > MAX_INTERFACE_BYTES:
         raise OSError(errno.ENODEV, os.strerror(errno.ENODEV), interface)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         sets = _ask(control, interface, struct.pack("=IIQI", ETHTOOL_GSSET_INFO, 0, 1 << 1, 0))
         _, _, mask, count = struct.unpack("=IIQI", sets)
-        if not mask or count > MOST_COUNTERS:
+        if not mask or count > MAX_COUNTERS:
             return {}
         head = struct.pack("=III", ETHTOOL_GSTRINGS, ETH_SS_STATS, count)
         names = _ask(control, interface, head + bytes(count * NAME_LENGTH))[len(head) :]

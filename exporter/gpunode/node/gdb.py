@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from gpunode.helper.stacks import LONGEST_STOP, asked
-from gpunode.node.stacks import MOST_THREADS, NAME, ThreadStack, frames_of
+from gpunode.helper.stacks import NATIVE_TIMEOUT, run_tool
+from gpunode.node.stacks import MAX_THREADS, NAME, ThreadStack, frames_of
 from gpunode.text import printable
 
 ARGUMENTS = (
@@ -26,7 +26,7 @@ FRAME = re.compile(
     r"(?: at (.+):(\d+)| from (?:target:)?(.+))?"
 )
 UNNAMED = "??"
-LONGEST_LINE = 4096
+MAX_LINE = 4096
 """Characters of a line that are looked at: a program names its functions as it likes."""
 
 
@@ -36,7 +36,7 @@ def backtraces(rootfs: str, pid: int) -> str:
     It finds the files of a process in a container. Raises ``OSError``.
     """
     arguments = [*ARGUMENTS, "-p", str(pid)]
-    return asked(rootfs, str(pid), "gdb", arguments, LONGEST_STOP).decode("utf-8", "replace")
+    return run_tool(rootfs, str(pid), "gdb", arguments, NATIVE_TIMEOUT).decode("utf-8", "replace")
 
 
 def parse(text: str) -> list[ThreadStack]:
@@ -48,9 +48,9 @@ def parse(text: str) -> list[ThreadStack]:
     """
     found: list[ThreadStack] = []
     frames: list[list[tuple[str, str, int]]] = []
-    for line in (line[:LONGEST_LINE] for line in text.splitlines()):
+    for line in (line[:MAX_LINE] for line in text.splitlines()):
         if thread := THREAD.fullmatch(line):
-            if len(found) == MOST_THREADS:
+            if len(found) == MAX_THREADS:
                 break
             found.append(ThreadStack(int(thread[1]), printable(thread[2] or "", NAME)))
             frames.append([])

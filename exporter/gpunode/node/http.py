@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection
 from itertools import islice
 
-from gpunode.node.node import Scraped
+from gpunode.node.node import ScrapedPage
 
 STATUS = re.compile(r"HTTP/1\.[01] (?P<status>[1-5]\d\d)\b")
 OK = 200
@@ -21,24 +21,24 @@ EMPTY = 204
 COMMENT = re.compile(r"^# (?:HELP|TYPE) [a-zA-Z_:][a-zA-Z0-9_:]{0,255} (?:[^\n<]|$)", re.MULTILINE)
 """What tells Prometheus' text format from other texts."""
 
-WITHIN = re.compile(r"# TYPE [a-zA-Z_:][a-zA-Z0-9_:]{0,255} (?:counter|gauge|histogram)\b")
+EMBEDDED_PAGE = re.compile(r"# TYPE [a-zA-Z_:][a-zA-Z0-9_:]{0,255} (?:counter|gauge|histogram)\b")
 """What tells that there is such a page within another format, as one string of JSON."""
 
 HISTOGRAM = ("", "_bucket")
 """What follows the name of a type in a series of it."""
 
-BEGINNING = 1 << 16
+HEAD_LENGTH = 1 << 16
 """Characters of a page among which there is a comment, if it is in that format."""
 
-MOST_LINES = 100_000
+MAX_LINES = 100_000
 """The most lines of a page. Of an engine with eight replicas and all its histograms there are
 8,000; to look at as many as this takes 0.2 s of CPU."""
 
-MOST_KEPT = 1 << 14
+MAX_KEPT_LINES = 1 << 14
 """The most lines to keep of a page."""
 
 
-def scraped_of(answer: str, names: Collection[str]) -> Scraped:
+def scraped_of(answer: str, names: Collection[str]) -> ScrapedPage:
     """What is kept of an answer: the lines of these series, of a page that was found.
 
     Where there are none yet, those that say that there will be. Raises ``OSError`` if it is not an
@@ -49,21 +49,25 @@ def scraped_of(answer: str, names: Collection[str]) -> Scraped:
         raise OSError(errno.EPROTO, "what listens there does not speak HTTP")
     status = int(found["status"])
     if status != OK:
-        return Scraped(status, False, [])
+        return ScrapedPage(status, False, [])
     begin = answer.find("\r\n\r\n")
     body = answer[begin + 4 :] if begin >= 0 else ""
-    if body.count("\n") > MOST_LINES:
-        raise OSError(errno.EMSGSIZE, f"its page has more than {MOST_LINES} lines")
+    if body.count("\n") > MAX_LINES:
+        raise OSError(errno.EMSGSIZE, f"its page has more than {MAX_LINES} lines")
     lines = (line for line in body.split("\n") if name_of(line) in names)
-    kept = list(islice(lines, MOST_KEPT + 1))
-    if len(kept) > MOST_KEPT:
-        raise OSError(errno.EBADMSG, f"its page has more than {MOST_KEPT} lines of figures")
-    exposes = bool(kept) or COMMENT.search(body[:BEGINNING]) is not None
-    if not exposes and not body.lstrip().startswith("<") and WITHIN.search(body[:BEGINNING]):
+    kept = list(islice(lines, MAX_KEPT_LINES + 1))
+    if len(kept) > MAX_KEPT_LINES:
+        raise OSError(errno.EBADMSG, f"its page has more than {MAX_KEPT_LINES} lines of figures")
+    exposes = bool(kept) or COMMENT.search(body[:HEAD_LENGTH]) is not None
+    if (
+        not exposes
+        and not body.lstrip().startswith("<")
+        and EMBEDDED_PAGE.search(body[:HEAD_LENGTH])
+    ):
         raise OSError(errno.EBADMSG, "its page of metrics is within another format")
     if not kept and exposes:
-        kept = [line for line in islice(body.split("\n"), MOST_KEPT) if _declares(line, names)]
-    return Scraped(status if body.strip() else EMPTY, exposes, kept)
+        kept = [line for line in islice(body.split("\n"), MAX_KEPT_LINES) if _declares(line, names)]
+    return ScrapedPage(status if body.strip() else EMPTY, exposes, kept)
 
 
 def name_of(line: str) -> str:

@@ -25,16 +25,16 @@ from functools import partial
 from typing import TypeVar
 
 from gpunode.helper import stacks, tcp
-from gpunode.helper.inside import PLACE, opened, place
+from gpunode.helper.inside import PLACE, open_file, split_path
 from gpunode.node.cgroup import budget
 from gpunode.node.datagram_socket import start_of
 from gpunode.node.patience import Patience
-from gpunode.node.privileged import Privileged
+from gpunode.node.privileged import PrivilegedReads
 from gpunode.threads import SHARED
 
 T = TypeVar("T")
 
-OF_PROCESS = re.compile(
+SLOW_FILES = re.compile(
     r"/proc/(?P<pid>\d+)/(?:task/\d+/)?(?:(?P<memory>cmdline|environ|maps)"
     r"|(?P<stat>stat)|io|stack|wchan|ns/\w+|root)"
 )
@@ -44,14 +44,14 @@ OF_PROCESS = re.compile(
 SOCKETS_WAIT = 1.5
 """Seconds to wait for the sockets of a process: 16,384 descriptors take 0.2 s of CPU."""
 
-LOOK_WAIT = 4 * stacks.LONGEST
+LOOK_WAIT = 4 * stacks.LOOK_TIMEOUT
 """Seconds to wait for a look that another has asked for."""
 
 
-class Inside:
+class ProcessReader:
     """Reads of the processes of a node, with patience."""
 
-    def __init__(self, privileged: Privileged) -> None:
+    def __init__(self, privileged: PrivilegedReads) -> None:
         self.rootfs = privileged.rootfs
         self._privileged = privileged
         self._roots = Patience()
@@ -64,7 +64,7 @@ class Inside:
         self._stats = Patience(threads=SHARED)
         self._others = Patience(threads=SHARED)
         self._sockets = Patience(SOCKETS_WAIT)
-        self._stacks = Patience(2 * stacks.LONGEST)
+        self._stacks = Patience(2 * stacks.LOOK_TIMEOUT)
         self._one_look = threading.Lock()
         """Held while py-spy is asked, which refuses a second: who asks then waits."""
 
@@ -100,19 +100,19 @@ class Inside:
     def sockets(self, pid: int) -> set[str]:
         """The inodes of the sockets that a process has open. Raises ``OSError``."""
         read = partial(self._privileged.read, "sockets", str(pid))
-        return set(self._sockets.ask(*self._of(pid), read).decode().split())
+        return set(self._sockets.ask(*self._tenant(pid), read).decode().split())
 
     def descriptors(self, pid: int) -> int:
         """How many files a process has open. Raises ``OSError``."""
         read = partial(self._privileged.read, "count", str(pid))
-        return int(self._others.ask(*self._of(pid), read))
+        return int(self._others.ask(*self._tenant(pid), read))
 
     def ask(self, pid: int, address: str, request: str) -> str:
         """What the server of a process answers, of which what is not ASCII is left out.
 
         Raises ``OSError``, as ``gpunode.helper.tcp.ask`` does.
         """
-        tenant, process = self._of(pid)
+        tenant, process = self._tenant(pid)
         try:
             other = self.link(f"/proc/{pid}/ns/net") != os.readlink("/proc/self/ns/net")
         except TimeoutError:
@@ -137,10 +137,10 @@ class Inside:
 
         Raises ``OSError``.
         """
-        match = OF_PROCESS.fullmatch(path)
+        match = SLOW_FILES.fullmatch(path)
         if match is None:
             return read()
-        tenant, process = self._of(int(match["pid"]))
+        tenant, process = self._tenant(int(match["pid"]))
         if match["memory"]:
             return self._memory.ask(tenant, path, read)
         return (self._stats if match["stat"] else self._others).ask(tenant, process, read)
@@ -168,7 +168,7 @@ class Inside:
             self._one_look.release()
 
     def _python(self, pid: int) -> bytes:
-        whose, process = self._of(pid)
+        whose, process = self._tenant(pid)
         tenant = whose()
         if tenant in self._kept:
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):
@@ -184,14 +184,14 @@ class Inside:
 
     def _answers(self, pid: int) -> None:
         path = f"/proc/{pid}/cmdline"
-        self.read(path, partial(_beginning, self.rootfs + path))
+        self.read(path, partial(_first_byte, self.rootfs + path))
 
     def _in_root(self, path: str, verb: str, *arguments: str) -> bytes:
-        process = f"{self.rootfs}/proc/{place(path)['pid']}"
+        process = f"{self.rootfs}/proc/{split_path(path)['pid']}"
         read = partial(self._privileged.read, verb, *arguments)
         return self._roots.ask(partial(_owner, process), path, read)
 
-    def _of(self, pid: int) -> tuple[Callable[[], str], str]:
+    def _tenant(self, pid: int) -> tuple[Callable[[], str], str]:
         """Whose a process is, to be asked if that matters, and what it is called here."""
         process = f"{self.rootfs}/proc/{pid}"
         return partial(_owner, process), process
@@ -200,15 +200,15 @@ class Inside:
 def _owner(process: str) -> str:
     """Whose a process is, as the kernel tells it, by its folder in /proc."""
     try:
-        with opened(f"{process}/cgroup", os.O_RDONLY) as file:
+        with open_file(f"{process}/cgroup", os.O_RDONLY) as file:
             text = os.read(file, 1 << 16).decode("utf-8", "replace")
             return budget(text, str(os.fstat(file).st_uid))
     except (FileNotFoundError, ProcessLookupError):
         return ""
 
 
-def _beginning(path: str) -> bytes:
-    with opened(path, os.O_RDONLY) as file:
+def _first_byte(path: str) -> bytes:
+    with open_file(path, os.O_RDONLY) as file:
         return os.read(file, 1)
 
 

@@ -16,7 +16,7 @@ from gpunode.helper.stacks import native
 from gpunode.node import containers, ethtool, gdb, http, sockets
 from gpunode.node.datagram_socket import Datagram, DatagramSocket
 from gpunode.node.endings import Endings
-from gpunode.node.inside import Inside, is_inside
+from gpunode.node.inside import ProcessReader, is_inside
 from gpunode.node.kernel import parse_stat
 from gpunode.node.kubelet import Allocation, Kubelet
 from gpunode.node.log import Log
@@ -26,7 +26,7 @@ from gpunode.node.node import (
     Filesystem,
     Image,
     KeptLines,
-    Scraped,
+    ScrapedPage,
     Sums,
     environment_of,
     libraries_of,
@@ -34,13 +34,13 @@ from gpunode.node.node import (
     program_of,
     sums_of,
 )
-from gpunode.node.privileged import Privileged
+from gpunode.node.privileged import PrivilegedReads
 from gpunode.node.round_trips import round_trips
 from gpunode.node.stacks import ProcessStacks, ThreadStack, stacks_of
 from gpunode.node.stacks import parse as parse_stacks
 from gpunode.threads import used
 
-MOST_ARGUMENTS = 1 << 16
+MAX_COMMAND_BYTES = 1 << 16
 """Bytes of a command line, which may have megabytes; its program is among the first arguments."""
 
 
@@ -67,8 +67,8 @@ class LocalNode:
         self.rootfs = str(rootfs).rstrip("/")
         self.clock = SystemClock()
         self.drivers = drivers
-        self._privileged = Privileged(self.rootfs, helpers)
-        self._inside = Inside(self._privileged)
+        self._privileged = PrivilegedReads(self.rootfs, helpers)
+        self._inside = ProcessReader(self._privileged)
         self._endings = Endings(self._start_of)
         self._logs: dict[str, Log] = {}
         self._kubelets: dict[str, Kubelet] = {}
@@ -112,9 +112,9 @@ class LocalNode:
         return environment_of(self._inside.environment(pid).decode("utf-8", "replace"))
 
     def program(self, pid: int) -> str:
-        read = partial(self._read, f"/proc/{pid}/cmdline", MOST_ARGUMENTS)
+        read = partial(self._read, f"/proc/{pid}/cmdline", MAX_COMMAND_BYTES)
         line = self._inside.read(f"/proc/{pid}/cmdline", read)
-        if len(line) > MOST_ARGUMENTS:  # the last argument may go on
+        if len(line) > MAX_COMMAND_BYTES:  # the last argument may go on
             del line[line.rfind(b"\0") + 1 :]
         return program_of(line.decode("utf-8", "replace").split("\0"))
 
@@ -172,7 +172,7 @@ class LocalNode:
     def listening_at(self, pid: int) -> list[str]:
         return sockets.listening_at(f"{self.rootfs}/proc/{pid}", lambda: self._inside.sockets(pid))
 
-    def scrape(self, pid: int, address: str, path: str, names: Collection[str]) -> Scraped:
+    def scrape(self, pid: int, address: str, path: str, names: Collection[str]) -> ScrapedPage:
         return http.scraped_of(self.ask(pid, address, tcp.page(path)), names)
 
     def datagrams(self, socket: str, known: Collection[int]) -> list[Datagram]:

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from gpunode.driver.driver import Driver
 from gpunode.helper import files
-from gpunode.helper.environment import ENVIRONMENT, LONGEST_VALUE
+from gpunode.helper.environment import ENVIRONMENT, MAX_VALUE
 from gpunode.node.datagram_socket import Datagram
 from gpunode.node.kubelet import Allocation
 from gpunode.node.stacks import ProcessStacks
@@ -64,13 +64,13 @@ class SteppedClock:
         return None
 
 
-MAX_FILE = files.LARGEST
+MAX_FILE = files.MAX_BYTES
 """Size limit of a file in bytes; a counter file of a large node has a tenth of that."""
 
-MOST_READ = files.MOST
+MAX_READ = files.MAX_READ
 """The most bytes of a tenant's file to read at once."""
 
-LONGEST_PROGRAM = 64
+MAX_PROGRAM = 64
 """Characters of a program's name."""
 
 
@@ -106,7 +106,7 @@ https://github.com/NVIDIA/nccl/blob/v2.28.3-1/src/misc/shmutils.cc,
 https://github.com/openucx/ucx/blob/master/src/uct/sm/mm/posix/mm_posix.c,
 https://github.com/open-mpi/ompi/blob/main/opal/mca/btl/sm/btl_sm_component.c"""
 
-MOST_LIBRARIES = 16
+MAX_LIBRARIES = 16
 """The most such files of a process; one of each is usual."""
 
 
@@ -135,8 +135,8 @@ class Sums:
 
 
 @dataclass(frozen=True, slots=True)
-class Scraped:
-    """What was kept of the page of a server: the lines of figures that are known."""
+class ScrapedPage:
+    """The lines of a server's page whose figures are known."""
 
     status: int
     """As HTTP has it."""
@@ -150,7 +150,7 @@ class Scraped:
 def environment_of(text: str) -> dict[str, str]:
     """The variables of a process that are in ``ENVIRONMENT`` and not too long for any use."""
     pairs = (entry.partition("=") for entry in text.split("\0"))
-    return {n: value for n, _, value in pairs if n in ENVIRONMENT and len(value) <= LONGEST_VALUE}
+    return {n: value for n, _, value in pairs if n in ENVIRONMENT and len(value) <= MAX_VALUE}
 
 
 def lines_of(part: bytes, begin: int, pattern: re.Pattern[str]) -> KeptLines:
@@ -170,14 +170,14 @@ def _whole_lines(part: bytes) -> tuple[str, int]:
 
     A line that does not end yet belongs to the next part, unless it fills this one.
     """
-    end = part.rfind(b"\n") + 1 or (len(part) if len(part) == MOST_READ else 0)
+    end = part.rfind(b"\n") + 1 or (len(part) if len(part) == MAX_READ else 0)
     return part[:end].decode("utf-8", "replace"), end
 
 
 def libraries_of(maps: bytes) -> list[str]:
     """The paths of ``LIBRARIES`` in a /proc/PID/maps, each once."""
     found = dict.fromkeys(match[1] for match in LIBRARIES.finditer(maps))
-    return [path.decode("utf-8", "replace") for path in list(found)[:MOST_LIBRARIES]]
+    return [path.decode("utf-8", "replace") for path in list(found)[:MAX_LIBRARIES]]
 
 
 def program_of(arguments: list[str]) -> str:
@@ -190,8 +190,8 @@ def program_of(arguments: list[str]) -> str:
     title = arguments[0].split() if arguments else []
     command = posixpath.basename(title[0]).rstrip(":") if title else ""
     if command.startswith("python") and len(title) == 1:
-        return _run_by_python(command, arguments[1:])[:LONGEST_PROGRAM]
-    return command[:LONGEST_PROGRAM]
+        return _run_by_python(command, arguments[1:])[:MAX_PROGRAM]
+    return command[:MAX_PROGRAM]
 
 
 def _run_by_python(command: str, arguments: list[str]) -> str:
@@ -264,7 +264,7 @@ class Node(Protocol):
         """What ``pattern`` keeps of the lines of a tenant's file from the byte ``after``.
 
         The path is below /proc/PID/root or /proc/PID/cwd, and is followed only inside the root of
-        that process and with the rights of its user. At most ``MOST_READ`` bytes are read; a file
+        that process and with the rights of its user. At most ``MAX_READ`` bytes are read; a file
         that is shorter than ``after`` is read from its beginning. Only the first group of each
         match is kept: the rest is the tenant's and comes neither here nor on a tape. Raises
         ``OSError``, and ``TimeoutError`` if the file does not answer.
@@ -375,7 +375,7 @@ class Node(Protocol):
         """
         ...
 
-    def scrape(self, pid: int, address: str, path: str, names: Collection[str]) -> Scraped:
+    def scrape(self, pid: int, address: str, path: str, names: Collection[str]) -> ScrapedPage:
         """The lines of these series among the metrics that a process serves at HOST:PORT by HTTP.
 
         Only these are kept: the rest is the tenant's and comes neither here nor on a tape.

@@ -23,23 +23,23 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-WAIT = 0.5
+TIMEOUT = 0.5
 """Seconds to wait for an answer; a file on a busy server takes tens of milliseconds."""
 
-LOOKS = 10
+POLLS = 10
 """How often to look for it meanwhile: time in which this process stands still is one look."""
 
-OF_A_TENANT = 2
+PER_TENANT = 2
 """The most overdue answers of a tenant; until one arrives, nothing of the tenant's is asked."""
 
-OF_ALL = 32
+CROWDED = 32
 """The overdue answers of all tenants together from which on each has one at most."""
 
-MOST = 256
+MAX_OVERDUE = 256
 """The most overdue answers: a node has at most as many pods."""
 
 
-def _held() -> threading.Lock:
+def _held_lock() -> threading.Lock:
     lock = threading.Lock()
     lock.acquire()
     return lock
@@ -56,7 +56,7 @@ class Question(Generic[T]):
     cpu: float = 0.0
     """Seconds that its thread has used."""
 
-    back: threading.Lock = field(default_factory=_held)
+    back: threading.Lock = field(default_factory=_held_lock)
     """Held until then."""
 
     def perform(self) -> None:
@@ -70,8 +70,8 @@ class Question(Generic[T]):
 
     def is_back_within(self, seconds: float) -> bool:
         """Wait for the answer, at most so long."""
-        for _ in range(LOOKS):
-            if self.back.acquire(timeout=seconds / LOOKS):
+        for _ in range(POLLS):
+            if self.back.acquire(timeout=seconds / POLLS):
                 self.back.release()
                 return True
         return False
@@ -98,9 +98,9 @@ class Patience:
         """The answer from another thread.
 
         A function for the tenant is called only where that matters. Raises ``TimeoutError`` if the
-        answer is overdue: the first time after ``WAIT``, then at once; and as ``answer`` does.
+        answer is overdue: the first time after ``TIMEOUT``, then at once; and as ``answer`` does.
         """
-        wait = WAIT if self._wait is None else self._wait
+        wait = TIMEOUT if self._wait is None else self._wait
         question = Question(what, answer)
         while (another := self._begin(tenant, question)) is not None:
             if not another.is_back_within(wait):
@@ -168,15 +168,15 @@ class Patience:
         if what in overdue:
             raise TimeoutError(errno.ETIMEDOUT, "does not answer", what)
         owned = Counter(overdue.values())
-        most = OF_A_TENANT if len(overdue) < OF_ALL else 1
-        if len(overdue) < MOST and max(owned.values(), default=0) < most:
+        most = PER_TENANT if len(overdue) < CROWDED else 1
+        if len(overdue) < MAX_OVERDUE and max(owned.values(), default=0) < most:
             return  # whoever it is
         owner = _name(tenant)
         if owned[owner] >= most:
             why = f"not asked, because {owned[owner]} other paths of its owner do not answer"
             raise TimeoutError(errno.ETIMEDOUT, why, what)
-        if len(overdue) >= MOST:
-            why = f"not asked, because {MOST} paths of others do not answer"
+        if len(overdue) >= MAX_OVERDUE:
+            why = f"not asked, because {MAX_OVERDUE} paths of others do not answer"
             raise TimeoutError(errno.ETIMEDOUT, why, what)
 
 

@@ -20,35 +20,37 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpunode.helper import sockets, stacks, tcp
-from gpunode.helper.files import LARGEST, READS
-from gpunode.helper.serve import ENDS, HEAD, PACKET, WORKS, is_of
+from gpunode.helper.files import MAX_BYTES, READS
+from gpunode.helper.serve import FINAL_VERBS, HEAD, HELPERS, PACKET, is_of
 from gpunode.node.log import opened_log
 
-WAIT = 2.0
+TIMEOUT = 2.0
 """Seconds for an answer; a busy helper takes milliseconds."""
 
-AGAIN = 10.0
+RETRY_SECONDS = 10.0
 """Seconds until a helper that did not answer is asked again."""
 
-LONGEST_ANSWER = 2 * LARGEST
+MAX_ANSWER_BYTES = 2 * MAX_BYTES
 """Bytes; no file that is read has more than half as many."""
 
 DESCRIPTOR = struct.Struct("@i")
 
-MOST_PASSED = 1
+MAX_DESCRIPTORS = 1
 """Descriptors in an answer; the kernel closes others."""
 
-MOST_IDLE = 8
+MAX_IDLE_PAIRS = 8
 """Pairs that are kept for the next who ask."""
 
 KUBELET_WAIT = 5.0
 """Seconds for a kubelet to accept a connection."""
 
-OF_TENANTS = frozenset({"ask", "environment", "link", "maps", "part", "python", "sockets", "space"})
+TENANT_VERBS = frozenset(
+    {"ask", "environment", "link", "maps", "part", "python", "sockets", "space"}
+)
 """What a tenant can keep from being answered, beside the text of a process's file: whoever asks
 gives up by itself."""
 
-DIRECTLY = {verb.__name__: verb for verb in READS}
+DIRECT_READS = {verb.__name__: verb for verb in READS}
 
 
 @dataclass(slots=True)
@@ -69,11 +71,11 @@ class Helper:
         Raises ``OSError`` as the helper does, or where it gives no such answer.
         """
         if time.monotonic() < self._silent_until:
-            raise self._gone("it did not answer a moment ago")
+            raise self._unavailable("it did not answer a moment ago")
         request = os.fsencode("\0".join((verb, *arguments)))
         while True:
             connection, fresh = self._pair()
-            until = math.inf if _is_of_tenant(verb, *arguments) else time.monotonic() + WAIT
+            until = math.inf if _is_of_tenant(verb, *arguments) else time.monotonic() + TIMEOUT
             try:
                 _wait(connection, until)
                 connection.send(request)
@@ -85,8 +87,8 @@ class Helper:
             except OSError as error:
                 connection.close()
                 if fresh:
-                    raise self._gone(error.strerror or str(error)) from error
-        if verb in ENDS:
+                    raise self._unavailable(error.strerror or str(error)) from error
+        if verb in FINAL_VERBS:
             connection.close()
         else:
             self._keep(connection)
@@ -110,13 +112,13 @@ class Helper:
                 raise self._silent() from error
             except OSError as error:
                 self._hang_up()
-                raise self._gone(error.strerror or str(error)) from error
+                raise self._unavailable(error.strerror or str(error)) from error
 
     def _passed(self) -> socket.socket:
         """The end of a pair that the helper passes. Raises ``OSError``."""
         if self._passes is None:
             self._passes = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            self._passes.settimeout(WAIT)
+            self._passes.settimeout(TIMEOUT)
             self._passes.connect(self.path)
             if not any(is_of(user, self._passes) for user in {0, os.geteuid()}):
                 raise PermissionError(errno.EPERM, "another user answers in its place")
@@ -136,22 +138,22 @@ class Helper:
 
     def _keep(self, connection: socket.socket) -> None:
         with self._lock:
-            if len(self._idle) < MOST_IDLE:
+            if len(self._idle) < MAX_IDLE_PAIRS:
                 self._idle.append(connection)
                 return
         connection.close()
 
     def _silent(self) -> OSError:
-        self._silent_until = time.monotonic() + AGAIN
-        return self._gone(f"no answer within {WAIT:g} s")
+        self._silent_until = time.monotonic() + RETRY_SECONDS
+        return self._unavailable(f"no answer within {TIMEOUT:g} s")
 
-    def _gone(self, why: str) -> OSError:
+    def _unavailable(self, why: str) -> OSError:
         """Not any of the errors that say something about what was asked for."""
         return OSError(errno.ENOTCONN, f"the helper of gpunode does not answer: {why}", self.path)
 
 
 def _is_of_tenant(verb: str, *arguments: str) -> bool:
-    return verb in OF_TENANTS or (verb == "text" and arguments[0].startswith("/proc/"))
+    return verb in TENANT_VERBS or (verb == "text" and arguments[0].startswith("/proc/"))
 
 
 def _wait(connection: socket.socket, until: float) -> None:
@@ -172,7 +174,7 @@ def _received(connection: socket.socket, until: float, passes: int) -> tuple[int
         if not packet:
             raise OSError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
         number, length = HEAD.unpack_from(packet.ljust(HEAD.size, b"\xff"))
-        if length > LONGEST_ANSWER or len(passed) != (0 if number else passes):
+        if length > MAX_ANSWER_BYTES or len(passed) != (0 if number else passes):
             raise OSError(errno.EPROTO, "it says what no helper does")
         content = bytearray(packet[HEAD.size :])
         while len(content) < length:
@@ -191,7 +193,7 @@ def _taken(connection: socket.socket, size: int) -> tuple[bytes, list[int]]:
 
     ``socket.recv_fds`` does not pass its flags on.
     """
-    room = socket.CMSG_LEN(MOST_PASSED * DESCRIPTOR.size)
+    room = socket.CMSG_LEN(MAX_DESCRIPTORS * DESCRIPTOR.size)
     packet, messages, _, _ = connection.recvmsg(size, room, socket.MSG_CMSG_CLOEXEC)
     passed = b"".join(
         data[: len(data) - len(data) % DESCRIPTOR.size]
@@ -206,7 +208,7 @@ def _close(passed: list[int]) -> None:
         os.close(one)
 
 
-class Privileged:
+class PrivilegedReads:
     """Reads by itself what this process may read, and through the helpers what it may not.
 
     ``folder`` has the sockets of the helpers that there are; empty for none. Everything raises
@@ -221,7 +223,7 @@ class Privileged:
     def read(self, verb: str, *arguments: str) -> bytes:
         """What the function of this name in ``gpunode.helper.files`` returns."""
         try:
-            return DIRECTLY[verb](self.rootfs, *arguments)
+            return DIRECT_READS[verb](self.rootfs, *arguments)
         except PermissionError as error:
             return self._helper("files", error).ask(verb, *arguments)[0]
 
@@ -234,7 +236,7 @@ class Privileged:
 
     def wait_channel(self, path: str) -> bytes:
         """The function of the kernel in which a process waits; who may not know it reads 0."""
-        found = DIRECTLY["text"](self.rootfs, path)
+        found = DIRECT_READS["text"](self.rootfs, path)
         if found != b"0" or not self._is_there("files"):
             return found
         return self._helpers["files"].ask("text", path)[0]
@@ -286,7 +288,7 @@ class Privileged:
 
     def cost(self) -> dict[str, float]:
         """The CPU seconds of each helper that there has been. Raises where one does not answer."""
-        there = [name for name in WORKS if self._is_there(name)]
+        there = [name for name in HELPERS if self._is_there(name)]
         return {name: float(self._helpers[name].ask("cost")[0]) for name in there}
 
     def _is_there(self, name: str) -> bool:

@@ -27,10 +27,10 @@ from gpunode.node.tape import FORMAT, NODE_CALLS, adapter, failure
 CHUNK = 256 << 10
 """Characters of a chunk before it is compressed, which takes a millisecond or two."""
 
-LONGEST = 1 << 20
+MAX_ANSWER = 1 << 20
 """Characters of an answer; a longer one is left out."""
 
-MOST_LAST = 4 << 20
+MAX_LAST = 4 << 20
 """Characters of the last answers that are kept."""
 
 REPEATED = 60.0
@@ -45,27 +45,27 @@ EVENTS = frozenset(
 )
 """Calls of which each answer has what is new: an empty one changes nothing."""
 
-DRAINS = frozenset({"activity", "power_samples", "utilization_samples"})
+DRAINING_CALLS = frozenset({"activity", "power_samples", "utilization_samples"})
 """Calls of which each answer counts, as it covers the time since the one before."""
 
-ADDING = EVENTS | DRAINS
+ADDING = EVENTS | DRAINING_CALLS
 
-OF_PROCESS = re.compile(r"(?:/proc/)?([0-9]{1,10})(?:[/ ]|$)")
+PROCESS_QUESTION = re.compile(r"(?:/proc/)?([0-9]{1,10})(?:[/ ]|$)")
 """What a question about a process begins with."""
 
-OF_CODE = "where"
-"""The part of a client's message that says where in its code it stands."""
+CODE_FIELD = "where"
+"""The field of a client's message that has its position in the code."""
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class FailedAnswer:
     """An error in place of an answer, as a tape has it."""
 
     content: dict[str, Any]
 
 
 @dataclass(slots=True)
-class Last:
+class LastAnswer:
     """The last answer to a question: when it was written and when it was last given."""
 
     answer: Any
@@ -84,7 +84,7 @@ class Chunk:
 
 
 @dataclass(slots=True)
-class Pending:
+class PendingAnswer:
     """Lines that are not compressed yet."""
 
     begin: float
@@ -108,9 +108,9 @@ class RollingTape:
 
         self._start = clock.monotonic()
         self._lock = threading.Lock()
-        self._last: dict[tuple[str, str], Last] = {}
+        self._last: dict[tuple[str, str], LastAnswer] = {}
         self._chunks: deque[Chunk] = deque()
-        self._pending = Pending(self._start)
+        self._pending = PendingAnswer(self._start)
         self._size = 0
         self._size_of_last = 0
         self._swept = self._start
@@ -127,7 +127,7 @@ class RollingTape:
         except NotRecorded:
             raise
         except (DriverError, OSError) as error:
-            self._note(of, call, Failed(failure(error)))
+            self._note(of, call, FailedAnswer(failure(error)))
             raise
         now = self.clock.monotonic()
         last = self._last.get((of, call))
@@ -184,10 +184,10 @@ class RollingTape:
     def _write(self, question: tuple[str, str], answer: Any, now: float) -> None:
         of, call = question
         last = self._last.get(question)
-        adds = call in ADDING and not isinstance(answer, Failed)
+        adds = call in ADDING and not isinstance(answer, FailedAnswer)
         if call in EVENTS and answer == []:
             if last is None:
-                self._last[question] = Last([], now, now, 0)
+                self._last[question] = LastAnswer([], now, now, 0)
             return
         if not self.code:
             answer = without_code(answer)
@@ -195,7 +195,7 @@ class RollingTape:
             last.given = now
             return
         line = _line(now - self._start, of, call, _content(call, answer))
-        if len(line) > LONGEST:
+        if len(line) > MAX_ANSWER:
             self.left_out += 1
             return
         if last is not None and not adds and now - last.written > REPEATED:
@@ -203,7 +203,7 @@ class RollingTape:
         self._append(line)
         self._size_of_last += len(line) - (last.size if last else 0)
         kept = [] if call in EVENTS and adds else answer
-        self._last[question] = Last(kept, now, now, len(line))
+        self._last[question] = LastAnswer(kept, now, now, len(line))
 
     def _append(self, line: str) -> None:
         self._pending.lines.append(line)
@@ -211,7 +211,7 @@ class RollingTape:
 
     def _compress(self) -> None:
         now = self.clock.monotonic()
-        pending, self._pending = self._pending, Pending(now)
+        pending, self._pending = self._pending, PendingAnswer(now)
         data = gzip.compress("".join(pending.lines).encode(), 1, mtime=0)
         self._chunks.append(Chunk(pending.begin, now, data))
         self._size += len(data)
@@ -223,7 +223,7 @@ class RollingTape:
     def _sweep(self) -> None:
         """Drop what was said of processes that nobody asks about, and what is too much."""
         now = self._swept = self.clock.monotonic()
-        of = {question: OF_PROCESS.match(question[0]) for question in self._last}
+        of = {question: PROCESS_QUESTION.match(question[0]) for question in self._last}
         heard = {
             process[1]
             for question, process in of.items()
@@ -232,9 +232,9 @@ class RollingTape:
         for question, process in of.items():
             if process and process[1] not in heard:
                 self._size_of_last -= self._last.pop(question).size
-        if self._size_of_last > MOST_LAST:
+        if self._size_of_last > MAX_LAST:
             for question, _ in sorted(self._last.items(), key=lambda item: item[1].given):
-                if self._size_of_last <= MOST_LAST:
+                if self._size_of_last <= MAX_LAST:
                     break
                 self._size_of_last -= self._last.pop(question).size
                 self.left_out += 1
@@ -253,15 +253,15 @@ def without_code(answer: Any) -> Any:
 def _without_frames(message: str) -> str:
     with suppress(ValueError, RecursionError):
         content = json.loads(message)
-        if isinstance(content, dict) and OF_CODE in content:
-            del content[OF_CODE]
+        if isinstance(content, dict) and CODE_FIELD in content:
+            del content[CODE_FIELD]
             return json.dumps(content)
     return message
 
 
 def _content(call: str, answer: Any) -> dict[str, Any]:
     """An answer or an error as a tape has it."""
-    if isinstance(answer, Failed):
+    if isinstance(answer, FailedAnswer):
         return answer.content
     return {"answer": adapter(call).dump_python(answer, mode="json")}
 

@@ -18,7 +18,7 @@ from gpunode.helper.sock_diag import (
     NLMSG_DONE,
     NLMSG_ERROR,
     SOCK_DIAG_BY_FAMILY,
-    opened,
+    connect,
     question,
 )
 
@@ -26,7 +26,7 @@ ESTABLISHED = 1
 INFO = 2
 """INET_DIAG_INFO: the attribute with the kernel's ``struct tcp_info``."""
 
-FOUND = struct.Struct("=4B2H16s16s")
+DIAG_MESSAGE = struct.Struct("=4B2H16s16s")
 """How ``struct inet_diag_msg`` begins: family, state, timer, retransmits, ports, addresses."""
 
 LENGTH = 72
@@ -37,11 +37,11 @@ RTT = struct.Struct("=68xI")
 """``tcpi_rtt``, in microseconds, in ``struct tcp_info``.
 https://github.com/torvalds/linux/blob/master/include/uapi/linux/tcp.h"""
 
-MOST = 4 << 20
+MAX_READ_BYTES = 4 << 20
 """The most bytes to read: those of some 10,000 connections."""
 
 PART = 1 << 16
-PATIENCE = 2.0
+TIMEOUT = 2.0
 """Seconds for the kernel's answer."""
 
 
@@ -53,19 +53,19 @@ def round_trips() -> list[float]:
     found: list[float] = []
     for family in (socket.AF_INET, socket.AF_INET6):
         try:
-            found += parse_round_trips(_all(family))
+            found += parse_round_trips(_dump_connections(family))
         except ValueError as error:
             raise OSError(errno.EPROTO, f"sock_diag: {error}") from error
     return found
 
 
-def _all(family: int) -> bytes:
-    """What the kernel says of all established connections of a family."""
+def _dump_connections(family: int) -> bytes:
+    """The kernel's records of all established connections of a family."""
     said = bytearray()
-    with opened() as kernel:
-        kernel.settimeout(PATIENCE)
+    with connect() as kernel:
+        kernel.settimeout(TIMEOUT)
         kernel.send(question(family, NLM_F_DUMP, 1 << (INFO - 1), 1 << ESTABLISHED))
-        while len(said) < MOST:
+        while len(said) < MAX_READ_BYTES:
             part = kernel.recv(PART)
             said += part
             if len(part) < HEAD.size or HEAD.unpack_from(part)[1] in (NLMSG_ERROR, NLMSG_DONE):
@@ -81,7 +81,7 @@ def parse_round_trips(said: bytes) -> list[float]:
             raise ValueError(os.strerror(number))
         if kind != SOCK_DIAG_BY_FAMILY or len(message) < LENGTH:
             continue
-        family, _, _, _, _, _, near, far = FOUND.unpack_from(message)
+        family, _, _, _, _, _, near, far = DIAG_MESSAGE.unpack_from(message)
         if near == far or _is_loopback(family, far):
             continue
         info = dict(_attributes(message[LENGTH:])).get(INFO, b"")

@@ -27,7 +27,7 @@ COMMUNICATOR = re.compile(r"[@/]tmp/nccl-socket-\d+-[0-9a-f]+")
 2.20 on and whatever program uses it; @ stands for the zero byte that makes a name abstract, in
 place of the slash. https://github.com/NVIDIA/nccl/blob/v2.28.3-1/src/misc/ipcsocket.cc"""
 
-AT_ONCE = 600
+READ_BYTES = 600
 """Bytes to read at a time, four rows: those that wait come first, and to find the others the kernel
 walks its table of all connections, which takes 5 ms where it has room for 262,144."""
 
@@ -74,7 +74,7 @@ def communicates(process: str, held: Callable[[], set[str]]) -> bool:
     """
     mine = cache(held)
     with open(f"{process}/net/unix", encoding="utf-8", errors="replace", newline="\n") as file:
-        return any(inode in mine() for inode in of_communicators(file))
+        return any(inode in mine() for inode in communicator_inodes(file))
 
 
 def _waiting(process: str, held: Callable[[], set[str]]) -> list[str]:
@@ -85,7 +85,7 @@ def _waiting(process: str, held: Callable[[], set[str]]) -> list[str]:
 
 def _table(process: str, table: str, mine: Callable[[], set[str]]) -> list[str]:
     try:
-        with open(f"{process}/net/{table}", "rb", buffering=AT_ONCE) as file:
+        with open(f"{process}/net/{table}", "rb", buffering=READ_BYTES) as file:
             waiting = listening(line.decode("ascii", "replace") for line in file)
             return [address for inode, address in waiting if inode in mine()]
     except FileNotFoundError:
@@ -94,7 +94,7 @@ def _table(process: str, table: str, mine: Callable[[], set[str]]) -> list[str]:
         return []  # without IPv6
 
 
-def of_communicators(lines: Iterable[str]) -> Iterator[str]:
+def communicator_inodes(lines: Iterable[str]) -> Iterator[str]:
     """The inodes of the sockets in a table of Unix sockets whose names are communicators'."""
     rows = (line.split() for line in _rows(lines) if "nccl" in line)
     return (row[6] for row in rows if len(row) > 7 and COMMUNICATOR.match(row[7]))

@@ -16,23 +16,23 @@ from pydantic import Field, TypeAdapter
 from gpunode.node.kernel import parse_stat, parse_status
 from gpunode.text import printable
 
-MOST_THREADS = 64
+MAX_THREADS = 64
 """The most threads of a process that are looked at; the main thread is always among them."""
 
-MOST_NUMBERS = 1024
+MAX_NUMBERED = 1024
 """The most threads of a container of which it is asked what numbers they have there."""
 
-MOST_FRAMES = 32
+MAX_FRAMES = 32
 """The innermost Python frames that are kept of a thread."""
 
-MOST_FUNCTIONS = 16
+MAX_FUNCTIONS = 16
 """The innermost functions of the kernel that are kept of the main thread."""
 
 NAME, FILE, FUNCTION = 64, 256, 100
 """Characters of a thread's name, of a file's path and of a function's name."""
 
 WAITS_IN = re.compile(r"[\w.]{1,64}")
-OF_STACK = re.compile(r"^\[<[0-9a-fx]*>\] ([\w.]{1,64})\+0x", re.MULTILINE)
+STACK_LINE = re.compile(r"^\[<[0-9a-fx]*>\] ([\w.]{1,64})\+0x", re.MULTILINE)
 """A line of /proc/PID/stack, which only root may read."""
 
 
@@ -75,15 +75,15 @@ class ProcessStacks:
     pid: int
     threads: tuple[ThreadStack, ...]
     all_threads: int
-    """How many threads it has; no more than ``MOST_THREADS`` are looked at."""
+    """How many threads it has; no more than ``MAX_THREADS`` are looked at."""
 
     without_python: str = ""
     """Why there are no Python frames; empty if there are."""
 
 
 @dataclass(frozen=True, slots=True)
-class FrameSaid:
-    """A frame in the answer of py-spy."""
+class PySpyFrame:
+    """A frame as py-spy writes it."""
 
     name: str
     filename: str
@@ -91,18 +91,18 @@ class FrameSaid:
 
 
 @dataclass(frozen=True, slots=True)
-class ThreadSaid:
-    """A thread in the answer of py-spy."""
+class PySpyThread:
+    """A thread as py-spy writes it."""
 
     os_thread_id: Annotated[int, Field(ge=0, le=1 << 31)] | None
     thread_name: str | None
     owns_gil: bool
-    frames: list[FrameSaid]
+    frames: list[PySpyFrame]
 
 
 @cache
-def _said() -> TypeAdapter[list[ThreadSaid]]:
-    return TypeAdapter(list[ThreadSaid])
+def _answer_adapter() -> TypeAdapter[list[PySpyThread]]:
+    return TypeAdapter(list[PySpyThread])
 
 
 def parse(text: str) -> list[ThreadStack]:
@@ -117,11 +117,11 @@ def parse(text: str) -> list[ThreadStack]:
             frames=frames_of((one.name, one.filename, one.line) for one in said.frames),
             holds_gil=said.owns_gil,
         )
-        for said in _said().validate_json(text)
+        for said in _answer_adapter().validate_json(text)
     ]
 
 
-def _main(said: ThreadSaid) -> str:
+def _main(said: PySpyThread) -> str:
     """The name of the main thread, where py-spy cannot tell: it alone begins with a module.
 
     Before 3.11, Python does not keep the numbers that the kernel has for threads.
@@ -136,7 +136,7 @@ def frames_of(found: Iterable[tuple[str, str, int | None]]) -> tuple[Frame, ...]
     for function, file, line in found:
         known = line if line is not None and 0 < line < 1 << 31 else 0
         kept.append(Frame(printable(function, FUNCTION), printable(file[-FILE:], FILE), known))
-        if len(kept) == MOST_FRAMES:
+        if len(kept) == MAX_FRAMES:
             break
     return tuple(kept)
 
@@ -154,7 +154,7 @@ def stacks_of(
     found: list[ThreadStack] = []
     without = ""
     try:
-        found = _on_node(pid, threads, parse(python()), read_text)
+        found = _map_threads(pid, threads, parse(python()), read_text)
         if not any(one.frames for one in found):
             without = "py-spy saw no Python frame"
     except ValueError:
@@ -164,11 +164,11 @@ def stacks_of(
     known = {one.thread for one in found if one.thread}
     others = (ThreadStack(number, "") for number in sorted(threads) if number not in known)
     ordered = sorted((*found, *others), key=lambda one: (one.thread != pid, not one.frames))
-    seen = (_seen_by_kernel(pid, one, read_text) for one in ordered[:MOST_THREADS])
+    seen = (_seen_by_kernel(pid, one, read_text) for one in ordered[:MAX_THREADS])
     return ProcessStacks(pid, tuple(seen), max(len(threads), len(known)), without)
 
 
-def _on_node(
+def _map_threads(
     pid: int,
     threads: Sequence[int],
     found: list[ThreadStack],
@@ -183,10 +183,12 @@ def _on_node(
         return found
     if [one.name for one in found if not one.thread].count(MAIN) == 1:
         nameless = next(one for one in found if not one.thread and one.name == MAIN)
-        others = _on_node(pid, threads, [one for one in found if one is not nameless], read_text)
+        others = _map_threads(
+            pid, threads, [one for one in found if one is not nameless], read_text
+        )
         return [replace(nameless, thread=pid), *others]
     numbers: dict[int, int] = {}
-    for thread in sorted(threads)[:MOST_NUMBERS]:
+    for thread in sorted(threads)[:MAX_NUMBERED]:
         try:
             known = parse_status(read_text(f"/proc/{pid}/task/{thread}/status"))["NSpid"]
             numbers[int(known[-1])] = int(known[0])
@@ -222,7 +224,7 @@ def _waits_in(folder: str, read_text: Callable[[str], str]) -> str:
 
 def _kernel(folder: str, read_text: Callable[[str], str]) -> tuple[str, ...]:
     try:
-        found = OF_STACK.findall(read_text(f"{folder}/stack"))
+        found = STACK_LINE.findall(read_text(f"{folder}/stack"))
     except OSError:
         return ()
-    return tuple(found[:MOST_FUNCTIONS])
+    return tuple(found[:MAX_FUNCTIONS])

@@ -42,13 +42,13 @@ from pydantic import TypeAdapter, ValidationError
 from gpunode import __version__
 from gpunode.driver.driver import (
     Activity,
-    Buffered,
     Driver,
     DriverError,
     DriverUnavailable,
     Gpu,
     Identity,
     OperationalEvent,
+    SampleBuffer,
     SensorFailed,
     Unsupported,
     Xid,
@@ -61,13 +61,13 @@ log = logging.getLogger(__name__)
 
 FORMAT = 1
 
-LONGEST_LINE = 32 << 20
+MAX_LINE = 32 << 20
 """The most characters of a line that is played: more than the largest file that is recorded."""
 
-MOST_CHARACTERS = 1 << 30
+MAX_TAPE = 1 << 30
 """The most characters of a tape that are played: gzip makes a terabyte of a gigabyte of zeros."""
 
-MOST_SECONDS = 31_536_000
+MAX_TAPE_SECONDS = 31_536_000
 """The most seconds of a tape that are played: a year."""
 
 
@@ -391,9 +391,9 @@ class TapeNode:
         number = length = 0
         try:
             with gzip.open(self.path, "rt", encoding="utf-8") as file:
-                while text := file.readline(LONGEST_LINE + 1):
+                while text := file.readline(MAX_LINE + 1):
                     number, length = number + 1, length + len(text)
-                    if len(text) > LONGEST_LINE or length > MOST_CHARACTERS:
+                    if len(text) > MAX_LINE or length > MAX_TAPE:
                         raise TapeError(f"{self.path}: line {number}: too long to be played")
                     line = json.loads(text)
                     if not isinstance(line, dict):
@@ -424,7 +424,7 @@ class TapeNode:
 
     def _begins(self, header: dict[str, Any]) -> float:
         begins = header.get("begins", 0.0)
-        if not isinstance(begins, float | int) or not 0 <= begins < MOST_SECONDS:
+        if not isinstance(begins, float | int) or not 0 <= begins < MAX_TAPE_SECONDS:
             raise TapeError(f"{self.path}: line 1: field begins: not a time in seconds")
         return float(begins)
 
@@ -436,7 +436,7 @@ class TapeNode:
 
     def _take(self, where: str, line: dict[str, Any]) -> None:
         time, of, call = line.get("t"), line.get("of"), line.get("call")
-        if not isinstance(time, float | int) or not 0 <= time < MOST_SECONDS:
+        if not isinstance(time, float | int) or not 0 <= time < MAX_TAPE_SECONDS:
             raise TapeError(f"{where}: field t: not a time in seconds: {time!r:.40}")
         if not isinstance(of, str):
             raise TapeError(f"{where}: field of: not a string: {of!r}")
@@ -542,13 +542,13 @@ class TapeGpu:
             for event in answer
         ]
 
-    def power_samples(self, after: int) -> Buffered:
+    def power_samples(self, after: int) -> SampleBuffer:
         return self._buffered("power_samples", after)
 
-    def utilization_samples(self, after: int) -> Buffered:
+    def utilization_samples(self, after: int) -> SampleBuffer:
         return self._buffered("utilization_samples", after)
 
-    def _buffered(self, call: str, after: int) -> Buffered:
+    def _buffered(self, call: str, after: int) -> SampleBuffer:
         """The samples up to now, including those that a later drain recorded."""
         if call not in self._buffers:
             drained = [a for a in self._track(call).answers if not isinstance(a, Exception)]
@@ -564,7 +564,7 @@ class TapeGpu:
         begin = round((self.node.clock.epoch + again) * 1e6) if self.node.lap else 0
         first = bisect_right(times, max(after - shift, begin))
         last = bisect_right(times, now - shift)
-        return Buffered([(times[at] + shift, values[at]) for at in range(first, last)])
+        return SampleBuffer([(times[at] + shift, values[at]) for at in range(first, last)])
 
     def _track(self, call: str) -> Track:
         track = self.node.tracks.get((self.identity.uuid, call))

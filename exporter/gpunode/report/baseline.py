@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpunode.mistake import UsageError
-from gpunode.report.changes import Pace, middle
+from gpunode.report.changes import Pace, hodges_lehmann
 from gpunode.report.history import JobKey
 from gpunode.report.sections.changes import KEY, NAME, PACE
-from gpunode.report.words import written
+from gpunode.report.words import as_text
 
-LARGEST = 1 << 28
+MAX_FILE = 1 << 28
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ def read(path: Path) -> dict[JobKey, Pace]:
     """The jobs of an earlier report. Raises ``UsageError``."""
     try:
         with path.open(encoding="utf-8") as file:
-            return parse(file.read(LARGEST))
+            return parse(file.read(MAX_FILE))
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from error
     except ValueError as error:
@@ -72,7 +72,7 @@ def compared(before: Mapping[JobKey, Pace], after: Mapping[JobKey, Pace], limit:
         for job in both
         if (before_share := before[job].useful) and (after_share := after[job].useful)
     ]
-    found = middle(steps)
+    found = hodges_lehmann(steps)
     if found is None:
         return Outcome(
             f"It cannot be told whether jobs are slower: {len(both)} of {len(before)} jobs of the "
@@ -84,14 +84,14 @@ def compared(before: Mapping[JobKey, Pace], after: Mapping[JobKey, Pace], limit:
     if found.lower > 0 and math.expm1(found.estimate) > limit:
         return Outcome(
             f"Steps take {_share(found.estimate)} longer than in the baseline, more than "
-            f"{written(limit, 'share')} ({bounds}).",
+            f"{as_text(limit, 'share')} ({bounds}).",
             accepted=False,
         )
-    less = middle(useful)
+    less = hodges_lehmann(useful)
     if less is not None and less.lower > 0 and -math.expm1(-less.estimate) > limit:
         return Outcome(
             f"The useful share is {_share(-less.estimate)} lower than in the baseline, more than "
-            f"{written(limit, 'share')} ({jobs}).",
+            f"{as_text(limit, 'share')} ({jobs}).",
             accepted=False,
         )
     return Outcome(
@@ -101,7 +101,7 @@ def compared(before: Mapping[JobKey, Pace], after: Mapping[JobKey, Pace], limit:
 
 
 def _share(logarithm: float) -> str:
-    return written(abs(math.expm1(logarithm)), "share")
+    return as_text(abs(math.expm1(logarithm)), "share")
 
 
 def _signed(logarithm: float) -> str:

@@ -15,15 +15,15 @@ from gpunode.report.history import JobKey
 from gpunode.text import escaped
 
 HIGHEST = 1e9
-LONGEST = 80
-MOST_TEAMS = 1000
+MAX_NAME = 80
+MAX_TEAMS = 1000
 
 Price = Annotated[float, Field(ge=0, le=HIGHEST, allow_inf_nan=False)]
 
 
 def _in_a_line(text: str) -> str:
-    if not text or len(text) > LONGEST or not text.isprintable():
-        raise ValueError(f"{escaped(text, LONGEST)!r} is not 1 to {LONGEST} printable characters")
+    if not text or len(text) > MAX_NAME or not text.isprintable():
+        raise ValueError(f"{escaped(text, MAX_NAME)!r} is not 1 to {MAX_NAME} printable characters")
     return text
 
 
@@ -65,7 +65,7 @@ class Billing(BaseModel):
     prices: Mapping[Name, Price] = {}
     """By model of GPU, as ``gpunode_gpu_info`` names it, or by a pattern with ``*``."""
 
-    teams: Annotated[Mapping[Name, Team], Field(max_length=MOST_TEAMS)] = {}
+    teams: Annotated[Mapping[Name, Team], Field(max_length=MAX_TEAMS)] = {}
 
     def team(self, job: JobKey, account: str) -> str:
         """The first team that a job is of; empty for none."""
@@ -85,7 +85,7 @@ def parse(path: Path) -> Billing:
     try:
         return Billing.model_validate(content)
     except ValidationError as error:
-        raise UsageError(f"{path}: {escaped(first_mistake(error), 3 * LONGEST)}") from error
+        raise UsageError(f"{path}: {escaped(first_mistake(error), 3 * MAX_NAME)}") from error
 
 
 def _any(patterns: tuple[str, ...], name: str) -> bool:

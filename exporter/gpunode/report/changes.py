@@ -16,15 +16,15 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-from gpunode.report.history import DAY, JobKey, JobPast, Past
+from gpunode.report.history import DAY, JobHours, JobKey, PeriodHours
 from gpunode.report.view import ratio
 
 COMPARED_DAYS = 7
 """Days before and after a change that count."""
 
-LEAST_DAYS = 2
-LEAST_CHANGED = 4
-LEAST_OTHERS = 6
+MIN_DAYS = 2
+MIN_CHANGED_JOBS = 4
+MIN_OTHER_JOBS = 6
 """Fewer jobs than these are no comparison."""
 
 DEVIATIONS = 3.0
@@ -53,18 +53,20 @@ def shift(changed: Sequence[float], others: Sequence[float]) -> MeasuredEffect |
     apart = sorted(one - other for one in changed for other in others)
     pairs = len(apart)
     deviation = math.sqrt(pairs * (len(changed) + len(others) + 1) / 12)
-    return _between(apart, pairs / 2 - DEVIATIONS * deviation)
+    return _trimmed_median(apart, pairs / 2 - DEVIATIONS * deviation)
 
 
-def middle(values: Sequence[float], deviations: float = USUAL_DEVIATIONS) -> MeasuredEffect | None:
+def hodges_lehmann(
+    values: Sequence[float], deviations: float = USUAL_DEVIATIONS
+) -> MeasuredEffect | None:
     """The centre of values, with the interval of Wilcoxon's test; None for too few to tell."""
     count = len(values)
     means = sorted((values[i] + values[j]) / 2 for i in range(count) for j in range(i, count))
     deviation = math.sqrt(count * (count + 1) * (2 * count + 1) / 24)
-    return _between(means, count * (count + 1) / 4 - deviations * deviation)
+    return _trimmed_median(means, count * (count + 1) / 4 - deviations * deviation)
 
 
-def _between(ordered: Sequence[float], cut: float) -> MeasuredEffect | None:
+def _trimmed_median(ordered: Sequence[float], cut: float) -> MeasuredEffect | None:
     """The median, and what is left when so many are cut off at each end."""
     if cut < 1:
         return None
@@ -107,7 +109,7 @@ Group = frozenset[MetJob]
 """The jobs that met a change; versions that came to the same jobs on the same days have one."""
 
 
-def changes(past: Past) -> list[VersionChange]:
+def changes(past: PeriodHours) -> list[VersionChange]:
     """Every change that enough jobs met, those that made steps longest first.
 
     First each change is looked at in jobs of which nothing else changed meanwhile. What that finds
@@ -122,7 +124,7 @@ def changes(past: Past) -> list[VersionChange]:
     switched: dict[JobKey, list[tuple[Group, int]]] = defaultdict(list)
     for versions, of in met.items():
         group = frozenset(of)
-        if len({one.job for one in of}) >= LEAST_CHANGED:
+        if len({one.job for one in of}) >= MIN_CHANGED_JOBS:
             groups[group].append(versions)
         for one in of:
             switched[one.job].append((group, one.day))
@@ -148,7 +150,7 @@ def _switches(days: Days) -> Iterator[tuple[str, str, int]]:
 class _Steps:
     """The steps of jobs around a change, without what is known of other changes."""
 
-    past: Past
+    past: PeriodHours
     group: Group
     what: str
     switched: Mapping[JobKey, Sequence[tuple[Group, int]]]
@@ -179,7 +181,7 @@ class _Steps:
             if len(told) == 1 and away != -1 and -1 - COMPARED_DAYS <= away < COMPARED_DAYS:
                 parts[away >= 0].append(day)
                 of[away >= 0] |= told.keys()
-        if min(map(len, parts)) < LEAST_DAYS:
+        if min(map(len, parts)) < MIN_DAYS:
             return None
         if of != [{one} for one in versions] if versions else len(of[0] | of[1]) > 1:
             return None
@@ -216,9 +218,9 @@ def _change(steps: _Steps, versions: Sequence[tuple[str, str, str]]) -> VersionC
             continue
         usual = Gains(*(statistics.median(of) for of in zip(*kept.values(), strict=True)))
         for job, gains in kept.items():
-            others[job].append(_beside(gains, usual))
+            others[job].append(_difference(gains, usual))
         changed += [
-            _beside(gains, usual)
+            _difference(gains, usual)
             for one in steps.group
             if one.day == at and (gains := steps.gains(one.job, at, new))
         ]
@@ -236,11 +238,11 @@ def _change(steps: _Steps, versions: Sequence[tuple[str, str, str]]) -> VersionC
     )
 
 
-def _beside(gains: Gains, usual: Gains) -> Gains:
+def _difference(gains: Gains, usual: Gains) -> Gains:
     return Gains(gains.step - usual.step, gains.useful - usual.useful)
 
 
-def _useful(job: JobPast | None, day: int) -> float:
+def _useful(job: JobHours | None, day: int) -> float:
     return (ratio(job.useful.get(day, 0.0), job.held.get(day, 0.0)) or 0.0) if job else 0.0
 
 
@@ -251,7 +253,7 @@ class Pace(NamedTuple):
     useful: float | None
 
 
-def paces(past: Past) -> dict[JobKey, Pace]:
+def paces(past: PeriodHours) -> dict[JobKey, Pace]:
     """How fast each job was that reports steps, those that held most first."""
     jobs = [(job, of) for job, of in past.jobs.items() if of.steps]
     jobs.sort(key=lambda item: (-sum(item[1].held.values()), item[0]))
@@ -265,6 +267,6 @@ def paces(past: Past) -> dict[JobKey, Pace]:
 
 
 def _effect(changed: Sequence[float], others: Sequence[float]) -> MeasuredEffect | None:
-    if len(changed) < LEAST_CHANGED or len(others) < LEAST_OTHERS:
+    if len(changed) < MIN_CHANGED_JOBS or len(others) < MIN_OTHER_JOBS:
         return None
     return shift(changed, others)

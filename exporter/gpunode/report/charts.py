@@ -14,7 +14,7 @@ from html import escape
 import svg
 from markupsafe import Markup
 
-from gpunode.report.words import Unit, written
+from gpunode.report.words import Unit, as_text
 
 WIDTH = 960
 LEFT, RIGHT, TOP, BOTTOM = 76, 16, 12, 30
@@ -22,12 +22,12 @@ NAMES = 330
 """Width of the names beside horizontal bars, and of the figures behind them."""
 
 FIGURES = 150
-LONGEST_NAME = 47
+MAX_NAME = 47
 """Characters that fit beside the bars."""
 
 ROW = 21
 TICKS = 5
-MOST_LABELS = 9
+MAX_LABELS = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ def stacks(
     sums = [sum(part.values[at] or 0.0 for part in parts) for at in range(len(places))]
     scale = Scale(_nice(max(sums, default=0.0)), height - BOTTOM, TOP)
     step = (WIDTH - LEFT - RIGHT) / max(1, len(places))
-    drawn = _axis(scale, unit) + _places(places, step, height)
+    drawn = _axis(scale, unit) + _place_labels(places, step, height)
     below = [0.0] * len(places)
     for part in parts:
         for at, place in enumerate(places):
@@ -87,7 +87,7 @@ def stacks(
                     width=round(max(0.5, step - min(4, step / 4)), 1),
                     height=round(begin - end, 1),
                     fill=part.colour,
-                    elements=[_title(f"{place}, {part.name}: {written(value, unit)} {unit}")],
+                    elements=[_title(f"{place}, {part.name}: {as_text(value, unit)} {unit}")],
                 )
             )
     return _chart(title, says, height, drawn, parts)
@@ -112,7 +112,7 @@ def bars(title: str, says: str, rows: Sequence[Bar]) -> Chart:
     drawn: list[svg.Element] = []
     for at, row in enumerate(rows):
         y = TOP + at * ROW
-        shown = row.name if len(row.name) <= LONGEST_NAME else f"{row.name[: LONGEST_NAME - 1]}…"
+        shown = row.name if len(row.name) <= MAX_NAME else f"{row.name[: MAX_NAME - 1]}…"
         drawn += [
             _text(shown, NAMES - 10, y + 15, "end"),
             svg.Rect(
@@ -149,7 +149,7 @@ def lines(
     def x(at: int) -> float:
         return round(LEFT + (at + 0.5) * step, 1)
 
-    drawn = _axis(scale, unit) + _places(places, step, height)
+    drawn = _axis(scale, unit) + _place_labels(places, step, height)
     if band:
         low, high = band
         there = [at for at in range(len(places)) if low[at] is not None and high[at] is not None]
@@ -175,7 +175,7 @@ def lines(
                     cy=point[1],
                     r=3.5 if len(places) <= 30 else 1.5,
                     fill=part.colour,
-                    elements=[_title(f"{places[at]}, {part.name}: {written(value, unit)}")],
+                    elements=[_title(f"{places[at]}, {part.name}: {as_text(value, unit)}")],
                 )
             )
         if path:
@@ -236,13 +236,13 @@ def _axis(scale: Scale, unit: Unit) -> list[svg.Element]:
         y = scale(value)
         drawn += [
             svg.Line(x1=LEFT, x2=WIDTH - RIGHT, y1=y, y2=y, class_=["grid"]),
-            _text(_brief(value, unit), LEFT - 8, y + 4, "end"),
+            _text(_axis_figure(value, unit), LEFT - 8, y + 4, "end"),
         ]
     return drawn
 
 
-def _places(places: Sequence[str], step: float, height: int) -> list[svg.Element]:
-    every = max(1, math.ceil(len(places) / MOST_LABELS))
+def _place_labels(places: Sequence[str], step: float, height: int) -> list[svg.Element]:
+    every = max(1, math.ceil(len(places) / MAX_LABELS))
     return [
         _text(place[:10], LEFT + (at + 0.5) * step, height - 10, "middle")
         for at, place in enumerate(places)
@@ -250,7 +250,7 @@ def _places(places: Sequence[str], step: float, height: int) -> list[svg.Element
     ]
 
 
-def _brief(value: float, unit: Unit) -> str:
+def _axis_figure(value: float, unit: Unit) -> str:
     """A figure of an axis."""
     if unit == "share":
         return f"{value:.0%}"

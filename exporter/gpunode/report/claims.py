@@ -16,14 +16,14 @@ from gpunode.gpu.xids import XID_TIME, XIDS
 from gpunode.host import kernel_log
 from gpunode.incidents.incident import ID, KINDS, Kind, began_at
 from gpunode.jobs.processes import UNREADABLE
-from gpunode.report.history import OF_NODES
+from gpunode.report.history import NODE_LABELS
 from gpunode.report.job import selecting
 from gpunode.report.prometheus import Labels, Moments, Prometheus
 from gpunode.report.runs import JobName
-from gpunode.report.words import clock, counted
+from gpunode.report.words import amount, clock
 from gpunode.text import printable
 from gpunode.verdict.causes import CAUSES, NONE
-from gpunode.verdict.causes.cause import LOST, Cause
+from gpunode.verdict.causes.cause import MIN_LOSS, Cause
 from gpunode.verdict.causes.communication import STALLED_COLLECTIVE
 from gpunode.verdict.causes.host import UNEXPLAINED, UNREAD_OF_JOB
 from gpunode.verdict.reasons import REASONS
@@ -33,36 +33,36 @@ GPU = "cluster, instance, gpu, uuid"
 NOW = "2m"
 """How far back what holds a job up now is looked for: two scrapes a minute, and some patience."""
 
-HELD_WITHIN = 7 * 24 * 3600
+MAX_JOB_AGE = 7 * 24 * 3600
 """Seconds before now within which a job held a GPU, to be asked about."""
 
-LOOKS_BACK = 24 * 3600
+LOOKBACK = 24 * 3600
 """Seconds before now in which incidents and changes are looked for."""
 
-SINCE_AT_MOST = 6 * 3600
+MAX_ONSET_AGE = 6 * 3600
 """Seconds before now in which it is looked for when a job began to be held up."""
 
 STEP = 30
-KEPT_STEP = 60
+OWNER_STEP = 60
 SEEN_IN = 120
 """Seconds within which Prometheus has what a node tells, and ``STEP`` sees it."""
 
 GAP = 300
 """Seconds without a sample after which what was before is another time."""
 
-CLEARLY = 0.05
+MIN_SHARE = 0.05
 """Share of a job's GPUs, or of their time, from which on it is told."""
 
-SLOWER = 1.1
+SLOWER_RATIO = 1.1
 """Times as long as before, from which on a step has become longer."""
 
-MOST_NAMED = 8
+MAX_GPUS = 8
 """GPUs in a sentence."""
 
-MOST = 200
+MAX_CLAIMS = 200
 """Claims of an answer; a job may have thousands of GPUs."""
 
-LONGEST = 400
+MAX_TEXT = 400
 """Characters of a text that comes from a node."""
 
 
@@ -121,23 +121,23 @@ class JobQuestions:
             f"sum by (cause) (last_over_time(gpunode_gpu_bottleneck[{NOW}]) "
             f"{self._and_member(NOW)})"
         )
-        gpus = self._asked(asked)
+        gpus = self._query(asked)
         if not gpus:
             return ProvenAnswer((), (self._no_verdict,))
         every = sum(value for _, value in gpus)
         named = [
             self._claim(
-                f"{value:g} of its {counted(every, 'GPU')}: {_costs(labels)}", asked, labels, value
+                f"{value:g} of its {amount(every, 'GPU')}: {_costs(labels)}", asked, labels, value
             )
             for labels, value in sorted(gpus, key=_by_urgency)
-            if value >= CLEARLY * every
+            if value >= MIN_SHARE * every
         ]
         causes = [
             cause
             for one in named
             if (cause := CAUSES.get(one.labels.get("cause", ""), NONE)) is not NONE
         ]
-        since = filter(None, map(self._since, causes))
+        since = filter(None, map(self._onset, causes))
         spent = self._spent()
         if not causes and spent.claims and spent.claims[0].labels.get("state") == "idle":
             named = []  # that no loss is found would sound as if it ran
@@ -150,7 +150,7 @@ class JobQuestions:
         """What the time of its GPUs went to."""
         spent = f"increase({SECONDS.name}[{NOW}]) {self._and_member(NOW)}"
         asked = f"sum by (state) ({spent}) / scalar(sum({spent}))"
-        found = [one for one in self._asked(asked) if one[1] >= CLEARLY]
+        found = [one for one in self._query(asked) if one[1] >= MIN_SHARE]
         if not found:
             return ProvenAnswer((), (f"what the time of its GPUs went to within {NOW}",))
         claims = [
@@ -172,12 +172,12 @@ class JobQuestions:
         )
         claims = tuple(
             self._claim(
-                f"of {value:g} of its processes, `{_of(labels, 'what')}` cannot be read",
+                f"of {value:g} of its processes, `{_get(labels, 'what')}` cannot be read",
                 asked,
                 labels,
                 value,
             )
-            for labels, value in self._asked(asked)
+            for labels, value in self._query(asked)
             if labels.get("what") in UNREAD_OF_JOB
         )
         unknown = [UNREAD_OF_JOB[one.labels["what"]] for one in claims]
@@ -199,13 +199,13 @@ class JobQuestions:
         )
         claims = [
             self._claim(
-                f"the others wait for GPU {_of(labels, 'gpu')} of {_of(labels, 'instance')}: "
+                f"the others wait for GPU {_get(labels, 'gpu')} of {_get(labels, 'instance')}: "
                 f"{_reason(labels)}",
                 asked,
                 labels,
                 value,
             )
-            for labels, value in self._asked(asked)
+            for labels, value in self._query(asked)
         ]
         asked = (
             f"max by (instance, rank, host, pid, reason) "
@@ -214,15 +214,15 @@ class JobQuestions:
         )
         claims += [
             self._claim(
-                f"NCCL's RAS names rank {_of(labels, 'rank')} on {_of(labels, 'host')}, process "
-                f"{_of(labels, 'pid')}: {_of(labels, 'reason')}",
+                f"NCCL's RAS names rank {_get(labels, 'rank')} on {_get(labels, 'host')}, process "
+                f"{_get(labels, 'pid')}: {_get(labels, 'reason')}",
                 asked,
                 labels,
                 value,
             )
-            for labels, value in self._asked(asked)
+            for labels, value in self._query(asked)
         ]
-        return ProvenAnswer(tuple(claims[:MOST])) if claims else self._nobody_named()
+        return ProvenAnswer(tuple(claims[:MAX_CLAIMS])) if claims else self._nobody_named()
 
     def _nobody_named(self) -> ProvenAnswer:
         """Whether any of its GPUs waits, and which others have no work meanwhile."""
@@ -232,7 +232,7 @@ class JobQuestions:
             f"{self._and_member(NOW)}"
         )
         count = f"sum({waiting})"
-        for labels, value in self._asked(count):
+        for labels, value in self._query(count):
             if not value:
                 says = f"no GPU of {self.job} waits in a collective"
                 return ProvenAnswer((self._claim(says, count, labels, value),))
@@ -245,13 +245,13 @@ class JobQuestions:
                 labels,
                 value,
             )
-            for labels, value in self._asked(asked)
+            for labels, value in self._query(asked)
         ]
         if not late:
             return ProvenAnswer((), (self._no_verdict,))
         spent = f"increase({SECONDS.name}[{NOW}]) {self._and_member(NOW)}"
         without = f'increase({SECONDS.name}{{state=~"starved|idle"}}[{NOW}])'
-        rest = f"sum {by} ({without} {self._and_member(NOW)}) / sum {by} ({spent}) >= {LOST}"
+        rest = f"sum {by} ({without} {self._and_member(NOW)}) / sum {by} ({spent}) >= {MIN_LOSS}"
         waits_itself = {one.labels.get("uuid") for one in late}
         others = [
             self._claim(
@@ -260,11 +260,11 @@ class JobQuestions:
                 labels,
                 value,
             )
-            for labels, value in self._asked(rest)
+            for labels, value in self._query(rest)
             if labels.get("uuid") not in waits_itself
         ]
-        who = f"for which GPU waits: {', '.join(_gpu(one.labels) for one in late[:MOST_NAMED])}"
-        return ProvenAnswer((*late, *others)[:MOST], (who,))
+        who = f"for which GPU waits: {', '.join(_gpu(one.labels) for one in late[:MAX_GPUS])}"
+        return ProvenAnswer((*late, *others)[:MAX_CLAIMS], (who,))
 
     def incidents(self) -> ProvenAnswer:
         """Which incidents there were on its GPUs within a day, and which node began."""
@@ -273,12 +273,12 @@ class JobQuestions:
             return ProvenAnswer(
                 (), (f"no incident on the GPUs of {self.job} is kept within a day",)
             )
-        first = began(found, proofs, self.as_it_began(found).waited_for())
+        first = first_node(found, proofs, self.as_it_began(found).waited_for())
         unknown = ["where in the code: not in Prometheus; its node may tell, see `node_incident`"]
         if any(one.where for one in found) or not {"stall", "slow"} & {one.kind for one in found}:
             unknown = []
         return ProvenAnswer(
-            (*tuple(proofs.values())[:MOST], *first.claims), (*unknown, *first.not_known)
+            (*tuple(proofs.values())[:MAX_CLAIMS], *first.claims), (*unknown, *first.not_known)
         )
 
     def kept(self) -> tuple[tuple[JobIncident, ...], dict[tuple[str, str], ProvenClaim]]:
@@ -286,9 +286,9 @@ class JobQuestions:
         asked = (
             "max by (cluster, instance, gpu, incident, kind, where) (last_over_time(("
             f"gpunode_incident_info and on ({GPU}) "
-            f"gpu:gpunode_owner:info{{{self.job.selector}}})[{LOOKS_BACK}s:{KEPT_STEP}s]))"
+            f"gpu:gpunode_owner:info{{{self.job.selector}}})[{LOOKBACK}s:{OWNER_STEP}s]))"
         )
-        told = self._asked(asked)
+        told = self._query(asked)
         series = {(of.get("instance", ""), of.get("incident", "")): (of, v) for of, v in told}
         found = incidents_of(labels for labels, _ in told)
         proofs = {}
@@ -298,12 +298,12 @@ class JobQuestions:
                 f"{', '.join(one.gpus) or 'unknown'}; kept as {one.id}"
             )
             if one.where:
-                says += f"; {printable(one.where, LONGEST)}"
+                says += f"; {printable(one.where, MAX_TEXT)}"
             proofs[one.instance, one.id] = self._claim(says, asked, *series[one.instance, one.id])
         return found, proofs
 
     def as_it_began(self, found: Sequence[JobIncident]) -> JobQuestions:
-        """The same questions a minute after the first incident, when it is known who is late."""
+        """These questions a minute after the first incident, when it is known who is late."""
         moment = min(self.moment, found[0].began + 60) if found else self.moment
         return JobQuestions(self.server, self.job, moment)
 
@@ -311,7 +311,7 @@ class JobQuestions:
         """What is not as it was: versions and XIDs within a day, the time of a step in an hour."""
         nodes = frozenset(
             labels["instance"]
-            for labels, _ in self._asked(f"group by (instance) ({self._member(NOW)})")
+            for labels, _ in self._query(f"group by (instance) ({self._member(NOW)})")
             if "instance" in labels
         )
         if not nodes:
@@ -322,20 +322,22 @@ class JobQuestions:
         for part in (self._versions(on), self._errors(on), self._pace(on)):
             claims += part.claims
             unknown += part.not_known
-        return ProvenAnswer(tuple(claims[:MOST]), tuple(unknown))
+        return ProvenAnswer(tuple(claims[:MAX_CLAIMS]), tuple(unknown))
 
     def _versions(self, on: str) -> ProvenAnswer:
-        known = ", ".join(OF_NODES)
+        known = ", ".join(NODE_LABELS)
         asked = (
             f"max by (instance, {known}) "
-            f"(max_over_time(timestamp(gpunode_node_info{{{on}}})[{LOOKS_BACK}s:240s]))"
+            f"(max_over_time(timestamp(gpunode_node_info{{{on}}})[{LOOKBACK}s:240s]))"
         )
         seen: dict[tuple[str, str], dict[str, tuple[float, Labels]]] = {}
-        for labels, last in self._asked(asked):
-            for what in OF_NODES:
+        for labels, last in self._query(asked):
+            for what in NODE_LABELS:
                 if version := labels.get(what):
                     of = seen.setdefault((labels.get("instance", ""), what), {})
-                    of[version] = max(of.get(version, (0.0, labels)), (last, labels), key=_first)
+                    of[version] = max(
+                        of.get(version, (0.0, labels)), (last, labels), key=_claim_time
+                    )
         claims = []
         for (instance, what), versions in sorted(seen.items()):
             if len(versions) > 1:
@@ -354,15 +356,15 @@ class JobQuestions:
         count = (
             f"count(count by (instance, {known}) (last_over_time(gpunode_node_info{{{on}}}[1d])))"
         )
-        ((labels, value),) = self._asked(count)
-        says = f"no version changed on {counted(value, 'node')} within a day"
+        ((labels, value),) = self._query(count)
+        says = f"no version changed on {amount(value, 'node')} within a day"
         return ProvenAnswer((self._claim(says, count, labels, value),))
 
     def _errors(self, on: str) -> ProvenAnswer:
         """By when they happened: a counter that is new, or begins anew, has not increased."""
-        since = self.moment - LOOKS_BACK
+        since = self.moment - LOOKBACK
         told, logged = (
-            f"max by ({labels}) (max_over_time({metric.name}{{{on}}}[{LOOKS_BACK}s])) > {since}"
+            f"max by ({labels}) (max_over_time({metric.name}{{{on}}}[{LOOKBACK}s])) > {since}"
             for metric, labels in (
                 (XID_TIME, "instance, gpu, xid"),
                 (kernel_log.LAST_XID, "instance, bus_id, xid"),
@@ -370,20 +372,20 @@ class JobQuestions:
         )
         claims = [
             self._claim(
-                f"XID {_of(labels, 'xid')} on {_gpu(labels)}, within a day", told, labels, value
+                f"XID {_get(labels, 'xid')} on {_gpu(labels)}, within a day", told, labels, value
             )
-            for labels, value in self._asked(told)
+            for labels, value in self._query(told)
         ]
         known = {(claim.labels["instance"], claim.labels["xid"]) for claim in claims}
         claims += [
             self._claim(
-                f"XID {_of(labels, 'xid')} on the GPU at {_of(labels, 'bus_id')} of "
-                f"{_of(labels, 'instance')}, within a day",
+                f"XID {_get(labels, 'xid')} on the GPU at {_get(labels, 'bus_id')} of "
+                f"{_get(labels, 'instance')}, within a day",
                 logged,
                 labels,
                 value,
             )
-            for labels, value in self._asked(logged)
+            for labels, value in self._query(logged)
             if (labels.get("instance"), labels.get("xid")) not in known
         ]
         if claims:
@@ -391,7 +393,7 @@ class JobQuestions:
         count = f"count({told} or {logged}) or 0 * sum({XIDS.name}{{{on}}})"
         none = tuple(
             self._claim("no XID on its nodes within a day", count, labels, value)
-            for labels, value in self._asked(count)
+            for labels, value in self._query(count)
         )
         return ProvenAnswer(none, () if none else ("XIDs: not recorded",))
 
@@ -402,23 +404,23 @@ class JobQuestions:
             for offset in ("", " offset 1h")
         )
         asked = f"{now} / {before}"
-        found = self._asked(asked)
+        found = self._query(asked)
         if not found:
             return ProvenAnswer(
                 (), ("the time of a step now and an hour ago: not told by this job",)
             )
         ((labels, value),) = found
-        longer = "longer" if value >= SLOWER else "no longer"
+        longer = "longer" if value >= SLOWER_RATIO else "no longer"
         says = f"a step takes {longer} than an hour ago: {value:.2f} times as long"
         return ProvenAnswer((self._claim(says, asked, labels, value),))
 
-    def _since(self, cause: Cause) -> ProvenClaim | None:
+    def _onset(self, cause: Cause) -> ProvenClaim | None:
         """When the last time began in which a cause is named all the time."""
         asked = (
             f'avg by (cause) (last_over_time(gpunode_gpu_bottleneck{{cause="{cause.name}"}}[1m]) '
-            f"{self._and_member('5m')}) >= {CLEARLY}"
+            f"{self._and_member('5m')}) >= {MIN_SHARE}"
         )
-        moments = Moments(self.moment - SINCE_AT_MOST, self.moment, STEP)
+        moments = Moments(self.moment - MAX_ONSET_AGE, self.moment, STEP)
         found = sorted((at, value, labels) for labels, at, value in self._over(asked, moments))
         first = None
         for at, value, labels in reversed(found):
@@ -428,7 +430,7 @@ class JobQuestions:
         if first is None:
             return None
         at, value, labels = first
-        if at <= self.moment - SINCE_AT_MOST:
+        if at <= self.moment - MAX_ONSET_AGE:
             says = f"{cause.name}: since before {moment_of(at)}"
         elif cause is STALLED_COLLECTIVE and (began := self._hangs_since(at)):
             return began
@@ -449,11 +451,11 @@ class JobQuestions:
     def _over(self, asked: str, moments: Moments) -> Iterator[tuple[Labels, int, float]]:
         return self.server.over(asked, moments, lambda _: None)
 
-    def _asked(self, promql: str) -> list[tuple[Labels, float]]:
+    def _query(self, promql: str) -> list[tuple[Labels, float]]:
         return list(self.server.at(promql, self.moment))
 
     def _claim(self, says: str, promql: str, labels: Labels, value: float) -> ProvenClaim:
-        shown = {name: printable(text, LONGEST) for name, text in labels.items()}
+        shown = {name: printable(text, MAX_TEXT) for name, text in labels.items()}
         return ProvenClaim(says, promql, self.moment, shown, value)
 
     def _member(self, window: str) -> str:
@@ -488,15 +490,15 @@ def incidents_of(series: Iterable[Labels]) -> tuple[JobIncident, ...]:
     return tuple(sorted(found.values(), key=lambda one: (one.began, one.instance, one.id)))
 
 
-APART = 5
+MIN_LEAD_SECONDS = 5
 """Seconds by which an incident must be earlier than those of other nodes to be the first: verdicts
 come every two seconds, and clocks differ."""
 
-OF_ITS_OWN = ("gpu_lost", "xid", "out_of_memory", "crash_loop")
+LOCAL_KINDS = ("gpu_lost", "xid", "out_of_memory", "crash_loop")
 """Kinds of incidents that no other node can have caused."""
 
 
-def began(
+def first_node(
     found: Sequence[JobIncident],
     proofs: Mapping[tuple[str, str], ProvenClaim],
     waited_for: ProvenAnswer,
@@ -509,11 +511,11 @@ def began(
     if len(nodes) < 2:
         proof = next(iter(proofs.values()))
         return ProvenAnswer((replace(proof, says=f"{nodes[0]} alone has incidents"),))
-    own = [one for one in found if one.kind in OF_ITS_OWN]
+    own = [one for one in found if one.kind in LOCAL_KINDS]
     first = next(iter(own or found))
     ahead = min(one.began for one in found if one.instance != first.instance) - first.began
     proof = proofs[first.instance, first.id]
-    if own and ahead >= -APART:
+    if own and ahead >= -MIN_LEAD_SECONDS:
         return ProvenAnswer((replace(proof, says=f"{first.instance} began: {KINDS[first.kind]}"),))
     late = {
         one.labels["instance"]: one
@@ -523,13 +525,15 @@ def began(
     if len(late) == 1:
         ((instance, claim),) = late.items()
         return ProvenAnswer((replace(claim, says=f"{instance} began: {claim.says}"),))
-    if ahead >= APART:
+    if ahead >= MIN_LEAD_SECONDS:
         says = f"{first.instance} began, {ahead} s before the next node"
         return ProvenAnswer((replace(proof, says=says),))
-    return ProvenAnswer((), (f"which node began: {', '.join(nodes)} began within {APART} s",))
+    return ProvenAnswer(
+        (), (f"which node began: {', '.join(nodes)} began within {MIN_LEAD_SECONDS} s",)
+    )
 
 
-def _first(one: tuple[float, Labels]) -> float:
+def _claim_time(one: tuple[float, Labels]) -> float:
     return one[0]
 
 
@@ -543,7 +547,7 @@ def _by_urgency(one: tuple[Labels, float]) -> tuple[bool, bool, float, bool]:
 def _costs(labels: Labels) -> str:
     cause = CAUSES.get(labels.get("cause", ""))
     if cause is None:
-        return _of(labels, "cause")
+        return _get(labels, "cause")
     if cause is NONE:
         return "no cause of a loss is found"
     said = WORDS[cause.name]
@@ -553,27 +557,27 @@ def _costs(labels: Labels) -> str:
 
 
 def _does(labels: Labels) -> str:
-    cause = _of(labels, "cause")
+    cause = _get(labels, "cause")
     return WORDS[cause].sentence if cause in WORDS else cause
 
 
 def _state(labels: Labels) -> str:
-    state = _of(labels, "state")
+    state = _get(labels, "state")
     if state == "unknown":
         return f"not known, {STATES[state]}"
     return STATES.get(state, state)
 
 
 def _gpu(labels: Labels) -> str:
-    return f"GPU {_of(labels, 'gpu')} of {_of(labels, 'instance')}"
+    return f"GPU {_get(labels, 'gpu')} of {_get(labels, 'instance')}"
 
 
 def _reason(labels: Labels) -> str:
     known = REASONS.get(labels.get("reason", ""))
-    return known.meaning if known else _of(labels, "reason")
+    return known.meaning if known else _get(labels, "reason")
 
 
-def _of(labels: Labels, name: str) -> str:
+def _get(labels: Labels, name: str) -> str:
     return printable(labels.get(name, "?"), 80)
 
 

@@ -8,16 +8,16 @@ from statistics import median_high
 import svg
 
 from gpunode.nccl.bench import GB
-from gpunode.nccl.fabric import LONGEST_NAME, FabricRun
+from gpunode.nccl.fabric import MAX_NAME, FabricRun
 from gpunode.text import printable
 
 SIDE = 900
 """Width of all squares together, in pixels."""
 
-LARGEST_CELL = 60
+MAX_CELL = 60
 LEFT, TOP, MARGIN = 160, 60, 8
-LONGEST_SHOWN = 20
-SMALLEST_TEXT = 24
+MAX_LABEL = 20
+MIN_TEXT_CELL = 24
 """A square smaller than this has no figure, and its node no name."""
 
 LIGHT, DARK = (222, 235, 247), (8, 48, 107)
@@ -32,20 +32,20 @@ def drawn(fabric: FabricRun) -> str:
     for sender, receiver, _, speed in fabric.exchanges:
         by_pair.setdefault((sender, receiver), []).append(speed)
     number = len(fabric.hosts)
-    cell = min(LARGEST_CELL, SIDE / number)
+    cell = min(MAX_CELL, SIDE / number)
     highest = max(speed for speeds in by_pair.values() for speed in speeds)
     side = cell * number
     width, height = LEFT + side + MARGIN, TOP + side + MARGIN
     paper = svg.Rect(width=width, height=height, fill="#fff")
     parts: list[svg.Element] = [svg.Style(text=STYLE), paper]
-    title = f"GB/s between {number} nodes, {fabric.gpus} x {printable(fabric.model, LONGEST_NAME)}"
+    title = f"GB/s between {number} nodes, {fabric.gpus} x {printable(fabric.model, MAX_NAME)}"
     parts.append(svg.Text(x=8, y=20, text=escape(title)))
     parts.append(svg.Text(x=8, y=38, text="rows send, columns receive; dark is slow"))
     for (sender, receiver), speeds in sorted(by_pair.items()):
         parts += _square(fabric, sender, receiver, speeds, cell, highest)
-    if cell >= SMALLEST_TEXT:
+    if cell >= MIN_TEXT_CELL:
         for place, name in enumerate(fabric.hosts):
-            shown = escape(printable(name, LONGEST_SHOWN))
+            shown = escape(printable(name, MAX_LABEL))
             middle = (place + 0.5) * cell
             parts.append(svg.Text(x=LEFT - 8, y=TOP + middle + 4, text=shown, text_anchor="end"))
             column = str(place + 1)
@@ -67,7 +67,7 @@ def _square(
     ends = zip(DARK, LIGHT, strict=True)
     colour = tuple(round(dark + (light - dark) * share) for dark, light in ends)
     x, y = LEFT + receiver * cell, TOP + sender * cell
-    names = [escape(printable(fabric.hosts[host], LONGEST_NAME)) for host in (sender, receiver)]
+    names = [escape(printable(fabric.hosts[host], MAX_NAME)) for host in (sender, receiver)]
     each = ", ".join(f"{one / GB:.3g}" for one in speeds)
     found: list[svg.Element] = [
         svg.Rect(
@@ -79,7 +79,7 @@ def _square(
             elements=[svg.Title(text=f"{names[0]} to {names[1]}: {each} GB/s")],
         )
     ]
-    if cell >= SMALLEST_TEXT:
+    if cell >= MIN_TEXT_CELL:
         ink = "#fff" if share < 0.6 else "#222"
         found.append(
             svg.Text(

@@ -15,15 +15,15 @@ import httpx2
 logging.getLogger("httpx2").setLevel(logging.WARNING)  # a line for each request
 
 
-class NoWholeAnswer(Exception):
+class IncompleteAnswer(Exception):
     """There is no whole answer; ``str()`` says why."""
 
 
-class TooLate(NoWholeAnswer):
+class AnswerTimeout(IncompleteAnswer):
     """It was not there in time."""
 
 
-class TooLarge(NoWholeAnswer):
+class AnswerTooLarge(IncompleteAnswer):
     """It has more bytes than are taken."""
 
 
@@ -38,8 +38,8 @@ def fetched(
 ) -> tuple[httpx2.Response, bytes]:
     """The answer of a server and its body.
 
-    Raises ``TooLate`` and ``TooLarge``, the library's ``HTTPError`` or ``InvalidURL``, ``OSError``
-    and ``ValueError``.
+    Raises ``AnswerTimeout`` and ``AnswerTooLarge``, the library's ``HTTPError`` or ``InvalidURL``,
+    ``OSError`` and ``ValueError``.
     """
     found: list[tuple[httpx2.Response, bytes] | Exception] = []
     late = threading.Event()
@@ -47,7 +47,13 @@ def fetched(
     def work() -> None:
         try:
             found.append(_whole(client, method, url, timeout, largest, form, late))
-        except (NoWholeAnswer, httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError) as error:
+        except (
+            IncompleteAnswer,
+            httpx2.HTTPError,
+            httpx2.InvalidURL,
+            OSError,
+            ValueError,
+        ) as error:
             found.append(error)
 
     # The library's time-out is for each part of an answer, of which there may be any number.
@@ -56,7 +62,7 @@ def fetched(
     thread.join(timeout)
     if not found:
         late.set()  # the thread ends with the next part
-        raise TooLate(f"no whole answer within {timeout:g} s")
+        raise AnswerTimeout(f"no whole answer within {timeout:g} s")
     if isinstance(found[0], Exception):
         raise found[0]
     return found[0]
@@ -78,5 +84,5 @@ def _whole(
             if late.is_set():
                 break
             if len(body) > largest:
-                raise TooLarge(f"the answer has more than {largest >> 20} MiB")
+                raise AnswerTooLarge(f"the answer has more than {largest >> 20} MiB")
     return response, bytes(body)

@@ -19,7 +19,7 @@ K = TypeVar("K")
 
 HOUR = 3600
 DAY = 24 * HOUR
-LATE = 240
+RECORDING_DELAY = 240
 """Seconds after the hour within which the recording rules record it."""
 
 RULE_INTERVAL = 30
@@ -32,7 +32,7 @@ FAULT_WINDOW = 900
 """Seconds for which faults are counted together."""
 
 USEFUL = ("compute",)
-FORMER = {"memory": "compute", "launch": "starved"}
+FORMER_STATES = {"memory": "compute", "launch": "starved"}
 """States that a past may have of exporters with ten, and as what they count."""
 
 IS_USEFUL = '{state=~"compute|memory"}'
@@ -43,7 +43,7 @@ ran. All but ``free`` are held."""
 
 LEDGER = "gpunode_gpu_seconds:rate1h_hourly"
 OWNER = "owner_namespace, workload, user"
-OF_JOB = f"cluster, {OWNER}"
+BY_JOB = f"cluster, {OWNER}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,50 +51,50 @@ class Query:
     """An expression over a window, and how long after its end the last sample of it may come."""
 
     expression: str
-    late: int = LATE
+    late: int = RECORDING_DELAY
 
     def over(self, window: str) -> str:
         return self.expression.replace("WINDOW", window)
 
 
 STATES = Query(f"sum by (cluster, state) (sum_over_time(cluster:{LEDGER}[WINDOW]))")
-JOBS = Query(f"sum by ({OF_JOB}, state) (sum_over_time(job:{LEDGER}[WINDOW]))")
-JOB_HOURS = Query(f"max by ({OF_JOB}) (count_over_time(job:{LEDGER}[WINDOW]))")
+JOBS = Query(f"sum by ({BY_JOB}, state) (sum_over_time(job:{LEDGER}[WINDOW]))")
+JOB_HOURS = Query(f"max by ({BY_JOB}) (count_over_time(job:{LEDGER}[WINDOW]))")
 NODES = Query(f"sum by (cluster, instance, state) (sum_over_time(node:{LEDGER}[WINDOW]))")
 NODE_HOURS = Query(f"max by (cluster, instance) (count_over_time(node:{LEDGER}[WINDOW]))")
 MODELS = Query(f"sum by (name, state) (sum_over_time(node:{LEDGER}[WINDOW]))")
 JOB_CAUSES = Query(
-    f"sum by ({OF_JOB}, cause) (sum_over_time(job:gpunode_held_up:gpus_hourly[WINDOW]))"
+    f"sum by ({BY_JOB}, cause) (sum_over_time(job:gpunode_held_up:gpus_hourly[WINDOW]))"
 )
 JOB_MODELS = Query(
-    f"sum by ({OF_JOB}, name) (sum_over_time(job:gpunode_gpu_owner:by_model_hourly[WINDOW]))"
+    f"sum by ({BY_JOB}, name) (sum_over_time(job:gpunode_gpu_owner:by_model_hourly[WINDOW]))"
 )
 JOB_KINDS = Query(
-    f"sum by ({OF_JOB}, kind) (sum_over_time(job:gpunode_job_kind:gpus_hourly[WINDOW]))"
+    f"sum by ({BY_JOB}, kind) (sum_over_time(job:gpunode_job_kind:gpus_hourly[WINDOW]))"
 )
 PHASES = Query(
-    f"sum by ({OF_JOB}, phase) (sum_over_time(job:gpunode_training_seconds:rate1h_hourly[WINDOW]))"
+    f"sum by ({BY_JOB}, phase) (sum_over_time(job:gpunode_training_seconds:rate1h_hourly[WINDOW]))"
 )
-MFU = Query(f"max by ({OF_JOB}) (avg_over_time(job:gpunode_training_mfu:ratio_hourly[WINDOW]))")
-STEPS = Query(f"max by ({OF_JOB}) (avg_over_time(job:gpunode_training_step:median_hourly[WINDOW]))")
+MFU = Query(f"max by ({BY_JOB}) (avg_over_time(job:gpunode_training_mfu:ratio_hourly[WINDOW]))")
+STEPS = Query(f"max by ({BY_JOB}) (avg_over_time(job:gpunode_training_step:median_hourly[WINDOW]))")
 SERVED = Query(
-    f"sum by ({OF_JOB}) (sum_over_time(job:gpunode_serving_tokens:rate1h_hourly[WINDOW])) * {HOUR}"
+    f"sum by ({BY_JOB}) (sum_over_time(job:gpunode_serving_tokens:rate1h_hourly[WINDOW])) * {HOUR}"
 )
 """Tokens that services generated."""
 
 REPLICAS = Query(
-    f"sum by ({OF_JOB}) (sum_over_time(job:gpunode_serving_replicas:count_hourly[WINDOW]))"
+    f"sum by ({BY_JOB}) (sum_over_time(job:gpunode_serving_replicas:count_hourly[WINDOW]))"
 )
 BUSY_REPLICAS = Query(
-    f"sum by ({OF_JOB}) (sum_over_time(job:gpunode_serving_replicas:busy_hourly[WINDOW]))"
+    f"sum by ({BY_JOB}) (sum_over_time(job:gpunode_serving_replicas:busy_hourly[WINDOW]))"
 )
 VERSION_STEP = 6 * HOUR
 """Seconds between two looks at what jobs run."""
 
-OF_NODES = ("driver", "kernel", "os", "rdma", "lustre")
+NODE_LABELS = ("driver", "kernel", "os", "rdma", "lustre")
 """What of a node may make a job slower."""
 
-OF_PROCESSES = ("torch", "nccl", "cuda", "image")
+PROCESS_LABELS = ("torch", "nccl", "cuda", "image")
 _GPU = "cluster, instance, gpu, uuid"
 _MEMBER = "gpu:gpunode_owner:info"
 
@@ -104,11 +104,11 @@ def _versions(info: str, of: tuple[str, ...], at: str) -> Query:
     known = ", ".join(of)
     one = f"topk by ({at}) (1, max by ({at}, {known}) ({info}))"
     joined = f"{_MEMBER} * on ({at}) group_left ({known}) {one}"
-    return Query(f"group by ({OF_JOB}, {known}) ({joined})", late=0)
+    return Query(f"group by ({BY_JOB}, {known}) ({joined})", late=0)
 
 
-NODE_VERSIONS = _versions("gpunode_node_info", OF_NODES, "cluster, instance")
-PROCESS_VERSIONS = _versions("gpunode_job_version_info", OF_PROCESSES, _GPU)
+NODE_VERSIONS = _versions("gpunode_node_info", NODE_LABELS, "cluster, instance")
+PROCESS_VERSIONS = _versions("gpunode_job_version_info", PROCESS_LABELS, _GPU)
 _BLOCKED = "node:gpunode_gpu_blocked:by_job_hourly[WINDOW]"
 BLOCKED = Query(f"max by (cluster, instance, {OWNER}) (sum_over_time({_BLOCKED}))")
 BLOCKED_HOURS = Query(f"max by (cluster, instance, {OWNER}) (count_over_time({_BLOCKED}))")
@@ -131,11 +131,11 @@ def _kilowatt_hours(by: str, series: str) -> Query:
 WAITING = ("starved", "idle")
 """States in which a GPU that is held waits for its host or for its job."""
 
-DRAWN = "cluster:gpunode_gpu_power:by_state"
-ENERGY = _kilowatt_hours(" by (cluster)", DRAWN)
-ENERGY_BY_STATE = _kilowatt_hours(" by (state)", DRAWN)
-ENERGY_BLOCKED = _kilowatt_hours("", f'{DRAWN}{{state="blocked"}}')
-ENERGY_WAITING = _kilowatt_hours("", f'{DRAWN}{{state=~"starved|launch|idle"}}')
+POWER_BY_STATE = "cluster:gpunode_gpu_power:by_state"
+ENERGY = _kilowatt_hours(" by (cluster)", POWER_BY_STATE)
+ENERGY_BY_STATE = _kilowatt_hours(" by (state)", POWER_BY_STATE)
+ENERGY_BLOCKED = _kilowatt_hours("", f'{POWER_BY_STATE}{{state="blocked"}}')
+ENERGY_WAITING = _kilowatt_hours("", f'{POWER_BY_STATE}{{state=~"starved|launch|idle"}}')
 
 FAULTS = Query(
     "sum by (cluster, instance, gpu, uuid, part, reason) "
@@ -155,7 +155,7 @@ INCIDENTS = Query(
 )
 """GPU hours that each incident has cost its node by then."""
 
-REPEATED = Query(f"sum by ({OF_JOB}) (sum_over_time(job:gpunode_job_repeated:gpus_hourly[WINDOW]))")
+REPEATED = Query(f"sum by ({BY_JOB}) (sum_over_time(job:gpunode_job_repeated:gpus_hourly[WINDOW]))")
 """GPU hours in which a job did again what it had done."""
 
 _PENDING = (
@@ -230,7 +230,7 @@ class Period:
 
 
 @dataclass(slots=True)
-class JobPast:
+class JobHours:
     """A job's GPU hours by state, cause, kind of work and model, and its days by their end."""
 
     states: Amounts = field(default_factory=lambda: defaultdict(float))
@@ -251,7 +251,7 @@ class JobPast:
 
 
 @dataclass(slots=True)
-class NodePast:
+class NodeHours:
     """A node's GPU hours by state, the hours for which it was seen, and its first and last day."""
 
     states: Amounts = field(default_factory=lambda: defaultdict(float))
@@ -261,7 +261,7 @@ class NodePast:
 
 
 @dataclass(slots=True)
-class ServicePast:
+class ServiceUse:
     """What a service generated, and the hours of its replicas."""
 
     tokens: float = 0.0
@@ -285,16 +285,16 @@ class IncidentPast:
 
 
 @dataclass(slots=True)
-class Past:
-    """What a period was like."""
+class PeriodHours:
+    """The GPU hours of a period."""
 
     period: Period
     clusters: dict[str, dict[int, Amounts]] = field(default_factory=dict)
     """GPU hours by state, of each hour by its end, of each cluster."""
 
-    jobs: dict[JobKey, JobPast] = field(default_factory=lambda: defaultdict(JobPast))
-    services: dict[JobKey, ServicePast] = field(default_factory=lambda: defaultdict(ServicePast))
-    nodes: dict[NodeKey, NodePast] = field(default_factory=lambda: defaultdict(NodePast))
+    jobs: dict[JobKey, JobHours] = field(default_factory=lambda: defaultdict(JobHours))
+    services: dict[JobKey, ServiceUse] = field(default_factory=lambda: defaultdict(ServiceUse))
+    nodes: dict[NodeKey, NodeHours] = field(default_factory=lambda: defaultdict(NodeHours))
     models: dict[str, Amounts] = field(default_factory=dict)
     gains: dict[str, Amounts] = field(default_factory=dict)
     """GPU hours that would come back by cause, and by bound."""
@@ -335,13 +335,13 @@ class Past:
 Put = Callable[[Labels, int, float], None]
 
 
-class Asking:
-    """Asks for a period; ``done`` is called with how many moments were answered."""
+class HistoryReader:
+    """Reads a period; ``done`` is called with the number of moments read."""
 
     def __init__(
         self,
         server: Prometheus,
-        past: Past,
+        past: PeriodHours,
         done: Callable[[int], None] = lambda _: None,
         *,
         by_model: bool = False,
@@ -458,7 +458,7 @@ class Asking:
         """What a job ran on a day of which its step is known."""
         job, day = _job(labels), self.past.day(at)
         step = self.past.jobs[job].steps.get(day) if job in self.past.jobs else None
-        for what in (*OF_NODES, *OF_PROCESSES):
+        for what in (*NODE_LABELS, *PROCESS_LABELS):
             if step is not None and labels.get(what):
                 jobs = self.past.versions.setdefault(what, {})
                 jobs.setdefault(job, {}).setdefault(day, {})[labels[what]] = step
@@ -524,7 +524,7 @@ class Asking:
 def state_of(labels: Labels) -> str:
     """The state of the ledger that a series is of, whatever version exported it."""
     state = labels.get("state", "")
-    return FORMER.get(state, state)
+    return FORMER_STATES.get(state, state)
 
 
 def _add(amounts: dict[K, Amounts], name: K, part: str, hours: float) -> None:

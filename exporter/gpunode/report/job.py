@@ -9,34 +9,34 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from gpunode.report.history import HOUR, OF_NODES, RULE_INTERVAL, Amounts, state_of
-from gpunode.report.prometheus import Labels, Prometheus, quoted
-from gpunode.report.runs import ENDED_AFTER, SLURM, JobName, Run, exact, runs, windows
-from gpunode.report.words import Unit, written
+from gpunode.report.history import HOUR, NODE_LABELS, RULE_INTERVAL, Amounts, state_of
+from gpunode.report.prometheus import Labels, Prometheus, quote
+from gpunode.report.runs import ABSENCE_SECONDS, SLURM, JobName, Run, exact, runs, windows
+from gpunode.report.words import Unit, as_text
 from gpunode.verdict.causes import CAUSES as ALL_CAUSES
 from gpunode.verdict.causes.communication import STRAGGLER
 
 GPU = "cluster, instance, gpu, uuid"
-MOST_WINDOWS = 60
+MAX_WINDOWS = 60
 """In how many windows a run is looked at, for what began when."""
 
-EARLIER = 14 * 24 * HOUR
+LOOKBACK = 14 * 24 * HOUR
 """Seconds before a run in which earlier runs are looked for."""
 
-MOST_EARLIER = 5
+MAX_EARLIER_RUNS = 5
 SHAPE = 7 * 24 * HOUR
 """Seconds up to the end of a run in which other jobs of its shape are looked for."""
 
-BEHIND = 0.1
+LATE_MARGIN = 0.1
 """From how much less than the others a GPU waits, it is the one for which they wait."""
 
-OWN = 0.25
+OWN_VERDICT_SHARE = 0.25
 """Share of the time in which it is waited for from which on a verdict of its own explains that."""
 
-AT_ITS_END = 900
+VERSION_LOOKBACK = 900
 """Seconds: how far back versions are looked for."""
 
-LATELY = 1800
+RECENT = 1800
 """Seconds up to the end of a run that tell what is to come, if it goes on and is longer."""
 
 _HOURS = f"* {RULE_INTERVAL} / {HOUR}"
@@ -57,7 +57,7 @@ class RunQuery:
 MEMBER = "last_over_time(gpu:gpunode_owner:info{JOB}[WINDOW])"
 
 
-def _of_gpus(expression: str) -> str:
+def _gpu_query(expression: str) -> str:
     """A figure of the GPUs that the job had to itself."""
     return f"{expression} and on ({GPU}) {MEMBER}"
 
@@ -80,7 +80,7 @@ REPEATED = RunQuery(
     f"and on ({GPU}) {MEMBER})"
 )
 CHECKPOINTS = RunQuery(
-    f"max({_of_gpus('increase(gpunode_training_checkpoints_total{NODES}[WINDOW])')})"
+    f"max({_gpu_query('increase(gpunode_training_checkpoints_total{NODES}[WINDOW])')})"
 )
 CHECKPOINT_SECONDS = RunQuery(
     'max(increase(gpunode_training_seconds_total{phase="checkpoint",NODES}[WINDOW]) '
@@ -106,17 +106,17 @@ GAINS = RunQuery(
 """GPU hours that the same work would not take without each cause, and their bounds."""
 
 STEPS = RunQuery(
-    f"max({_of_gpus('avg_over_time(gpunode_training_step_median_seconds{NODES}[WINDOW])')})"
+    f"max({_gpu_query('avg_over_time(gpunode_training_step_median_seconds{NODES}[WINDOW])')})"
 )
 MFU = RunQuery(
-    f"quantile(0.5, {_of_gpus('avg_over_time(gpunode_training_mfu_ratio{NODES}[WINDOW])')})"
+    f"quantile(0.5, {_gpu_query('avg_over_time(gpunode_training_mfu_ratio{NODES}[WINDOW])')})"
 )
 USERS = RunQuery("group by (user) (last_over_time(job:gpunode_gpu_states:gpus{JOB}[WINDOW]))")
 GPUS = RunQuery("count(count by (" + GPU + ") (gpu:gpunode_owner:info{JOB}))")
-MOST_GPUS = RunQuery(f"max_over_time(({GPUS.expression})[WINDOW:5m])")
+GPUS_AT_ONCE = RunQuery(f"max_over_time(({GPUS.expression})[WINDOW:5m])")
 """At a time: a run that moved to another node has held others before."""
 
-HELD = RunQuery("group by (" + GPU + ") (last_over_time(gpu:gpunode_owner:info{JOB}[WINDOW]))")
+HELD_GPUS = RunQuery("group by (" + GPU + ") (last_over_time(gpu:gpunode_owner:info{JOB}[WINDOW]))")
 PLACES = RunQuery(
     "sum by (instance, gpu, rank, cause) "
     f'(count_over_time(gpu:gpunode_rank:held_up{{cause!="none",JOB}}[WINDOW])) {_HOURS}'
@@ -127,7 +127,7 @@ AWAITED = RunQuery(
 )
 BLOCKED = RunQuery(
     "max by (instance, gpu) ("
-    + _of_gpus('avg_over_time(gpu:gpunode_gpu_seconds:rate5m{state="blocked",NODES}[WINDOW])')
+    + _gpu_query('avg_over_time(gpu:gpunode_gpu_seconds:rate5m{state="blocked",NODES}[WINDOW])')
     + ")"
 )
 STALLED = RunQuery("max(max_over_time(job:gpunode_stalled:seconds{JOB}[WINDOW]))")
@@ -153,7 +153,7 @@ ALERTS_OF_PARTS = RunQuery(
     '(count_over_time(ALERTS{alertstate="firing",workload="",NODES}[WINDOW]))'
 )
 NODE_VERSIONS = RunQuery(
-    f"group by ({', '.join(OF_NODES)}) (last_over_time(gpunode_node_info{{NODES}}[WINDOW]))"
+    f"group by ({', '.join(NODE_LABELS)}) (last_over_time(gpunode_node_info{{NODES}}[WINDOW]))"
 )
 PROCESS_VERSIONS = RunQuery(
     "group by (torch, nccl, cuda, image, digest) "
@@ -163,43 +163,43 @@ PROCESS_VERSIONS = RunQuery(
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """What is worth showing beside a cause, of the metrics on which its verdict rests."""
+class CauseMetric:
+    """A metric of the evidence for a cause, for the report."""
 
     says: str
     unit: Unit
     query: RunQuery
 
 
-def _of_job(expression: str) -> RunQuery:
+def _job_query(expression: str) -> RunQuery:
     """The highest of the GPUs that the job has to itself."""
-    return RunQuery(f"max({_of_gpus(expression)})")
+    return RunQuery(f"max({_gpu_query(expression)})")
 
 
-def _waited(resource: str) -> tuple[Measured, Measured]:
+def _waited(resource: str) -> tuple[CauseMetric, CauseMetric]:
     metric = "pressure_waiting_seconds_total"
     selected = f'{{resource="{resource}",NODES}}[WINDOW]'
     what = {"io": "I/O", "cpu": "a CPU"}[resource]
     return (
-        Measured(
+        CauseMetric(
             f"share of the time in which the job waited for {what}:",
             "share",
-            _of_job(_part(f"gpunode_job_{metric}{selected}")),
+            _job_query(_time_share(f"gpunode_job_{metric}{selected}")),
         ),
-        Measured(
+        CauseMetric(
             f"share of the time in which its node waited for {what}, at most:",
             "share",
-            RunQuery(f"max({_part(f'gpunode_{metric}{selected}')})"),
+            RunQuery(f"max({_time_share(f'gpunode_{metric}{selected}')})"),
         ),
     )
 
 
-def _part(seconds: str) -> str:
+def _time_share(seconds: str) -> str:
     """A share of the time, no more than all of it: two scrapes are seldom as far apart as reads."""
     return f"clamp_max(rate({seconds}), 1)"
 
 
-def _each(seconds: str, requests: str) -> RunQuery:
+def _mean_query(seconds: str, requests: str) -> RunQuery:
     took, made = (
         f"sum by (cluster, instance) (rate({metric}{{NODES}}[WINDOW]))"
         for metric in (seconds, requests)
@@ -211,75 +211,75 @@ def _mean(metric: str) -> str:
     return f"avg_over_time({metric}{{NODES}}[WINDOW])"
 
 
-MEASURED: dict[str, tuple[Measured, ...]] = {
+MEASURED: dict[str, tuple[CauseMetric, ...]] = {
     "data_loading_cpu": (
-        Measured(
+        CauseMetric(
             "busiest process of the loader, as a share of one CPU:",
             "share",
-            _of_job(f"clamp_max({_mean('gpunode_job_loader_cpus_ratio')}, 1)"),
+            _job_query(f"clamp_max({_mean('gpunode_job_loader_cpus_ratio')}, 1)"),
         ),
         *_waited("cpu"),
     ),
     "data_loading_storage": (
         *_waited("io"),
-        Measured(
+        CauseMetric(
             "share of the time in which the busiest disk of its nodes worked:",
             "share",
-            RunQuery(f"max({_part('gpunode_disk_busy_seconds_total{NODES}[WINDOW]')})"),
+            RunQuery(f"max({_time_share('gpunode_disk_busy_seconds_total{NODES}[WINDOW]')})"),
         ),
-        Measured(
+        CauseMetric(
             "time of a request to NFS:",
             "seconds",
-            _each("gpunode_nfs_rtt_seconds_total", "gpunode_nfs_requests_total"),
+            _mean_query("gpunode_nfs_rtt_seconds_total", "gpunode_nfs_requests_total"),
         ),
-        Measured(
+        CauseMetric(
             "time of a request to Lustre:",
             "seconds",
-            _each("gpunode_lustre_rpc_seconds_total", "gpunode_lustre_rpcs_total"),
+            _mean_query("gpunode_lustre_rpc_seconds_total", "gpunode_lustre_rpcs_total"),
         ),
     ),
     "shm": (
-        Measured(
+        CauseMetric(
             "share of its /dev/shm in use:",
             "share",
-            _of_job(
+            _job_query(
                 f"{_mean('gpunode_job_shm_used_bytes')} / "
                 f"({_mean('gpunode_job_shm_size_bytes')} > 0)"
             ),
         ),
     ),
     "host_compute": (
-        Measured(
-            "CPUs that its process used:", "count", _of_job(_mean("gpunode_job_host_cpus_ratio"))
+        CauseMetric(
+            "CPUs that its process used:", "count", _job_query(_mean("gpunode_job_host_cpus_ratio"))
         ),
     ),
     "stopped": (
-        Measured(
+        CauseMetric(
             "processes that a signal or debugger stopped:",
             "count",
-            _of_job("max_over_time(gpunode_job_stopped_processes{NODES}[WINDOW])"),
+            _job_query("max_over_time(gpunode_job_stopped_processes{NODES}[WINDOW])"),
         ),
-        Measured(
+        CauseMetric(
             "processes that waited in the kernel:",
             "count",
-            _of_job("max_over_time(gpunode_job_blocked_processes{NODES}[WINDOW])"),
+            _job_query("max_over_time(gpunode_job_blocked_processes{NODES}[WINDOW])"),
         ),
     ),
     "thermal": (
-        Measured(
+        CauseMetric(
             "mean SM clock as a share of its maximum, of the fastest GPU:",
             "share",
-            _of_job(
+            _job_query(
                 f"{_mean('gpunode_gpu_sm_clock_hertz')} / "
                 f"({_mean('gpunode_gpu_sm_clock_max_hertz')} > 0)"
             ),
         ),
     ),
     "power": (
-        Measured(
+        CauseMetric(
             "power limit as a share of the board's default, of the least limited GPU:",
             "share",
-            _of_job(
+            _job_query(
                 f"{_mean('gpunode_gpu_power_limit_watts')} / "
                 f"({_mean('gpunode_gpu_power_default_limit_watts')} > 0)"
             ),
@@ -329,8 +329,8 @@ class GpuProcess(NamedTuple):
     container: str = ""
 
 
-class Fired(NamedTuple):
-    """An alert about a job, or about a part that it uses."""
+class FiredAlert(NamedTuple):
+    """A firing alert about a job or a part that it uses."""
 
     alert: str
     severity: str
@@ -354,8 +354,8 @@ class EarlierRun:
 
 
 @dataclass(frozen=True, slots=True)
-class Lately:
-    """GPU hours of the last ``LATELY`` seconds, as those of the whole run."""
+class RecentHours:
+    """GPU hours of the last ``RECENT`` seconds, as those of the whole run."""
 
     states: Amounts
     causes: Amounts
@@ -363,8 +363,8 @@ class Lately:
 
 
 @dataclass(slots=True)
-class RunPast:
-    """What is recorded of a run; ``length`` is that of its windows, in seconds."""
+class RunRecord:
+    """The record of a run; ``length`` is that of its windows, in seconds."""
 
     run: Run
     length: int
@@ -387,12 +387,12 @@ class RunPast:
     """GPU hours for which the others waited for a GPU, by the reason."""
 
     awaited_in: dict[int, float] = field(default_factory=lambda: defaultdict(float))
-    """The same of each window by its end, of all GPUs."""
+    """GPU hours for which GPUs waited in each window, by its end."""
 
     blocked: dict[JobGpu, float] = field(default_factory=dict)
     """The share of its time for which each GPU waited for others."""
 
-    lately: Lately | None = None
+    lately: RecentHours | None = None
     """None of a run that has ended, or is no longer than that."""
 
     stalled: float | None = None
@@ -412,7 +412,7 @@ class RunPast:
     process_awaited: GpuProcess | None = None
     """The process on the first of them; None if it is not known, or there are several."""
 
-    alerts: dict[Fired, list[int]] = field(default_factory=dict)
+    alerts: dict[FiredAlert, list[int]] = field(default_factory=dict)
     """The ends of the windows in which each alert fired."""
 
     versions: frozenset[tuple[str, str]] = frozenset()
@@ -444,11 +444,11 @@ class RunPast:
         return max(end - self.length, self.run.first)
 
 
-def ask(server: Prometheus, run: Run, earlier: list[Run]) -> RunPast:
+def ask(server: Prometheus, run: Run, earlier: list[Run]) -> RunRecord:
     """Everything that is recorded of a run, and of what it can be compared with."""
-    length = -(-(run.end - run.start) // (MOST_WINDOWS * RULE_INTERVAL)) * RULE_INTERVAL
-    past = RunPast(run, length)
-    asking = _Asking(server, past)
+    length = -(-(run.end - run.start) // (MAX_WINDOWS * RULE_INTERVAL)) * RULE_INTERVAL
+    past = RunRecord(run, length)
+    asking = _RunReader(server, past)
     asking.size()
     asking.time()
     asking.where()
@@ -458,21 +458,21 @@ def ask(server: Prometheus, run: Run, earlier: list[Run]) -> RunPast:
     asking.broke()
     asking.facts()
     past.versions = _versions(server, run.job, run.end, asking.nodes)
-    past.earlier = _earlier(server, past, earlier)
-    past.others = _others(server, past)
+    past.earlier = _earlier_runs(server, past, earlier)
+    past.others = _similar_jobs(server, past)
     return past
 
 
-class _Asking:
-    """Asks about a run; ``nodes`` selects its nodes once ``size`` has found them."""
+class _RunReader:
+    """Reads a run; ``nodes`` selects its nodes once ``size`` has found them."""
 
-    def __init__(self, server: Prometheus, past: RunPast) -> None:
+    def __init__(self, server: Prometheus, past: RunRecord) -> None:
         self.server = server
         self.past = past
         self.run = past.run
         self.nodes = ""
 
-    def _whole(self, query: RunQuery) -> Iterator[tuple[Labels, float]]:
+    def _over_run(self, query: RunQuery) -> Iterator[tuple[Labels, float]]:
         """An expression over the whole run."""
         window = self.run.end - self.run.start
         return self.server.at(query.of(self.run.job, window, self.nodes), self.run.end)
@@ -485,11 +485,11 @@ class _Asking:
 
     def size(self) -> None:
         past = self.past
-        held = list(self._whole(HELD))
+        held = list(self._over_run(HELD_GPUS))
         past.nodes = frozenset(labels.get("instance", "") for labels, _ in held)
         self.nodes = selecting(self.run.job.cluster, past.nodes)
         past.users = tuple(
-            sorted(filter(None, (labels.get("user", "") for labels, _ in self._whole(USERS))))
+            sorted(filter(None, (labels.get("user", "") for labels, _ in self._over_run(USERS))))
         )
         past.gpus = {at: round(gpus) for _, at, gpus in self._windows(GPUS)}
 
@@ -501,38 +501,38 @@ class _Asking:
         for labels, at, hours in self._windows(CAUSES):
             past.causes[at][labels.get("cause", "")] = hours
         past.gains = _gains((labels, hours) for labels, _, hours in self._windows(GAINS))
-        past.kinds = _by(self._whole(KINDS), "kind")
-        past.phases = _by(self._whole(PHASES), "phase")
+        past.kinds = _by_label(self._over_run(KINDS), "kind")
+        past.phases = _by_label(self._over_run(PHASES), "phase")
         past.steps = {at: seconds for _, at, seconds in self._windows(STEPS)}
         past.mfu = {at: ratio for _, at, ratio in self._windows(MFU)}
 
     def where(self) -> None:
         past = self.past
-        for labels, hours in self._whole(PLACES):
-            past.places.setdefault(labels.get("cause", ""), {})[_place(labels)] = hours
+        for labels, hours in self._over_run(PLACES):
+            past.places.setdefault(labels.get("cause", ""), {})[_job_gpu(labels)] = hours
         for labels, at, hours in self._windows(AWAITED):
-            past.awaited[_place(labels), labels.get("reason", "")] += hours
+            past.awaited[_job_gpu(labels), labels.get("reason", "")] += hours
             past.awaited_in[at] += hours
-        past.blocked = {_place(labels): share for labels, share in self._whole(BLOCKED)}
-        past.stalled = _one(self._whole(STALLED))
+        past.blocked = {_job_gpu(labels): share for labels, share in self._over_run(BLOCKED)}
+        past.stalled = _first_value(self._over_run(STALLED))
 
     def now(self) -> None:
         """What the job is like at its end, which the mean of a long run hides."""
         past = self.past
         past.states_now = _states(self._at_end(STATES_NOW))
-        past.causes_now = _by(self._at_end(CAUSES_NOW), "cause")
-        past.stalled_now = _one(self._at_end(STALLED_NOW))
+        past.causes_now = _by_label(self._at_end(CAUSES_NOW), "cause")
+        past.stalled_now = _first_value(self._at_end(STALLED_NOW))
         past.awaited_now = sorted(
-            (_place(labels), labels.get("reason", "")) for labels, _ in self._at_end(AWAITED_NOW)
+            (_job_gpu(labels), labels.get("reason", "")) for labels, _ in self._at_end(AWAITED_NOW)
         )
         if past.awaited_now:
             past.process_awaited = self._process(past.awaited_now[0][0])
 
-        if self.run.goes_on and self.run.seconds > LATELY:
-            past.lately = Lately(
-                _states(self._at_end(SECONDS, LATELY)),
-                _by(self._at_end(CAUSES, LATELY), "cause"),
-                _gains(self._at_end(GAINS, LATELY)),
+        if self.run.goes_on and self.run.seconds > RECENT:
+            past.lately = RecentHours(
+                _states(self._at_end(SECONDS, RECENT)),
+                _by_label(self._at_end(CAUSES, RECENT), "cause"),
+                _gains(self._at_end(GAINS, RECENT)),
             )
 
     def _process(self, place: JobGpu) -> GpuProcess | None:
@@ -548,8 +548,8 @@ class _Asking:
 
     def _gpu(self, place: JobGpu) -> str:
         """What selects the series of a GPU."""
-        node = f'cluster="{quoted(self.run.job.cluster)}",instance="{quoted(place.instance)}"'
-        return f'{node},gpu="{quoted(place.gpu)}"'
+        node = f'cluster="{quote(self.run.job.cluster)}",instance="{quote(place.instance)}"'
+        return f'{node},gpu="{quote(place.gpu)}"'
 
     def _at_end(self, query: RunQuery, window: int = 0) -> Iterator[tuple[Labels, float]]:
         return self.server.at(query.of(self.run.job, window, self.nodes), self.run.end)
@@ -568,7 +568,7 @@ class _Asking:
             for cause, places in past.places.items()
             for on, hours in places.items()
             if on[:2] == place[:2] and cause in ALL_CAUSES and not ALL_CAUSES[cause].waits_for_peers
-            if hours * HOUR >= OWN * (end - start)
+            if hours * HOUR >= OWN_VERDICT_SHARE * (end - start)
         }
         cause = max(causes, key=lambda name: causes[name][0], default="")
         known = {on[:2]: share for on, share in past.blocked.items()}
@@ -586,7 +586,7 @@ class _Asking:
     def alerts(self) -> None:
         for query in (ALERTS, ALERTS_OF_PARTS):
             for labels, at, _ in self._windows(query):
-                fired = Fired(
+                fired = FiredAlert(
                     labels.get("alertname", ""),
                     labels.get("severity", ""),
                     labels.get("instance", ""),
@@ -597,16 +597,16 @@ class _Asking:
     def broke(self) -> None:
         """What incidents cost it, and how often it saves beside how often jobs fail."""
         past, server = self.past, self.server
-        for labels, hours in self._whole(INCIDENTS):
+        for labels, hours in self._over_run(INCIDENTS):
             of = labels.get("instance", ""), labels.get("incident", "")
             past.incidents.setdefault(of, {})[labels.get("part", "")] = hours
-        past.repeated = _by(self._whole(REPEATED), "bound")
-        past.checkpoints = _one(self._whole(CHECKPOINTS)) or 0.0
-        past.checkpoint_seconds = _one(self._whole(CHECKPOINT_SECONDS)) or 0.0
+        past.repeated = _by_label(self._over_run(REPEATED), "bound")
+        past.checkpoints = _first_value(self._over_run(CHECKPOINTS)) or 0.0
+        past.checkpoint_seconds = _first_value(self._over_run(CHECKPOINT_SECONDS)) or 0.0
         if past.checkpoints:
-            cluster = f'"{quoted(self.run.job.cluster)}"'
+            cluster = f'"{quote(self.run.job.cluster)}"'
             asked = (NEW_STARTS.format(cluster, FLEET), FLEET_HOURS.format(cluster, FLEET))
-            starts, hours = (_one(server.at(one, self.run.end)) or 0.0 for one in asked)
+            starts, hours = (_first_value(server.at(one, self.run.end)) or 0.0 for one in asked)
             past.new_starts, past.fleet_hours = starts, hours
 
     def facts(self) -> None:
@@ -616,9 +616,9 @@ class _Asking:
             start, end = self.past.begin(min(named)), max(named)
             for measured in MEASURED.get(cause, ()):
                 asked = measured.query.of(self.run.job, end - start, self.nodes)
-                value = _one(self.server.at(asked, end))
+                value = _first_value(self.server.at(asked, end))
                 if value is not None:
-                    said = f"{measured.says} {written(value, measured.unit)}"
+                    said = f"{measured.says} {as_text(value, measured.unit)}"
                     self.past.facts.setdefault(cause, []).append(said)
 
 
@@ -628,16 +628,16 @@ def _least_blocked(shares: dict[JobGpu, float]) -> JobGpu | None:
     others = [share for one, share in shares.items() if one != place]
     if place is None or not others:
         return None
-    return place if statistics.median(others) - shares[place] >= BEHIND else None
+    return place if statistics.median(others) - shares[place] >= LATE_MARGIN else None
 
 
 def selecting(cluster: str, nodes: frozenset[str]) -> str:
     """What selects the series of nodes."""
     either = "|".join(re.escape(node) for node in sorted(nodes))
-    return f'cluster="{quoted(cluster)}",instance=~"{quoted(either)}"'
+    return f'cluster="{quote(cluster)}",instance=~"{quote(either)}"'
 
 
-def _one(found: Iterator[tuple[Labels, float]]) -> float | None:
+def _first_value(found: Iterator[tuple[Labels, float]]) -> float | None:
     return next((value for _, value in found), None)
 
 
@@ -649,7 +649,7 @@ def _states(found: Iterable[tuple[Labels, float]]) -> Amounts:
     return hours
 
 
-def _by(found: Iterator[tuple[Labels, float]], label: str) -> Amounts:
+def _by_label(found: Iterator[tuple[Labels, float]], label: str) -> Amounts:
     return {labels.get(label, ""): hours for labels, hours in found}
 
 
@@ -662,45 +662,45 @@ def _gains(found: Iterable[tuple[Labels, float]]) -> dict[str, Amounts]:
     return gains
 
 
-def _place(labels: Labels) -> JobGpu:
+def _job_gpu(labels: Labels) -> JobGpu:
     return JobGpu(labels.get("instance", ""), labels.get("gpu", ""), labels.get("rank", ""))
 
 
 def _versions(server: Prometheus, job: JobName, end: int, nodes: str) -> frozenset[tuple[str, str]]:
     """What ran at the end of a run: of each thing that is known, its version."""
     found: set[tuple[str, str]] = set()
-    for labels, _ in server.at(NODE_VERSIONS.of(job, AT_ITS_END, nodes), end):
+    for labels, _ in server.at(NODE_VERSIONS.of(job, VERSION_LOOKBACK, nodes), end):
         found |= {(what, version) for what, version in labels.items() if version}
-    for labels, _ in server.at(PROCESS_VERSIONS.of(job, AT_ITS_END, nodes), end):
+    for labels, _ in server.at(PROCESS_VERSIONS.of(job, VERSION_LOOKBACK, nodes), end):
         found |= {(what, version) for what, version in labels.items() if version}
     return frozenset(found)
 
 
-def _earlier(server: Prometheus, past: RunPast, own: list[Run]) -> list[EarlierRun]:
+def _earlier_runs(server: Prometheus, past: RunRecord, own: list[Run]) -> list[EarlierRun]:
     """The last runs of the same name; of a Slurm job, the user's jobs with as many GPUs."""
     if past.run.job.workload.startswith(SLURM) and past.users:
-        own = _of_user(server, past)
-    return [_brief(server, exact(server, run)) for run in own[::-1][:MOST_EARLIER]]
+        own = _user_runs(server, past)
+    return [_earlier_run(server, exact(server, run)) for run in own[::-1][:MAX_EARLIER_RUNS]]
 
 
-def _of_user(server: Prometheus, past: RunPast) -> list[Run]:
+def _user_runs(server: Prometheus, past: RunRecord) -> list[Run]:
     """The Slurm jobs that a user had before with as many GPUs, the latest last."""
     job = past.run.job
     labels = {"cluster": job.cluster, "owner_namespace": job.owner_namespace, "user": past.users[0]}
-    which = ",".join(f'{label}="{quoted(text)}"' for label, text in labels.items())
+    which = ",".join(f'{label}="{quote(text)}"' for label, text in labels.items())
     series = f'job:gpunode_gpus:count{{{which},workload=~"{SLURM}.+"}}'
     gpus = max(past.gpus.values(), default=0)
-    asked = f"max by (workload) (max_over_time({series}[{EARLIER}s])) == {gpus}"
+    asked = f"max by (workload) (max_over_time({series}[{LOOKBACK}s])) == {gpus}"
     names = {found.get("workload", "") for found, _ in server.at(asked, past.run.start)}
     names.discard(job.workload)
     edges = [
         {
             found.get("workload", ""): int(at)
             for found, at in server.at(
-                f"{edge} by (workload) ({edge}_over_time(timestamp({series})[{EARLIER}s:5m]))",
+                f"{edge} by (workload) ({edge}_over_time(timestamp({series})[{LOOKBACK}s:5m]))",
                 past.run.start,
             )
-            if past.run.start - EARLIER <= at <= past.run.start
+            if past.run.start - LOOKBACK <= at <= past.run.start
         }
         for edge in ("min", "max")
     ]
@@ -708,43 +708,43 @@ def _of_user(server: Prometheus, past: RunPast) -> list[Run]:
     latest = sorted(names & first.keys() & last.keys(), key=lambda name: last[name])
     return [
         run
-        for name in latest[-MOST_EARLIER:]
+        for name in latest[-MAX_EARLIER_RUNS:]
         for run in runs(
             server,
             JobName(job.cluster, job.owner_namespace, name),
-            first[name] - ENDED_AFTER,
-            last[name] + ENDED_AFTER,
+            first[name] - ABSENCE_SECONDS,
+            last[name] + ABSENCE_SECONDS,
         )
     ]
 
 
-def _brief(server: Prometheus, run: Run) -> EarlierRun:
+def _earlier_run(server: Prometheus, run: Run) -> EarlierRun:
     """What an earlier run is compared by."""
 
     def whole(query: RunQuery, nodes: str = "") -> Iterator[tuple[Labels, float]]:
         return server.at(query.of(run.job, run.end - run.start, nodes), run.end)
 
-    held = list(whole(HELD))
+    held = list(whole(HELD_GPUS))
     nodes = frozenset(labels.get("instance", "") for labels, _ in held)
     return EarlierRun(
         str(run.job),
         run.first,
         run.seconds - run.missing,
-        round(_one(whole(MOST_GPUS)) or len(held)),
+        round(_first_value(whole(GPUS_AT_ONCE)) or len(held)),
         _states(whole(SECONDS)),
-        _by(whole(CAUSES), "cause"),
-        _one(whole(STEPS)),
+        _by_label(whole(CAUSES), "cause"),
+        _first_value(whole(STEPS)),
         _versions(server, run.job, run.end, selecting(run.job.cluster, nodes)),
         nodes,
     )
 
 
-def kind(past: RunPast) -> str:
+def kind(past: RunRecord) -> str:
     """The kind of work that a job did for most of its time; empty if it is not known."""
     return max(past.kinds, key=lambda name: past.kinds[name], default="")
 
 
-OF_SHAPE = (
+SAME_SHAPE = (
     "max by (cluster, owner_namespace, workload) (max_over_time("
     'job:gpunode_job_kind:gpus_hourly{{cluster="{cluster}",kind="{kind}"}}[{window}s])) == {gpus}'
 )
@@ -755,24 +755,24 @@ HOURS_OF_SHAPE = (
 )
 
 
-def of_shape(past: RunPast) -> str:
+def shape_query(past: RunRecord) -> str:
     """The PromQL of the hours of jobs of the same kind with as many GPUs, by state."""
     given = {
-        "cluster": quoted(past.run.job.cluster),
-        "kind": quoted(kind(past)),
+        "cluster": quote(past.run.job.cluster),
+        "kind": quote(kind(past)),
         "window": SHAPE,
         "gpus": max(past.gpus.values(), default=0),
     }
-    return HOURS_OF_SHAPE.format(**given, same=OF_SHAPE.format(**given))
+    return HOURS_OF_SHAPE.format(**given, same=SAME_SHAPE.format(**given))
 
 
-def _others(server: Prometheus, past: RunPast) -> dict[JobName, Amounts]:
+def _similar_jobs(server: Prometheus, past: RunRecord) -> dict[JobName, Amounts]:
     """Other jobs of the last week that do the same kind of work on as many GPUs."""
     found: dict[JobName, Amounts] = {}
     if kind(past) in ("", "unknown"):
         return found
     own = {str(past.run.job), *(run.name for run in past.earlier)}
-    for labels, hours in server.at(of_shape(past), past.run.end):
+    for labels, hours in server.at(shape_query(past), past.run.end):
         job = JobName(*(labels.get(name, "") for name in JobName._fields))
         if str(job) not in own:
             states = found.setdefault(job, {})
@@ -780,7 +780,7 @@ def _others(server: Prometheus, past: RunPast) -> dict[JobName, Amounts]:
     return found
 
 
-def moments(past: RunPast) -> list[int]:
+def moments(past: RunRecord) -> list[int]:
     """The ends of the windows of a run."""
     return [
         end

@@ -12,18 +12,18 @@ from rich.console import Console
 
 from gpunode.report.document import Report
 from gpunode.report.page import html
-from gpunode.report.terminal import printed
+from gpunode.report.terminal import print_report
 
 LINE = 76
 """Characters of a line of a mail (RFC 5322 asks for no more than 78)."""
 
-LONGEST_NAME = 60
+MAX_NAME = 60
 
 
 def text(report: Report, line: int = LINE) -> str:
     """What a terminal would show, without colours."""
     file = io.StringIO()
-    printed(report, Console(file=file, width=line), wide=False)
+    print_report(report, Console(file=file, width=line), wide=False)
     return "\n".join(one.rstrip() for one in file.getvalue().splitlines()) + "\n"
 
 
@@ -44,7 +44,7 @@ def names(teams: list[str]) -> Iterator[str]:
     """A name of a file for each team: all different, and none leads out of its folder."""
     taken: set[str] = set()
     for team in teams:
-        base = re.sub(r"[^A-Za-z0-9_-]+", "-", team)[:LONGEST_NAME].strip("-") or "team"
+        base = re.sub(r"[^A-Za-z0-9_-]+", "-", team)[:MAX_NAME].strip("-") or "team"
         name, number = base, 1
         while name.lower() in taken:
             number += 1

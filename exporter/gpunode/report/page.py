@@ -18,16 +18,16 @@ from gpunode.export import palette
 from gpunode.report import charts
 from gpunode.report.charts import Bar, Chart, ChartPart
 from gpunode.report.document import Report, ReportSection, Table, TableColumn, Value
-from gpunode.report.words import hourly, written
+from gpunode.report.words import as_text, hourly
 from gpunode.text import json_for_terminal
 
 FORMULAS = ("=", "+", "-", "@")
 
-SAID = ("meaning", "evidence", "remedy")
-LONGEST_WORD = 24
+SENTENCE_COLUMNS = ("meaning", "evidence", "remedy")
+MAX_WORD = 24
 """Characters of a word from which on it may break."""
 
-MOST_BARS = 120
+MAX_DAY_BARS = 120
 """Days from which on a bar is a week."""
 
 
@@ -39,28 +39,32 @@ def html(report: Report) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["written"] = written
+    environment.filters["written"] = as_text
     environment.filters["hourly"] = hourly
-    environment.filters["said"] = _said
+    environment.filters["said"] = _sentence_columns
     environment.filters["unit"] = _unit
     environment.filters["breakable"] = _breakable
     environment.filters["code"] = _code
     drawn = {
-        section.name: DRAWN[section.name](section)
+        section.name: SECTION_CHARTS[section.name](section)
         for section in report.sections
-        if section.name in DRAWN
+        if section.name in SECTION_CHARTS
     }
     page = environment.get_template("report.html")
     return page.render(report=report, charts=drawn, version=__version__, palette=palette)
 
 
-def _said(table: Table) -> tuple[str, ...]:
+def _sentence_columns(table: Table) -> tuple[str, ...]:
     """Columns of sentences, which have a row of their own below the figures, as wide as the table.
 
     So that what helps is seen on paper and on a telephone as well.
     """
     names = {column.name for column in table.columns}
-    return tuple(name for name in SAID if name in names) if names & {"remedy", "evidence"} else ()
+    return (
+        tuple(name for name in SENTENCE_COLUMNS if name in names)
+        if names & {"remedy", "evidence"}
+        else ()
+    )
 
 
 def _unit(column: TableColumn) -> str:
@@ -80,17 +84,17 @@ def _code(text: str, within: Callable[[str], Markup] = escape) -> Markup:
 
 def _breakable(text: str) -> Markup:
     """A text whose longest words may break, where they have a sign or else after a length."""
-    return _code(text, _broken)
+    return _code(text, _breakable_words)
 
 
-def _broken(text: str) -> Markup:
+def _breakable_words(text: str) -> Markup:
     parts = []
     for word in text.split(" "):
-        if len(word) > LONGEST_WORD:
+        if len(word) > MAX_WORD:
             pieces = [
-                piece[at : at + LONGEST_WORD]
+                piece[at : at + MAX_WORD]
                 for piece in re.findall(r"[^-_/.]*[-_/.]|[^-_/.]+", word)
-                for at in range(0, len(piece), LONGEST_WORD)
+                for at in range(0, len(piece), MAX_WORD)
             ]
             parts.append(Markup("<wbr>").join(pieces))
         else:
@@ -178,8 +182,8 @@ def _summary(section: ReportSection) -> list[Chart]:
     for of, part, what, value in zip(_texts(fall, "of"), parts, whats, hours, strict=True):
         at = at if of == before else useful if of in ("lost", "lost by cause") else 0.0
         colour = WATERFALL.get(part) or palette.CAUSES.get(part, "var(--quiet)")
-        share = written(value / hours[0] if hours[0] else None, "share")
-        rows.append(Bar(what, at, value, colour, f"{written(value, 'GPU hours')} · {share}"))
+        share = as_text(value / hours[0] if hours[0] else None, "share")
+        rows.append(Bar(what, at, value, colour, f"{as_text(value, 'GPU hours')} · {share}"))
         at, before = at + value, of
     title = "From installed to what can be had back, in GPU hours and of all installed"
     return [charts.bars(title, "The parts of a whole add up to it.", rows)] if useful else []
@@ -188,7 +192,7 @@ def _summary(section: ReportSection) -> list[Chart]:
 def _change(section: ReportSection) -> list[Chart]:
     days = section.table("days")
     begins = _texts(days, "day")
-    each = 7 if len(begins) > MOST_BARS else 1
+    each = 7 if len(begins) > MAX_DAY_BARS else 1
     parts = []
     for state, colour in palette.STATES.items():
         values = [value or 0.0 for value in _numbers(days, state)]
@@ -227,7 +231,7 @@ def _demand(section: ReportSection) -> list[Chart]:
     ]
 
 
-def _of_a_run(section: ReportSection) -> list[Chart]:
+def _run_charts(section: ReportSection) -> list[Chart]:
     timeline = section.table("timeline")
     parts = [
         ChartPart(state, "var(--free)" if state == "free" else colour, numbers)
@@ -241,9 +245,9 @@ def _of_a_run(section: ReportSection) -> list[Chart]:
     return [charts.stacks("GPU hours over the run, by state", says, begins, parts, "GPU hours")]
 
 
-DRAWN: dict[str, Callable[[ReportSection], list[Chart]]] = {
+SECTION_CHARTS: dict[str, Callable[[ReportSection], list[Chart]]] = {
     "summary": _summary,
-    "seconds": _of_a_run,
+    "seconds": _run_charts,
     "demand": _demand,
     "change": _change,
 }

@@ -18,7 +18,7 @@ from pydantic import AfterValidator, BaseModel, ValidationError
 
 from gpunode.config.prometheus import PrometheusSettings
 from gpunode.mistake import UsageError
-from gpunode.report.fetch import TooLarge, TooLate, fetched
+from gpunode.report.fetch import AnswerTimeout, AnswerTooLarge, fetched
 from gpunode.text import escaped, printable
 
 log = logging.getLogger(__name__)
@@ -29,16 +29,16 @@ PIECE = 7 * 86_400
 """Seconds for which one request asks at most. What a server must hold in memory for it, and what it
 answers, stays bounded."""
 
-LARGEST_ANSWER = 256 << 20
+MAX_ANSWER_BYTES = 256 << 20
 """Bytes of an answer from which on less is asked for at a time."""
 
-LARGEST_VALUE = 1e30
+MAX_VALUE = 1e30
 """A figure beyond it is none that is measured, and sums of such have no value."""
 
 ATTEMPTS = 4
-LONGEST_LINE = 300
+MAX_LINE = 300
 
-TOO_MUCH = re.compile(
+QUERY_TOO_LARGE = re.compile(
     r"too many (samples|points|chunks|series)|exceed|limit|maximum|time(d)? ?out|too long|too large"
     r"|too much",
     re.IGNORECASE,
@@ -62,7 +62,7 @@ class Moments:
         return self.first <= at <= self.last and (at - self.first) % self.step == 0
 
     def pieces(self, most: int) -> Iterator[Moments]:
-        """The same times, at most so many at once."""
+        """These times in pieces of at most ``most``."""
         for first in range(self.first, self.last + 1, most * self.step):
             yield Moments(first, min(self.last, first + (most - 1) * self.step), self.step)
 
@@ -94,12 +94,12 @@ class QueryResponse(BaseModel):
     warnings: list[str] = []
 
 
-class TooMuch(Exception):
-    """The server could not answer because too much was asked for at once."""
+class QueryTooLarge(Exception):
+    """The query was too large for the server."""
 
 
-class Busy(Exception):
-    """The server may answer if asked again."""
+class ServerBusy(Exception):
+    """The server is busy, and may answer a second time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,14 +150,14 @@ class Prometheus:
             }
             try:
                 answer = self._ask("/api/v1/query_range", form)
-            except TooMuch as error:
+            except QueryTooLarge as error:
                 if len(piece) == 1:
                     raise UsageError(f"{self.url}: {error}; of: {expression}") from error
                 waiting += list(piece.pieces((len(piece) + 1) // 2))[::-1]
                 continue
             for series in answer.data.result:
                 for at, value in series.values:
-                    if at in piece and abs(value) <= LARGEST_VALUE:  # not NaN either
+                    if at in piece and abs(value) <= MAX_VALUE:  # not NaN either
                         yield series.metric, int(at), value
             done(len(piece))
 
@@ -165,27 +165,27 @@ class Prometheus:
         """What an expression comes to at a moment."""
         try:
             answer = self._ask("/api/v1/query", {"query": expression, "time": moment})
-        except TooMuch as error:
+        except QueryTooLarge as error:
             raise UsageError(f"{self.url}: {error}; of: {expression}") from error
         for series in answer.data.result:
-            if series.value is not None and abs(series.value[1]) <= LARGEST_VALUE:
+            if series.value is not None and abs(series.value[1]) <= MAX_VALUE:
                 yield series.metric, series.value[1]
 
     def _ask(self, path: str, form: Mapping[str, str | int]) -> QueryResponse:
-        """An answer, even of a server that is busy or restarts. Raises ``TooMuch``."""
+        """An answer, even of a server that is busy or restarts. Raises ``QueryTooLarge``."""
         patiently = tenacity.Retrying(
             sleep=self._sleep,
             stop=tenacity.stop_after_attempt(ATTEMPTS),
             wait=tenacity.wait_exponential(multiplier=0.5, max=10.0),
-            retry=tenacity.retry_if_exception_type(Busy),
+            retry=tenacity.retry_if_exception_type(ServerBusy),
             before_sleep=self._log_retry,
             reraise=True,
         )
         try:
-            answer: QueryResponse = patiently(self._once, path, form)
-        except Busy as error:
+            answer: QueryResponse = patiently(self._request, path, form)
+        except ServerBusy as error:
             raise UsageError(f"{self.url} (prometheus.url): {error}") from error
-        for warning in {escaped(text, LONGEST_LINE) for text in answer.warnings} - self.warnings:
+        for warning in {escaped(text, MAX_LINE) for text in answer.warnings} - self.warnings:
             log.warning("%s warns: %s", self.url, warning)
             self.warnings.add(warning)
         return answer
@@ -194,7 +194,7 @@ class Prometheus:
         error = state.outcome.exception() if state.outcome else None
         log.debug("%s: %s; asks again", self.url, error)  # the last error is told in any case
 
-    def _once(self, path: str, form: Mapping[str, str | int]) -> QueryResponse:
+    def _request(self, path: str, form: Mapping[str, str | int]) -> QueryResponse:
         late = f"no answer within {self.timeout:g} s (prometheus.timeout)"
         try:
             response, body = fetched(
@@ -202,29 +202,29 @@ class Prometheus:
                 "POST",
                 f"{self.url}{path}",
                 timeout=self.timeout,
-                largest=LARGEST_ANSWER,
+                largest=MAX_ANSWER_BYTES,
                 form=form,
             )
-        except TooLarge as error:
-            raise TooMuch(str(error)) from error
+        except AnswerTooLarge as error:
+            raise QueryTooLarge(str(error)) from error
         except httpx2.ConnectTimeout as error:
-            raise Busy(f"cannot connect within {self.timeout:g} s") from error
-        except (TooLate, httpx2.TimeoutException) as error:
-            raise TooMuch(late) from error
+            raise ServerBusy(f"cannot connect within {self.timeout:g} s") from error
+        except (AnswerTimeout, httpx2.TimeoutException) as error:
+            raise QueryTooLarge(late) from error
         except (httpx2.InvalidURL, httpx2.UnsupportedProtocol) as error:
             raise UsageError(f"prometheus.url: {self.url}: {_line(str(error))}") from error
         except httpx2.TransportError as error:
-            raise Busy(f"cannot be reached: {_line(str(error))}") from error
+            raise ServerBusy(f"cannot be reached: {_line(str(error))}") from error
         except httpx2.HTTPError as error:
             raise UsageError(f"{self.url}: {_line(str(error))}") from error
-        return _read(response, body, f"{self.url}{path}")
+        return _parse_response(response, body, f"{self.url}{path}")
 
 
-def _read(response: httpx2.Response, body: bytes, url: str) -> QueryResponse:
-    """The answer in a response. Raises ``TooMuch``, ``Busy`` and ``UsageError``."""
+def _parse_response(response: httpx2.Response, body: bytes, url: str) -> QueryResponse:
+    """The answer in a response. Raises ``QueryTooLarge``, ``ServerBusy`` and ``UsageError``."""
     status = response.status_code
     if response.is_redirect:
-        where = escaped(response.headers.get("location", ""), LONGEST_LINE)
+        where = escaped(response.headers.get("location", ""), MAX_LINE)
         raise UsageError(f"{url}: redirects to {where}; give that as prometheus.url if it is right")
     if status in (401, 403):
         raise UsageError(
@@ -238,9 +238,9 @@ def _read(response: httpx2.Response, body: bytes, url: str) -> QueryResponse:
     except ValidationError as error:
         kind = escaped(response.headers.get("content-type", "no type"), 60)
         if status == 413:
-            raise TooMuch("the question is too large (413)") from error
+            raise QueryTooLarge("the question is too large (413)") from error
         if status == 429 or status >= 500:
-            raise Busy(f"answers with {status}") from error
+            raise ServerBusy(f"answers with {status}") from error
         raise UsageError(
             f"{url}: answers with {status} and {kind}, not with Prometheus's JSON; is this the "
             "address of its API?"
@@ -248,20 +248,20 @@ def _read(response: httpx2.Response, body: bytes, url: str) -> QueryResponse:
     if answer.status == "success":
         return answer
     said = f"{_line(answer.error)} ({status})"
-    if TOO_MUCH.search(answer.error) and status != 429:
-        raise TooMuch(said)
+    if QUERY_TOO_LARGE.search(answer.error) and status != 429:
+        raise QueryTooLarge(said)
     if status == 429 or status >= 500:
-        raise Busy(said)
+        raise ServerBusy(said)
     raise UsageError(f"{url}: {said}")
 
 
-def quoted(text: str) -> str:
+def quote(text: str) -> str:
     """A text between double quotes of PromQL, which takes no U+FFFD as itself."""
     return re.sub(r'(["\\])', r"\\\1", text).replace("\n", r"\n").replace("\ufffd", r"\ufffd")
 
 
 def _line(text: str) -> str:
-    return escaped(" ".join(text.split()), LONGEST_LINE)
+    return escaped(" ".join(text.split()), MAX_LINE)
 
 
 def _headers(settings: PrometheusSettings, secrets: Secrets) -> dict[str, str]:

@@ -16,32 +16,32 @@ from typing import NamedTuple
 
 from gpunode.mistake import UsageError
 from gpunode.report.history import RULE_INTERVAL
-from gpunode.report.prometheus import Labels, Moments, Prometheus, quoted
-from gpunode.report.words import clock, counted
+from gpunode.report.prometheus import Labels, Moments, Prometheus, quote
+from gpunode.report.words import amount, clock
 from gpunode.text import printable
 
-OF_JOBS = "job:gpunode_gpu_states:gpus"
-OF_JOBS_HOURLY = "job:gpunode_gpu_seconds:rate1h_hourly"
-OF_PODS = "gpunode_gpu_owner_info"
-OF_CLUSTERS = "cluster:gpunode_gpu_seconds:rate5m"
+JOB_SERIES = "job:gpunode_gpu_states:gpus"
+HOURLY_JOB_SERIES = "job:gpunode_gpu_seconds:rate1h_hourly"
+POD_SERIES = "gpunode_gpu_owner_info"
+CLUSTER_SERIES = "cluster:gpunode_gpu_seconds:rate5m"
 SLURM = "slurm-"
 """How the rules name a Slurm job: ``slurm-4301``."""
 
 LOOK = 60
 """Seconds between two looks for a sample."""
 
-ENDED_AFTER = 600
+ABSENCE_SECONDS = 600
 """Seconds without a job, though its cluster was seen, after which its run has ended. A pod that is
 put elsewhere, or starts again, goes on."""
 
 STEP = re.compile(r"^(\d+)\.(?:\d+|batch|extern|interactive)$", re.ASCII)
 """A step of a Slurm job, as sacct prints it."""
 
-LATELY = 180
+RECENT = 180
 """Seconds within which a job is seen that still runs: a scrape, a rule and some patience."""
 
-MOST_NAMED = 10
-LONGEST_NAME = 80
+MAX_NAMED_JOBS = 10
+MAX_NAME = 80
 JUST_BEGUN = "began less than a minute ago; nothing is recorded yet; ask again in a minute"
 BY_NAME = "cluster, owner_namespace, workload"
 
@@ -55,13 +55,13 @@ class JobName(NamedTuple):
 
     def __str__(self) -> str:
         name = f"{self.owner_namespace}/{self.workload}" if self.owner_namespace else self.workload
-        return printable(name, LONGEST_NAME)
+        return printable(name, MAX_NAME)
 
     @property
     def selector(self) -> str:
         """What selects its series; a label that is empty selects those without it."""
         return ",".join(
-            f'{label}="{quoted(text)}"' for label, text in zip(self._fields, self, strict=True)
+            f'{label}="{quote(text)}"' for label, text in zip(self._fields, self, strict=True)
         )
 
 
@@ -106,24 +106,24 @@ def find(server: Prometheus, name: str, cluster: str | None, start: int, end: in
     within = {"owner_namespace": namespace} if slash else {}
     within |= {"cluster": cluster} if cluster is not None else {}
     jobs = partial(_jobs, server, end, within, f"[{end - start}s]")
-    found = jobs(OF_JOBS, "workload", rest)
-    found |= jobs(OF_JOBS, "workload", f"{SLURM}{rest}") if not found else set()
-    found |= jobs(OF_PODS, "owner_pod", rest) if not found else set()
+    found = jobs(JOB_SERIES, "workload", rest)
+    found |= jobs(JOB_SERIES, "workload", f"{SLURM}{rest}") if not found else set()
+    found |= jobs(POD_SERIES, "owner_pod", rest) if not found else set()
     if len(found) == 1:
         return found.pop()
     if found:
-        raise UsageError(f"{name}: is the name of {len(found)} jobs: {_listed(sorted(found))}")
+        raise UsageError(f"{name}: is the name of {len(found)} jobs: {_job_list(sorted(found))}")
     user, at, node = rest.partition("@")
-    if of_user := jobs(OF_JOBS, "user", user):
-        on = f'instance=~"{quoted(re.escape(node))}(:[0-9]+)?"' if at else ""
-        there = of_user & jobs(OF_PODS, "user", user, on) if at else set()
+    if of_user := jobs(JOB_SERIES, "user", user):
+        on = f'instance=~"{quote(re.escape(node))}(:[0-9]+)?"' if at else ""
+        there = of_user & jobs(POD_SERIES, "user", user, on) if at else set()
         listed = sorted(there or of_user, reverse=True)
         if len(listed) == 1 and (there or not at):
             return listed[0]
-        where = f" on {printable(node, LONGEST_NAME)}" if there else ""
+        where = f" on {printable(node, MAX_NAME)}" if there else ""
         raise UsageError(
-            f"{printable(user, LONGEST_NAME)}: is a user, of {counted(len(listed), 'job')}{where}: "
-            f"{_listed(listed)}"
+            f"{printable(user, MAX_NAME)}: is a user, of {amount(len(listed), 'job')}{where}: "
+            f"{_job_list(listed)}"
         )
     raise _not_found(server, name, rest, within, start, end)
 
@@ -132,36 +132,36 @@ def _not_found(
     server: Prometheus, name: str, rest: str, within: Mapping[str, str], start: int, end: int
 ) -> UsageError:
     """Why there is no such job, and the names that are like it."""
-    shown = printable(name, LONGEST_NAME)
+    shown = printable(name, MAX_NAME)
     jobs = partial(_jobs, server, end, within)
     for one in (rest, f"{SLURM}{rest}"):
-        if jobs(f"[{LATELY}s] offset {LATELY}s", OF_PODS, "workload", one):
+        if jobs(f"[{RECENT}s] offset {RECENT}s", POD_SERIES, "workload", one):
             return UsageError(
-                f"{shown}: holds a GPU, of whose time nothing is recorded ({OF_JOBS})"
+                f"{shown}: holds a GPU, of whose time nothing is recorded ({JOB_SERIES})"
             )
-        if jobs(f"[{LATELY}s]", OF_PODS, "workload", one):
+        if jobs(f"[{RECENT}s]", POD_SERIES, "workload", one):
             return UsageError(f"{shown}: {JUST_BEGUN}")
-    known = _known(server, f"[{end - start}s]", end)
+    known = _recent_jobs(server, f"[{end - start}s]", end)
     during = f"from {clock(start)} to {clock(end)} UTC"
     if not known:
         return UsageError(
             f"{server.url}: has no job {during}; does it evaluate gpunode's recording rules?"
         )
-    clusters = sorted({printable(job.cluster, LONGEST_NAME) for job in known})
+    clusters = sorted({printable(job.cluster, MAX_NAME) for job in known})
     cluster = within.get("cluster")
-    if cluster is not None and printable(cluster, LONGEST_NAME) not in clusters:
+    if cluster is not None and printable(cluster, MAX_NAME) not in clusters:
         there_is = f"there {'is' if len(clusters) == 1 else 'are'} {', '.join(clusters)}"
-        return UsageError(f"no cluster {printable(cluster, LONGEST_NAME)}; {there_is}")
+        return UsageError(f"no cluster {printable(cluster, MAX_NAME)}; {there_is}")
     asked = (rest, f"{SLURM}{rest}")
     if any(job.workload in asked and within.items() <= job._asdict().items() for job in known):
         return UsageError(
             f"{shown}: {server.url} has only hours of it, which `gpunode report` reads; this "
-            f"command reads {OF_JOBS}"
+            f"command reads {JOB_SERIES}"
         )
     if near := _near(name, known):
-        like = f"names like it: {_listed(near)}"
-    elif len(known) <= MOST_NAMED:
-        like = f"there {'is' if len(known) == 1 else 'are'} {_listed(sorted(known))}"
+        like = f"names like it: {_job_list(near)}"
+    elif len(known) <= MAX_NAMED_JOBS:
+        like = f"there {'is' if len(known) == 1 else 'are'} {_job_list(sorted(known))}"
     else:
         like = f"no name of {len(known)} is like it"
     return UsageError(
@@ -180,7 +180,7 @@ def _jobs(
     more: str = "",
 ) -> set[JobName]:
     """The jobs of which a series has this label."""
-    exact = [f'{on}="{quoted(of)}"' for on, of in {label: text, **within}.items()]
+    exact = [f'{on}="{quote(of)}"' for on, of in {label: text, **within}.items()]
     labels = ",".join(filter(None, ('workload!=""', *exact, more)))
     asked = f"group by ({BY_NAME}) (last_over_time({series}{{{labels}}}{window}))"
     return {_name(labels) for labels, _ in server.at(asked, end)}
@@ -190,10 +190,10 @@ def _name(labels: Labels) -> JobName:
     return JobName(*(labels.get(name, "") for name in JobName._fields))
 
 
-def _known(server: Prometheus, window: str, end: int) -> set[JobName]:
+def _recent_jobs(server: Prometheus, window: str, end: int) -> set[JobName]:
     """The jobs of the last minutes, and those that were there at a full hour."""
-    lately = f"group by ({BY_NAME}) ({OF_JOBS})"
-    before = f"group by ({BY_NAME}) (last_over_time({OF_JOBS_HOURLY}{window}))"
+    lately = f"group by ({BY_NAME}) ({JOB_SERIES})"
+    before = f"group by ({BY_NAME}) (last_over_time({HOURLY_JOB_SERIES}{window}))"
     return {_name(labels) for asked in (lately, before) for labels, _ in server.at(asked, end)}
 
 
@@ -206,32 +206,34 @@ def _near(name: str, known: Iterable[JobName]) -> list[JobName]:
         for job in sorted(known)
         for spelling in (str(job), job.workload, job.workload.removeprefix(SLURM))
     }
-    like = difflib.get_close_matches(name, spelt, MOST_NAMED)
-    like += difflib.get_close_matches(rest, spelt, MOST_NAMED)
+    like = difflib.get_close_matches(name, spelt, MAX_NAMED_JOBS)
+    like += difflib.get_close_matches(rest, spelt, MAX_NAMED_JOBS)
     like += [spelling for spelling in spelt if len(rest) > 2 and rest in spelling]
-    return list(dict.fromkeys(spelt[spelling] for spelling in like))[:MOST_NAMED]
+    return list(dict.fromkeys(spelt[spelling] for spelling in like))[:MAX_NAMED_JOBS]
 
 
-def _listed(jobs: list[JobName]) -> str:
+def _job_list(jobs: list[JobName]) -> str:
     """Jobs in a line, with their cluster where that tells them apart."""
     several = len({job.cluster for job in jobs}) > 1
     shown = [
-        f"{job} (--cluster={printable(job.cluster, LONGEST_NAME)})" if several else str(job)
-        for job in jobs[:MOST_NAMED]
+        f"{job} (--cluster={printable(job.cluster, MAX_NAME)})" if several else str(job)
+        for job in jobs[:MAX_NAMED_JOBS]
     ]
-    more = f" and {len(jobs) - MOST_NAMED} more" if len(jobs) > MOST_NAMED else ""
+    more = f" and {len(jobs) - MAX_NAMED_JOBS} more" if len(jobs) > MAX_NAMED_JOBS else ""
     return ", ".join(shown) + more
 
 
 def runs(server: Prometheus, job: JobName, start: int, end: int) -> list[Run]:
     """The runs of a job that reach into a period, the first first."""
-    seen = _seen(server, f"{OF_JOBS}{{{job.selector}}}", start, end)
+    seen = _sample_times(server, f"{JOB_SERIES}{{{job.selector}}}", start, end)
     if not seen:
         return []
-    cluster = _seen(server, f'{OF_CLUSTERS}{{cluster="{quoted(job.cluster)}"}}', start, end)
+    cluster = _sample_times(
+        server, f'{CLUSTER_SERIES}{{cluster="{quote(job.cluster)}"}}', start, end
+    )
     bounds = [seen[0]]
     for before, after in pairwise(seen):
-        if after - before > ENDED_AFTER and _was_seen(cluster, before, after):
+        if after - before > ABSENCE_SECONDS and _was_recorded(cluster, before, after):
             bounds += [before, after]
     bounds.append(seen[-1])
     last_of_all = bounds[-1]
@@ -240,9 +242,9 @@ def runs(server: Prometheus, job: JobName, start: int, end: int) -> list[Run]:
             job,
             first,
             last,
-            missing=_missing([at for at in seen if first <= at <= last]),
-            cut=first <= start + LATELY,
-            goes_on=last >= end - LATELY,
+            missing=_gap_seconds([at for at in seen if first <= at <= last]),
+            cut=first <= start + RECENT,
+            goes_on=last >= end - RECENT,
             unseen_since=(
                 cluster[-1] if cluster and last == last_of_all and cluster[-1] <= last + LOOK else 0
             ),
@@ -251,28 +253,30 @@ def runs(server: Prometheus, job: JobName, start: int, end: int) -> list[Run]:
     ]
 
 
-def _missing(seen: list[int]) -> int:
+def _gap_seconds(seen: list[int]) -> int:
     """Seconds between samples that are further apart than two looks."""
     apart = (after - before - RULE_INTERVAL for before, after in pairwise(seen))
     return sum(seconds for seconds in apart if seconds > 2 * LOOK)
 
 
 def exact(server: Prometheus, run: Run) -> Run:
-    """The same run to the sample: each is there until the rule is evaluated again."""
-    seen = f"{OF_JOBS}{{{run.job.selector}}}"
+    """The run with its bounds to the sample: each lasts until the rule is evaluated again."""
+    seen = f"{JOB_SERIES}{{{run.job.selector}}}"
     begin = run.first if run.cut else run.first - LOOK
-    before = _seen(server, seen, begin, run.first, RULE_INTERVAL // 2)
-    after = _seen(server, seen, run.last, run.last + LOOK, RULE_INTERVAL // 2)
+    before = _sample_times(server, seen, begin, run.first, RULE_INTERVAL // 2)
+    after = _sample_times(server, seen, run.last, run.last + LOOK, RULE_INTERVAL // 2)
     return replace(run, first=min([*before, run.first]), last=max([*after, run.last]))
 
 
-def _was_seen(cluster: list[int], before: int, after: int) -> bool:
+def _was_recorded(cluster: list[int], before: int, after: int) -> bool:
     """Whether the cluster was recorded for so long between two moments that a job has ended."""
     between = [at for at in cluster if before < at < after]
-    return len(between) * LOOK > ENDED_AFTER
+    return len(between) * LOOK > ABSENCE_SECONDS
 
 
-def _seen(server: Prometheus, selector: str, start: int, end: int, step: int = LOOK) -> list[int]:
+def _sample_times(
+    server: Prometheus, selector: str, start: int, end: int, step: int = LOOK
+) -> list[int]:
     """When there was a sample; of several within a step, the last."""
     moments = Moments(start, end, step)
     asked = f"max(timestamp({selector}))"

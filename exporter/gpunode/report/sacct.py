@@ -13,13 +13,13 @@ from pathlib import Path
 from gpunode.mistake import UsageError
 from gpunode.text import printable
 
-LARGEST = 64 << 20
-LONGEST_NAME = 80
-LONGEST_LINE = 4096
+MAX_FILE = 64 << 20
+MAX_NAME = 80
+MAX_LINE = 4096
 NEEDED = ("JobIDRaw", "Account", "Submit", "Start")
 """Columns without which nothing can be said."""
 
-ASKED = (
+SACCT_COMMAND = (
     "SLURM_TIME_FORMAT=%s sacct --allusers --allocations --parsable2 --starttime now-30days "
     "--format=JobIDRaw,Account,Submit,Eligible,Start,Cluster"
 )
@@ -51,7 +51,7 @@ def parse(text: str) -> list[SlurmJob]:
     found = []
     for number, line in enumerate(lines[1:], 2):
         cells = line.split("|")
-        if len(cells) != len(head) or len(line) > LONGEST_LINE:
+        if len(cells) != len(head) or len(line) > MAX_LINE:
             raise ValueError(f"line {number} does not have {len(head)} columns")
         row = dict(zip(head, cells, strict=True))
         name = row["JobIDRaw"]
@@ -59,26 +59,26 @@ def parse(text: str) -> list[SlurmJob]:
             continue  # a step, such as 77.batch
         ready = _moment(row.get("Eligible", "")) or _moment(row["Submit"])
         if ready is not None:
-            account = printable(row["Account"], LONGEST_NAME)
-            cluster = printable(row.get("Cluster", ""), LONGEST_NAME)
+            account = printable(row["Account"], MAX_NAME)
+            cluster = printable(row.get("Cluster", ""), MAX_NAME)
             found.append(SlurmJob(name, account, ready, _moment(row["Start"]), cluster))
     return found
 
 
-def read(path: Path) -> list[SlurmJob]:
+def read_jobs(path: Path) -> list[SlurmJob]:
     """The jobs in a file of what ``sacct`` printed. Raises ``UsageError``."""
     try:
         with path.open(encoding="utf-8") as file:
-            text = file.read(LARGEST + 1)
-        if len(text) > LARGEST:
-            raise UsageError(f"{path}: more than {LARGEST >> 20} MiB")
+            text = file.read(MAX_FILE + 1)
+        if len(text) > MAX_FILE:
+            raise UsageError(f"{path}: more than {MAX_FILE >> 20} MiB")
         return parse(text)
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise UsageError(f"{path}: not UTF-8 text") from error
     except ValueError as error:
-        raise UsageError(f"{path}: {error}; write it with `{ASKED}`") from error
+        raise UsageError(f"{path}: {error}; write it with `{SACCT_COMMAND}`") from error
 
 
 def accounts(jobs: list[SlurmJob], clusters: Collection[str]) -> dict[tuple[str, str], str]:
@@ -94,7 +94,7 @@ def accounts(jobs: list[SlurmJob], clusters: Collection[str]) -> dict[tuple[str,
     }
 
 
-def waits(jobs: Sequence[SlurmJob], start: float, end: float) -> Iterator[tuple[str, float]]:
+def job_waits(jobs: Sequence[SlurmJob], start: float, end: float) -> Iterator[tuple[str, float]]:
     """The account and the seconds of waiting of each job that started in a period."""
     for job in jobs:
         if job.start is not None and start <= job.start < end and job.start >= job.ready:

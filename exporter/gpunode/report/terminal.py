@@ -12,7 +12,7 @@ from rich.text import Text
 
 from gpunode.export import palette
 from gpunode.report.document import Report, ReportSection, Table, TableColumn, Value
-from gpunode.report.words import written
+from gpunode.report.words import as_text
 
 WORDS = ("evidence", "remedy")
 """Columns that are too long for a table: a row that has them is a paragraph."""
@@ -20,18 +20,18 @@ WORDS = ("evidence", "remedy")
 COLOURS = {**palette.STATES, **palette.CAUSES}
 
 
-WIDEST = 2000
+MAX_FILE_WIDTH = 2000
 """Characters of a line in a file."""
 
-THIN = "\u202f"
+THIN_SPACE = "\u202f"
 """What is between a figure and %: a terminal may lack it, and a line would break there."""
 
 
 def _text(text: str, style: str = "") -> Text:
-    return Text(text.replace(THIN, ""), style=style)
+    return Text(text.replace(THIN_SPACE, ""), style=style)
 
 
-def printed(report: Report, console: Console, *, wide: bool = True) -> None:
+def print_report(report: Report, console: Console, *, wide: bool = True) -> None:
     """Print what a report says, without the PromQL and what is behind charts.
 
     A table for which lines are too short has longer ones in a file or pipe; unless ``wide``, its
@@ -57,7 +57,7 @@ def _section(section: ReportSection, console: Console, wide: bool) -> None:
         for figure in known:
             figures.add_row(
                 _text(figure.title),
-                _text(f"{written(figure.value, figure.unit)} {figure.note}".rstrip()),
+                _text(f"{as_text(figure.value, figure.unit)} {figure.note}".rstrip()),
             )
         console.print(Padding(figures, (0, 0, 0, 2), expand=False))
     for table in section.tables:
@@ -74,7 +74,7 @@ def _section(section: ReportSection, console: Console, wide: bool) -> None:
 def _figures(table: Table, console: Console, wide: bool) -> None:
     """Print a table; into a file or pipe, no cell is cut or broken."""
     grid = Padding(_grid(table), (0, 0, 0, 2), expand=False)
-    needs = Measurement.get(console, console.options.update(max_width=WIDEST), grid).maximum
+    needs = Measurement.get(console, console.options.update(max_width=MAX_FILE_WIDTH), grid).maximum
     if console.is_terminal or needs <= console.width:
         console.print(grid)
     elif wide:
@@ -97,27 +97,27 @@ def _grid(table: Table) -> RichTable:
 
 def _cell(value: Value, column: TableColumn) -> Text:
     name = value if isinstance(value, str) else ""
-    return _text(written(value, column.unit), style=COLOURS.get(name, ""))
+    return _text(as_text(value, column.unit), style=COLOURS.get(name, ""))
 
 
-def _within(title: str) -> str:
+def _inline_title(title: str) -> str:
     """A title within a sentence; what follows its first letter stays as it is."""
     return title[:1].lower() + title[1:]
 
 
-def _said(column: TableColumn, cells: Mapping[str, Value]) -> str:
+def _sentence_part(column: TableColumn, cells: Mapping[str, Value]) -> str:
     """A figure of a row as part of a sentence; empty where there is none, or another says it."""
     value = cells[column.name]
     if value in ("", None) or column.name == "given_back_lower":
         return ""
-    title, _, currency = _within(column.title).partition(", ")
-    said = " ".join(filter(None, (currency, written(value, column.unit))))
+    title, _, currency = _inline_title(column.title).partition(", ")
+    said = " ".join(filter(None, (currency, as_text(value, column.unit))))
     said += f" {column.unit}" if column.unit == "GPU hours" else ""
     if column.name == "given_back_upper":
         return f"gives back at most {said}" if cells["given_back"] is None else ""
     bounds = [cells.get(f"given_back_{bound}") for bound in ("lower", "upper")]
     if column.name == "given_back" and None not in bounds:
-        low, high = (written(bound, column.unit) for bound in bounds)
+        low, high = (as_text(bound, column.unit) for bound in bounds)
         said += f" ({low} to {high})"
     return f"{title} {said}"
 
@@ -128,7 +128,7 @@ def _paragraphs(table: Table, console: Console) -> None:
         cells = dict(zip((column.name for column in table.columns), row, strict=True))
         titles = {column.name: column for column in table.columns}
         name, *figures = (column for column in table.columns if column.name not in WORDS)
-        said = [text for column in figures if (text := _said(column, cells))]
+        said = [text for column in figures if (text := _sentence_part(column, cells))]
         head = _text(
             str(cells[name.name]), style=f"bold {COLOURS.get(str(cells.get('cause')), '')}"
         )

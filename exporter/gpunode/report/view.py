@@ -9,20 +9,29 @@ from gpunode.gpu.ledger import STATES
 from gpunode.report import history, sacct
 from gpunode.report.billing import Billing
 from gpunode.report.document import TableColumn, Value
-from gpunode.report.history import DAY, NOT_USED, USEFUL, Amounts, JobKey, JobPast, NodeKey, Past
+from gpunode.report.history import (
+    DAY,
+    NOT_USED,
+    USEFUL,
+    Amounts,
+    JobHours,
+    JobKey,
+    NodeKey,
+    PeriodHours,
+)
 from gpunode.report.sacct import SlurmJob
-from gpunode.report.words import clock, counted, hourly, number
+from gpunode.report.words import amount, clock, hourly, number
 from gpunode.text import printable
 
-LONGEST_NAME = 80
+MAX_NAME = 80
 WEEK = 7 * DAY
 COMPARABLE = 0.5
 """Share of the hours of the period before of which there must be data to compare with it."""
 
 TOP = 10
-MOST_ROWS = 50
+MAX_ROWS = 50
 
-LOST = tuple(state for state in STATES if state not in (*USEFUL, "free"))
+LOSSES = tuple(state for state in STATES if state not in (*USEFUL, "free"))
 
 
 def held(states: Mapping[str, float]) -> float:
@@ -50,22 +59,22 @@ def ratio(part: float, whole: float) -> float | None:
     return part / whole if whole > 0 else None
 
 
-def shown(text: str) -> str:
-    """A name that somebody chose, fit to be printed."""
-    return printable(text, LONGEST_NAME)
+def clean(text: str) -> str:
+    """A printable form of a name that a user chose."""
+    return printable(text, MAX_NAME)
 
 
 def owner(job: JobKey) -> str:
     """Who a job belongs to: its namespace, or else its user."""
-    return shown(job.owner_namespace or job.user or "unknown")
+    return clean(job.owner_namespace or job.user or "unknown")
 
 
-def kind(past: JobPast) -> str:
+def kind(past: JobHours) -> str:
     """The kind of work that a job did for most of its GPU hours."""
     return max(past.kinds, key=lambda kind: past.kinds[kind], default="unknown")
 
 
-def totals(past: Past) -> Amounts:
+def totals(past: PeriodHours) -> Amounts:
     """GPU hours of a period by state."""
     return added(states for own in past.clusters.values() for states in own.values())
 
@@ -79,7 +88,7 @@ def added(amounts: Iterable[Mapping[str, float]]) -> Amounts:
     return dict(total)
 
 
-def energy_by_day(past: Past) -> dict[int, tuple[float, float]]:
+def energy_by_day(past: PeriodHours) -> dict[int, tuple[float, float]]:
     """Kilowatt hours, and the useful GPU hours of the clusters that drew them, by the day's end."""
     hours: dict[tuple[str, int], float] = defaultdict(float)
     for cluster, own in past.clusters.items():
@@ -98,8 +107,8 @@ class PeriodView:
 
     def __init__(
         self,
-        past: Past,
-        before: Past,
+        past: PeriodHours,
+        before: PeriodHours,
         billing: Billing,
         by: str,
         slurm: list[SlurmJob] | None = None,
@@ -142,10 +151,10 @@ class PeriodView:
         if self.price is None:
             return []
         return sorted(
-            shown(model) for model in self.past.models if self.billing.price_of(model) is None
+            clean(model) for model in self.past.models if self.billing.price_of(model) is None
         )
 
-    def price_of(self, past: JobPast) -> float | None:
+    def price_of(self, past: JobHours) -> float | None:
         """The price of a GPU hour of a job, in the mean over the models that it held."""
         known = [
             (hours, price)
@@ -205,11 +214,11 @@ class PeriodView:
     def length(self) -> str:
         hours = self.past.period.hours
         whole = hours % 24 == 0 and hours > 24
-        return counted(hours // 24, "day") if whole else counted(hours, "hour")
+        return amount(hours // 24, "day") if whole else amount(hours, "hour")
 
     def over(self, query: history.Query) -> str:
         """An expression over the whole period, to be asked at the report's moment."""
-        late = history.LATE - query.late
+        late = history.RECORDING_DELAY - query.late
         expression = query.over(self.window)
         return expression.replace("])", f"] offset {late}s)") if late else expression
 
@@ -226,7 +235,7 @@ class PeriodView:
         """The title of a column of amounts."""
         return f"{title}, {self.billing.currency}" if self.billing.currency else title
 
-    def ranked_jobs(self) -> list[tuple[JobKey, JobPast]]:
+    def ranked_jobs(self) -> list[tuple[JobKey, JobHours]]:
         jobs = [(job, past) for job, past in self.past.jobs.items() if lost(past.states) > 0]
         return sorted(jobs, key=lambda item: (-lost(item[1].states), item[0]))
 
@@ -235,8 +244,8 @@ class PeriodView:
         return (TableColumn("job", "Job"), *cluster, TableColumn("owner", "Owner"))
 
     def job_cells(self, job: JobKey) -> tuple[Value, ...]:
-        cluster = (shown(job.cluster),) if self.several_clusters else ()
-        return (shown(job.workload), *cluster, owner(job))
+        cluster = (clean(job.cluster),) if self.several_clusters else ()
+        return (clean(job.workload), *cluster, owner(job))
 
     def week(self, at: int) -> int:
         """The end of the week of the period to which the end of a day belongs."""
@@ -248,8 +257,8 @@ class PeriodView:
         return ratio(sum(seen.states.values()), seen.hours) if seen else None
 
     def node_name(self, node: NodeKey) -> str:
-        cluster = f" ({shown(node.cluster)})" if self.several_clusters else ""
-        return f"{shown(node.instance)}{cluster}"
+        cluster = f" ({clean(node.cluster)})" if self.several_clusters else ""
+        return f"{clean(node.instance)}{cluster}"
 
     def expected_hours(self) -> int:
         """Hours of the period, each as often as there are clusters."""
@@ -257,7 +266,7 @@ class PeriodView:
 
     def hours_of(self, count: float) -> str:
         """So many hours of single clusters, and what they are."""
-        return counted(count, "cluster hour" if self.several_clusters else "hour")
+        return amount(count, "cluster hour" if self.several_clusters else "hour")
 
     def whole_hours(self) -> dict[int, Amounts]:
         """The hours of which every cluster has data that was there, by their end.

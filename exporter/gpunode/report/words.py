@@ -74,7 +74,7 @@ def number(value: float) -> str:
     return f"{value:,.1f}" if abs(value) >= 10 else f"{value:,.2f}"
 
 
-def gained(value: float) -> str:
+def format_gain(value: float) -> str:
     """A gain or a loss, with its sign; what reads as 0 is no loss."""
     return f"{round(value, 1) or 0.0:+,.1f}"
 
@@ -84,12 +84,12 @@ def hourly(price: float) -> str:
     return f"{price:.2f}" if price >= 1 else f"{price:.4g}"
 
 
-def counted(count: float, what: str) -> str:
+def amount(count: float, what: str) -> str:
     """So many of something."""
     return f"{number(count)} {what}" if count == 1 else f"{number(count)} {what}s"
 
 
-def written(value: float | str | None, unit: Unit) -> str:
+def as_text(value: float | str | None, unit: Unit) -> str:
     """A figure for a reader; a dash where it is not known."""
     if value is None:
         return "-"
@@ -98,7 +98,7 @@ def written(value: float | str | None, unit: Unit) -> str:
     if unit == "share":
         return f"{value:.1%}".replace("%", "\u202f%")
     if unit == "points":
-        return gained(value * 100)
+        return format_gain(value * 100)
     if unit == "count" or (unit == "GPUs" and abs(value) >= 10):
         return f"{value:,.0f}"
     if unit == "times":

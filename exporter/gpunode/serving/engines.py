@@ -80,8 +80,8 @@ FIGURES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Name:
-    """What an engine calls a figure: the name of a series, or what a histogram's begin with."""
+class Alias:
+    """An engine's name for a figure: a series, or the prefix of a histogram's series."""
 
     figure: EngineFigure
     theirs: str
@@ -120,7 +120,7 @@ class Engine:
     """The value of the label ``engine``."""
 
     title: str
-    names: tuple[Name, ...]
+    names: tuple[Alias, ...]
     programs: frozenset[str] = frozenset()
     """What its processes are called; see ``workload.SERVERS``."""
 
@@ -138,14 +138,14 @@ class Engine:
     """Series of a model of which `batched` figures say nothing."""
 
 
-def _count(figure: EngineFigure, theirs: str, *also: str) -> tuple[Name, ...]:
+def _count(figure: EngineFigure, theirs: str, *also: str) -> tuple[Alias, ...]:
     """A counter, with the suffix that Prometheus' clients give it and without.
 
     Of a sum, first with the other parts, then where there are none.
     """
     spelled = [(f"{theirs}_total", tuple(f"{name}_total" for name in also)), (theirs, also)]
-    whole = [Name(figure, name, also=others) for name, others in spelled]
-    return *whole, *(Name(figure, name) for name, others in spelled if others)
+    whole = [Alias(figure, name, also=others) for name, others in spelled]
+    return *whole, *(Alias(figure, name) for name, others in spelled if others)
 
 
 ABORTED = frozenset({"abort", "error"})
@@ -157,39 +157,39 @@ VLLM = Engine(
     "vllm",
     "vLLM",
     (
-        Name(RUNNING, "vllm:num_requests_running"),
-        Name(WAITING, "vllm:num_requests_waiting"),
-        Name(KV_CACHE, "vllm:kv_cache_usage_perc"),
-        Name(KV_CACHE, "vllm:gpu_cache_usage_perc"),
+        Alias(RUNNING, "vllm:num_requests_running"),
+        Alias(WAITING, "vllm:num_requests_waiting"),
+        Alias(KV_CACHE, "vllm:kv_cache_usage_perc"),
+        Alias(KV_CACHE, "vllm:gpu_cache_usage_perc"),
         *_count(PROMPT, "vllm:prompt_tokens"),
         *_count(GENERATED, "vllm:generation_tokens"),
         *_count(ASKED, "vllm:prefix_cache_queries"),
         *_count(ASKED, "vllm:gpu_prefix_cache_queries"),
         *_count(CACHED, "vllm:prefix_cache_hits", "vllm:external_prefix_cache_hits"),
         *_count(CACHED, "vllm:gpu_prefix_cache_hits"),
-        Name(FINISHED, "vllm:request_success_total", 1.0, "finished_reason", ABORTED, True),
-        Name(FINISHED, "vllm:request_success", 1.0, "finished_reason", ABORTED, True),
-        Name(FAILED, "vllm:request_success_total", 1.0, "finished_reason", ABORTED),
-        Name(FAILED, "vllm:request_success", 1.0, "finished_reason", ABORTED),
+        Alias(FINISHED, "vllm:request_success_total", 1.0, "finished_reason", ABORTED, True),
+        Alias(FINISHED, "vllm:request_success", 1.0, "finished_reason", ABORTED, True),
+        Alias(FAILED, "vllm:request_success_total", 1.0, "finished_reason", ABORTED),
+        Alias(FAILED, "vllm:request_success", 1.0, "finished_reason", ABORTED),
         *_count(PREEMPTED, "vllm:num_preemptions"),
-        Name(STEPS, "vllm:iteration_tokens_total_count"),
-        Name(ITEMS, "vllm:iteration_tokens_total_sum"),
-        Name(QUEUE, "vllm:request_queue_time_seconds_sum"),
-        Name(PREFILL, "vllm:request_prefill_time_seconds_sum"),
-        Name(DECODE, "vllm:request_decode_time_seconds_sum"),
-        Name(TRANSFER, "vllm:nixl_xfer_time_seconds_sum"),
-        Name(TRANSFER, "vllm:mooncake_xfer_time_seconds_sum"),
-        Name(
+        Alias(STEPS, "vllm:iteration_tokens_total_count"),
+        Alias(ITEMS, "vllm:iteration_tokens_total_sum"),
+        Alias(QUEUE, "vllm:request_queue_time_seconds_sum"),
+        Alias(PREFILL, "vllm:request_prefill_time_seconds_sum"),
+        Alias(DECODE, "vllm:request_decode_time_seconds_sum"),
+        Alias(TRANSFER, "vllm:nixl_xfer_time_seconds_sum"),
+        Alias(TRANSFER, "vllm:mooncake_xfer_time_seconds_sum"),
+        Alias(
             TRANSFER,
             "vllm:mooncake_store_operation_time_seconds_sum",
             1.0,
             "operation",
             frozenset({"load_get"}),
         ),
-        Name(FIRST_TOKEN, "vllm:time_to_first_token_seconds"),
-        Name(OUTPUT_TOKEN, "vllm:inter_token_latency_seconds"),
-        Name(OUTPUT_TOKEN, "vllm:time_per_output_token_seconds"),
-        Name(RESPONSE, "vllm:e2e_request_latency_seconds"),
+        Alias(FIRST_TOKEN, "vllm:time_to_first_token_seconds"),
+        Alias(OUTPUT_TOKEN, "vllm:inter_token_latency_seconds"),
+        Alias(OUTPUT_TOKEN, "vllm:time_per_output_token_seconds"),
+        Alias(RESPONSE, "vllm:e2e_request_latency_seconds"),
     ),
     # https://github.com/vllm-project/vllm/tree/main/vllm/v1/executor (ray_executor*.py)
     frozenset({"ray::rayworkerproc", "ray::rayworkerwrapper", "vllm"}),
@@ -202,9 +202,9 @@ SGLANG = Engine(
     "sglang",
     "SGLang",
     (
-        Name(RUNNING, "sglang:num_running_reqs"),
+        Alias(RUNNING, "sglang:num_running_reqs"),
         *(
-            Name(WAITING, "sglang:num_queue_reqs", also=also)
+            Alias(WAITING, "sglang:num_queue_reqs", also=also)
             for also in (
                 (GRAMMAR, "sglang:num_prefill_bootstrap_queue_reqs", PREALLOCATION),  # from 0.5.12
                 (GRAMMAR, "sglang:num_prefill_prealloc_queue_reqs", PREALLOCATION),  # from 0.4.10
@@ -212,32 +212,32 @@ SGLANG = Engine(
                 (),
             )
         ),
-        Name(TRANSFERRING, "sglang:num_prefill_inflight_queue_reqs", also=ARRIVING),
-        Name(TRANSFERRING, "sglang:num_prefill_infight_queue_reqs", also=ARRIVING),  # before 0.5.4
-        Name(KV_CACHE, "sglang:token_usage"),
-        Name(PROMPT, "sglang:prompt_tokens_total"),
-        Name(GENERATED, "sglang:generation_tokens_total"),
-        Name(ASKED, "sglang:prompt_tokens_total"),
-        Name(CACHED, "sglang:cached_tokens_total"),
-        Name(FINISHED, "sglang:num_requests_total"),
-        Name(FAILED, "sglang:num_aborted_requests_total"),
-        Name(PREEMPTED, "sglang:num_retracted_requests_total"),
-        Name(STEPS, "sglang:cuda_graph_passes_total"),
-        Name(ITEMS, "sglang:realtime_tokens_total", 1.0, "mode", COMPUTED),
-        Name(QUEUE, "sglang:queue_time_seconds_sum"),
-        Name(
+        Alias(TRANSFERRING, "sglang:num_prefill_inflight_queue_reqs", also=ARRIVING),
+        Alias(TRANSFERRING, "sglang:num_prefill_infight_queue_reqs", also=ARRIVING),  # before 0.5.4
+        Alias(KV_CACHE, "sglang:token_usage"),
+        Alias(PROMPT, "sglang:prompt_tokens_total"),
+        Alias(GENERATED, "sglang:generation_tokens_total"),
+        Alias(ASKED, "sglang:prompt_tokens_total"),
+        Alias(CACHED, "sglang:cached_tokens_total"),
+        Alias(FINISHED, "sglang:num_requests_total"),
+        Alias(FAILED, "sglang:num_aborted_requests_total"),
+        Alias(PREEMPTED, "sglang:num_retracted_requests_total"),
+        Alias(STEPS, "sglang:cuda_graph_passes_total"),
+        Alias(ITEMS, "sglang:realtime_tokens_total", 1.0, "mode", COMPUTED),
+        Alias(QUEUE, "sglang:queue_time_seconds_sum"),
+        Alias(
             PREFILL,
             "sglang:per_stage_req_latency_seconds_sum",
             1.0,
             "stage",
             frozenset({"prefill_forward"}),
         ),
-        Name(DECODE, "sglang:inter_token_latency_seconds_sum"),
-        Name(TRANSFER, "sglang:kv_transfer_latency_ms_sum", 1e-3),
-        Name(FIRST_TOKEN, "sglang:time_to_first_token_seconds"),
-        Name(OUTPUT_TOKEN, "sglang:inter_token_latency_seconds"),
-        Name(OUTPUT_TOKEN, "sglang:time_per_output_token_seconds"),
-        Name(RESPONSE, "sglang:e2e_request_latency_seconds"),
+        Alias(DECODE, "sglang:inter_token_latency_seconds_sum"),
+        Alias(TRANSFER, "sglang:kv_transfer_latency_ms_sum", 1e-3),
+        Alias(FIRST_TOKEN, "sglang:time_to_first_token_seconds"),
+        Alias(OUTPUT_TOKEN, "sglang:inter_token_latency_seconds"),
+        Alias(OUTPUT_TOKEN, "sglang:time_per_output_token_seconds"),
+        Alias(RESPONSE, "sglang:e2e_request_latency_seconds"),
     ),
     frozenset({"launch_server", "sglang"}),
     frozenset({ITEMS, OUTPUT_TOKEN, STEPS, FIRST_TOKEN}),
@@ -252,7 +252,7 @@ SGLANG = Engine(
 )
 
 
-def _of_trtllm(prefix: str) -> tuple[Name, ...]:
+def _trtllm_names(prefix: str) -> tuple[Alias, ...]:
     """The names of TensorRT-LLM's collector, which had no prefix before 1.1."""
     names = (
         (RUNNING, "num_requests_running"),
@@ -271,14 +271,14 @@ def _of_trtllm(prefix: str) -> tuple[Name, ...]:
         (OUTPUT_TOKEN, "time_per_output_token_seconds"),
         (RESPONSE, "e2e_request_latency_seconds"),
     )
-    return tuple(Name(figure, f"{prefix}{name}") for figure, name in names)
+    return tuple(Alias(figure, f"{prefix}{name}") for figure, name in names)
 
 
 TRTLLM_SERVE = "trtllm-serve"
 TENSORRT_LLM = Engine(
     "tensorrt_llm",
     "TensorRT-LLM, `trtllm-serve`",
-    _of_trtllm("trtllm_"),
+    _trtllm_names("trtllm_"),
     # https://github.com/ai-dynamo/dynamo/tree/main/components/src/dynamo/trtllm
     frozenset({"dynamo.trtllm", TRTLLM_SERVE}),
     flags="`return_perf_metrics: true` and `enable_iter_perf_stats: true` in its configuration",
@@ -286,7 +286,7 @@ TENSORRT_LLM = Engine(
 BARE_TENSORRT_LLM = Engine(
     TENSORRT_LLM.name,
     TENSORRT_LLM.title,
-    _of_trtllm(""),
+    _trtllm_names(""),
     marks=frozenset(
         {
             "e2e_request_latency_seconds_count",
@@ -299,16 +299,16 @@ NIM = Engine(
     "nim",
     "NVIDIA NIM for LLMs before 2.0",
     (
-        Name(RUNNING, "num_requests_running"),
-        Name(WAITING, "num_requests_waiting"),
-        Name(KV_CACHE, "gpu_cache_usage_perc"),
-        Name(PROMPT, "prompt_tokens_total"),
-        Name(GENERATED, "generation_tokens_total"),
-        Name(FINISHED, "request_success_total"),
-        Name(FAILED, "request_failure_total"),
-        Name(FIRST_TOKEN, "time_to_first_token_seconds"),
-        Name(OUTPUT_TOKEN, "time_per_output_token_seconds"),
-        Name(RESPONSE, "e2e_request_latency_seconds"),
+        Alias(RUNNING, "num_requests_running"),
+        Alias(WAITING, "num_requests_waiting"),
+        Alias(KV_CACHE, "gpu_cache_usage_perc"),
+        Alias(PROMPT, "prompt_tokens_total"),
+        Alias(GENERATED, "generation_tokens_total"),
+        Alias(FINISHED, "request_success_total"),
+        Alias(FAILED, "request_failure_total"),
+        Alias(FIRST_TOKEN, "time_to_first_token_seconds"),
+        Alias(OUTPUT_TOKEN, "time_per_output_token_seconds"),
+        Alias(RESPONSE, "e2e_request_latency_seconds"),
     ),
     # https://github.com/DataDog/integrations-core/blob/master/nvidia_nim/manifest.json
     frozenset({"nim_llm", "nim_llm_sdk", "vllm_nvext"}),
@@ -320,25 +320,27 @@ LMDEPLOY = Engine(
     "lmdeploy",
     "LMDeploy",
     (
-        Name(RUNNING, "lmdeploy:num_requests_running"),
-        Name(WAITING, "lmdeploy:num_requests_waiting", also=("lmdeploy:num_api_requests_waiting",)),
-        Name(WAITING, "lmdeploy:num_requests_waiting"),
-        Name(KV_CACHE, "lmdeploy:gpu_cache_usage_perc"),
-        Name(PROMPT, "lmdeploy:prompt_tokens_total"),
-        Name(GENERATED, "lmdeploy:generation_tokens_total"),
-        Name(ASKED, "lmdeploy:prompt_tokens_total"),
-        Name(CACHED, "lmdeploy:cached_tokens_total"),
-        Name(FINISHED, "lmdeploy:request_success_total", 1.0, "finished_reason", ANSWERED),
-        Name(FAILED, "lmdeploy:request_success_total", 1.0, "finished_reason", ANSWERED, True),
-        Name(STEPS, "lmdeploy:iteration_tokens_total_count"),
-        Name(ITEMS, "lmdeploy:iteration_tokens_total_sum"),
-        Name(QUEUE, "lmdeploy:request_queue_time_seconds_sum"),
-        Name(PREFILL, "lmdeploy:request_prefill_time_seconds_sum"),
-        Name(DECODE, "lmdeploy:request_decode_time_seconds_sum"),
-        Name(FIRST_TOKEN, "lmdeploy:time_to_first_token_seconds"),
-        Name(OUTPUT_TOKEN, "lmdeploy:iter_token_latency"),
-        Name(OUTPUT_TOKEN, "lmdeploy:time_per_output_token_seconds"),
-        Name(RESPONSE, "lmdeploy:e2e_request_latency_seconds"),
+        Alias(RUNNING, "lmdeploy:num_requests_running"),
+        Alias(
+            WAITING, "lmdeploy:num_requests_waiting", also=("lmdeploy:num_api_requests_waiting",)
+        ),
+        Alias(WAITING, "lmdeploy:num_requests_waiting"),
+        Alias(KV_CACHE, "lmdeploy:gpu_cache_usage_perc"),
+        Alias(PROMPT, "lmdeploy:prompt_tokens_total"),
+        Alias(GENERATED, "lmdeploy:generation_tokens_total"),
+        Alias(ASKED, "lmdeploy:prompt_tokens_total"),
+        Alias(CACHED, "lmdeploy:cached_tokens_total"),
+        Alias(FINISHED, "lmdeploy:request_success_total", 1.0, "finished_reason", ANSWERED),
+        Alias(FAILED, "lmdeploy:request_success_total", 1.0, "finished_reason", ANSWERED, True),
+        Alias(STEPS, "lmdeploy:iteration_tokens_total_count"),
+        Alias(ITEMS, "lmdeploy:iteration_tokens_total_sum"),
+        Alias(QUEUE, "lmdeploy:request_queue_time_seconds_sum"),
+        Alias(PREFILL, "lmdeploy:request_prefill_time_seconds_sum"),
+        Alias(DECODE, "lmdeploy:request_decode_time_seconds_sum"),
+        Alias(FIRST_TOKEN, "lmdeploy:time_to_first_token_seconds"),
+        Alias(OUTPUT_TOKEN, "lmdeploy:iter_token_latency"),
+        Alias(OUTPUT_TOKEN, "lmdeploy:time_per_output_token_seconds"),
+        Alias(RESPONSE, "lmdeploy:e2e_request_latency_seconds"),
     ),
     frozenset({"lmdeploy"}),
     frozenset({GENERATED, ITEMS, OUTPUT_TOKEN, STEPS, FIRST_TOKEN}),
@@ -349,16 +351,16 @@ TGI = Engine(
     "tgi",
     "Text Generation Inference",
     (
-        Name(RUNNING, "tgi_batch_current_size"),
-        Name(WAITING, "tgi_queue_size"),
-        Name(PROMPT, "tgi_request_input_length_sum"),
-        Name(GENERATED, "tgi_request_generated_tokens_sum"),
+        Alias(RUNNING, "tgi_batch_current_size"),
+        Alias(WAITING, "tgi_queue_size"),
+        Alias(PROMPT, "tgi_request_input_length_sum"),
+        Alias(GENERATED, "tgi_request_generated_tokens_sum"),
         *_count(FINISHED, "tgi_request_success"),
         *_count(FAILED, "tgi_request_failure"),
-        Name(STEPS, "tgi_batch_inference_count", 1.0, "method", frozenset({"decode"})),
-        Name(QUEUE, "tgi_request_queue_duration_sum"),
-        Name(OUTPUT_TOKEN, "tgi_request_mean_time_per_token_duration"),
-        Name(RESPONSE, "tgi_request_duration"),
+        Alias(STEPS, "tgi_batch_inference_count", 1.0, "method", frozenset({"decode"})),
+        Alias(QUEUE, "tgi_request_queue_duration_sum"),
+        Alias(OUTPUT_TOKEN, "tgi_request_mean_time_per_token_duration"),
+        Alias(RESPONSE, "tgi_request_duration"),
     ),
     frozenset({"text-generation-launcher", "text-generation-server", "tgi"}),
     frozenset({STEPS}),
@@ -369,63 +371,63 @@ LLAMA_CPP = Engine(
     "llama_cpp",
     "llama.cpp",
     (
-        Name(RUNNING, "llamacpp:requests_processing"),
-        Name(WAITING, "llamacpp:requests_deferred"),
-        Name(KV_CACHE, "llamacpp:kv_cache_usage_ratio"),
-        Name(PROMPT, "llamacpp:prompt_tokens_total", also=LLAMA_CPP_CACHED),
-        Name(PROMPT, "llamacpp:prompt_tokens_total"),
-        Name(GENERATED, "llamacpp:tokens_predicted_total"),
-        Name(ASKED, "llamacpp:prompt_tokens_total", also=LLAMA_CPP_CACHED),
-        Name(ASKED, "llamacpp:prompt_tokens_total"),
-        Name(CACHED, *LLAMA_CPP_CACHED),
-        Name(STEPS, "llamacpp:n_decode_total"),
-        Name(PREFILL, "llamacpp:prompt_seconds_total"),
-        Name(DECODE, "llamacpp:tokens_predicted_seconds_total"),
+        Alias(RUNNING, "llamacpp:requests_processing"),
+        Alias(WAITING, "llamacpp:requests_deferred"),
+        Alias(KV_CACHE, "llamacpp:kv_cache_usage_ratio"),
+        Alias(PROMPT, "llamacpp:prompt_tokens_total", also=LLAMA_CPP_CACHED),
+        Alias(PROMPT, "llamacpp:prompt_tokens_total"),
+        Alias(GENERATED, "llamacpp:tokens_predicted_total"),
+        Alias(ASKED, "llamacpp:prompt_tokens_total", also=LLAMA_CPP_CACHED),
+        Alias(ASKED, "llamacpp:prompt_tokens_total"),
+        Alias(CACHED, *LLAMA_CPP_CACHED),
+        Alias(STEPS, "llamacpp:n_decode_total"),
+        Alias(PREFILL, "llamacpp:prompt_seconds_total"),
+        Alias(DECODE, "llamacpp:tokens_predicted_seconds_total"),
     ),
     frozenset({LLAMA_SERVER}),
     frozenset({STEPS}),
     flags="--metrics",
     families=(Family(frozenset({PROMPT, ASKED}), r"llamacpp:prompt_tokens_\w+_total"),),
 )
-OF_TRITON_LLM = "nv_trt_llm_request_metrics"
+TRITON_LLM_SERIES = "nv_trt_llm_request_metrics"
 TRITON = Engine(
     "triton",
     "Triton, also with TensorRT-LLM",
     (
-        Name(RUNNING, OF_TRITON_LLM, 1.0, "request_type", frozenset({"scheduled"})),
-        Name(WAITING, OF_TRITON_LLM, 1.0, "request_type", frozenset({"waiting"})),
-        Name(WAITING, "nv_inference_pending_request_count"),
-        Name(
+        Alias(RUNNING, TRITON_LLM_SERIES, 1.0, "request_type", frozenset({"scheduled"})),
+        Alias(WAITING, TRITON_LLM_SERIES, 1.0, "request_type", frozenset({"waiting"})),
+        Alias(WAITING, "nv_inference_pending_request_count"),
+        Alias(
             KV_CACHE,
             "nv_trt_llm_kv_cache_block_metrics",
             1.0,
             "kv_cache_block_type",
             frozenset({"fraction"}),
         ),
-        Name(FINISHED, "nv_inference_request_success"),
-        Name(FAILED, "nv_inference_request_failure"),
-        Name(STEPS, "nv_inference_exec_count"),
-        Name(ITEMS, "nv_inference_count"),
-        Name(QUEUE, "nv_inference_queue_duration_us", 1e-6),
+        Alias(FINISHED, "nv_inference_request_success"),
+        Alias(FAILED, "nv_inference_request_failure"),
+        Alias(STEPS, "nv_inference_exec_count"),
+        Alias(ITEMS, "nv_inference_count"),
+        Alias(QUEUE, "nv_inference_queue_duration_us", 1e-6),
         # Of a decoupled model it counts what is over when a request has been handed on, which says
         # nothing. A page does not say which model is; one of which Triton makes batches is not.
         # https://github.com/triton-inference-server/server/issues/8463
-        Name(WHOLE, "nv_inference_request_duration_us", 1e-6, batched=True),
+        Alias(WHOLE, "nv_inference_request_duration_us", 1e-6, batched=True),
     ),
     frozenset({"triton_python_backend_stub", "tritonserver"}),
-    meaningless=frozenset({"nv_inference_first_response_histogram_ms_count", OF_TRITON_LLM}),
+    meaningless=frozenset({"nv_inference_first_response_histogram_ms_count", TRITON_LLM_SERIES}),
 )
 RAY_SERVE = Engine(
     "ray_serve",
     "Ray Serve",
     (
-        Name(RUNNING, "ray_serve_replica_processing_queries"),
-        Name(WAITING, "ray_serve_deployment_queued_queries"),
+        Alias(RUNNING, "ray_serve_replica_processing_queries"),
+        Alias(WAITING, "ray_serve_deployment_queued_queries"),
         *_count(FINISHED, "ray_serve_deployment_request_counter"),
         *_count(FAILED, "ray_serve_deployment_error_counter"),
         *_count(STEPS, "ray_serve_batches_processed"),
-        Name(ITEMS, "ray_serve_actual_batch_size_sum"),
-        Name(RESPONSE, "ray_serve_deployment_processing_latency_ms", 1e-3),
+        Alias(ITEMS, "ray_serve_actual_batch_size_sum"),
+        Alias(RESPONSE, "ray_serve_deployment_processing_latency_ms", 1e-3),
     ),
 )
 
@@ -445,11 +447,11 @@ ONLY_AT = {TRTLLM_SERVE: PATHS[2:]}
 from the others. Under Dynamo the page of the same engine is at /metrics of its system port.
 https://github.com/NVIDIA/TensorRT-LLM/blob/main/docs/source/commands/trtllm-serve.rst"""
 
-AT_ANY_PORT = frozenset({LLAMA_SERVER})
+ANY_PORT_PROGRAMS = frozenset({LLAMA_SERVER})
 """Programs that serve on a GPU at a port that the kernel gave them: those of llama.cpp's router.
 https://github.com/ggml-org/llama.cpp/blob/master/tools/server/server-models.cpp"""
 
-ALIKE = ("tp_rank", "pp_rank", "moe_ep_rank")
+RANK_LABELS = ("tp_rank", "pp_rank", "moe_ep_rank")
 """Labels of ranks that compute the same requests: of series that differ in nothing else, only those
 of the first rank count. With SGLang's `--enable-dp-attention` each `dp_rank` begins at another."""
 
@@ -464,7 +466,7 @@ ROLES = frozenset({"prefill", "decode"})
 MODEL = ("model_name", "model", "name", "deployment")
 """Labels that may have the name of the model, the surest first."""
 
-OF_HISTOGRAM = ("_bucket", "_sum", "_count")
+HISTOGRAM_SUFFIXES = ("_bucket", "_sum", "_count")
 
 
 def spelled(theirs: str) -> Iterator[str]:
@@ -478,14 +480,14 @@ def spelled(theirs: str) -> Iterator[str]:
         yield theirs.replace("_", ":", 1)
 
 
-def series_of(name: Name) -> tuple[str, ...]:
+def series_of(name: Alias) -> tuple[str, ...]:
     """The names of a figure's series: a histogram has three."""
     if name.figure.kind == "times":
-        return tuple(f"{name.theirs}{suffix}" for suffix in OF_HISTOGRAM)
+        return tuple(f"{name.theirs}{suffix}" for suffix in HISTOGRAM_SUFFIXES)
     return name.theirs, *name.also
 
 
-WANTED = {
+READ_SERIES = {
     spelling: theirs
     for engine in ENGINES
     for name in engine.names
@@ -507,13 +509,15 @@ class KnownSeries(Collection[str]):
     """The series to keep of a page: those that are read, and what may be a part of a sum."""
 
     def __contains__(self, name: object) -> bool:
-        return name in WANTED or (isinstance(name, str) and FAMILIES.fullmatch(name) is not None)
+        return name in READ_SERIES or (
+            isinstance(name, str) and FAMILIES.fullmatch(name) is not None
+        )
 
     def __iter__(self) -> Iterator[str]:
-        return iter(WANTED)
+        return iter(READ_SERIES)
 
     def __len__(self) -> int:
-        return len(WANTED)
+        return len(READ_SERIES)
 
 
 SERIES = KnownSeries()

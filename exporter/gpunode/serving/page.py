@@ -16,27 +16,27 @@ from dataclasses import dataclass, field
 
 from gpunode.node.http import name_of
 from gpunode.serving.engines import (
-    ALIKE,
     ENGINES,
+    HISTOGRAM_SUFFIXES,
     ITEMS,
     MODEL,
-    OF_HISTOGRAM,
     PARTED,
+    RANK_LABELS,
+    READ_SERIES,
     ROLE,
     ROLES,
     STEPS,
-    WANTED,
+    Alias,
     Engine,
     EngineFigure,
-    Name,
     series_of,
 )
 from gpunode.text import printable
 
-LONGEST_LINE = 4096
+MAX_LINE = 4096
 """Characters of a line; one of vLLM has 150."""
 
-LONGEST_MODEL = 64
+MAX_MODEL = 64
 """Characters of a model's name."""
 
 MODELS = 8
@@ -44,10 +44,10 @@ MODELS = 8
 
 OTHER = "other"
 
-MOST_BOUNDS = 64
+MAX_BOUNDS = 64
 """The most buckets of a histogram; SGLang's have 40."""
 
-LARGEST = 1e15
+MAX_VALUE = 1e15
 """More than any figure: tokens of a thousand years."""
 
 LINE = re.compile(
@@ -58,11 +58,11 @@ LABEL = re.compile(r'(?<![a-zA-Z0-9_])([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*
 
 ESCAPED = re.compile(r"\\(.)")
 
-KNOWN = frozenset(WANTED.values())
+KNOWN_SERIES = frozenset(READ_SERIES.values())
 
 
 @dataclass(slots=True)
-class Times:
+class Histogram:
     """A histogram as it came: how many took at most so many seconds, and their sum."""
 
     upto: dict[float, float] = field(default_factory=dict)
@@ -71,21 +71,21 @@ class Times:
 
 
 @dataclass(frozen=True, slots=True)
-class OfModel:
-    """What an engine says of a model; a figure that it does not tell is absent."""
+class ModelFigures:
+    """The figures of a model; one that the engine does not export is absent."""
 
     figures: Mapping[EngineFigure, float]
-    times: Mapping[EngineFigure, Times]
+    times: Mapping[EngineFigure, Histogram]
     role: str = ""
     """`prefill` or `decode`, where the engine says that it does only that."""
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
-    """What an engine says, by the names of its models."""
+class EnginePage:
+    """The figures of an engine, by the names of its models."""
 
     engine: Engine
-    models: Mapping[str, OfModel]
+    models: Mapping[str, ModelFigures]
     strange: int
     """Lines with a value that no figure can have, or that cannot be read."""
 
@@ -94,7 +94,7 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class PageLine:
     """A series and its value."""
 
     name: str
@@ -107,7 +107,7 @@ class Line:
     """What its series has in common with those of the other ranks."""
 
 
-def parse(lines: Iterable[str]) -> Page | None:
+def parse(lines: Iterable[str]) -> EnginePage | None:
     """What the kept lines of a page say; None if they are of no engine that is known.
 
     A page that only declares its series is of an engine that has had no request yet.
@@ -122,72 +122,76 @@ def parse(lines: Iterable[str]) -> Page | None:
     first: dict[Hashable, tuple[int, ...]] = {}
     for line in whole:
         first[line.alike] = min(line.rank, first.get(line.alike, line.rank))
-    found: dict[str, list[Line]] = {}
+    found: dict[str, list[PageLine]] = {}
     for line in whole:
         if line.rank == first[line.alike]:
             found.setdefault(line.name, []).append(line)
-    declared = () if series else {name for text in lines for name in _declared(text)}
-    engine = next((e for e in ENGINES if _tells(e, found.keys() | declared)), None)
+    declared = () if series else {name for text in lines for name in _declared_series(text)}
+    engine = next((e for e in ENGINES if _has_engine(e, found.keys() | declared)), None)
     if engine is None:
         return None
     taken, partial = _names(engine, found, unreadable)
-    return Page(engine, _by_model(engine, taken, found), read.count(None), partial)
+    return EnginePage(engine, _model_figures(engine, taken, found), read.count(None), partial)
 
 
-def _declared(text: str) -> Iterator[str]:
+def _declared_series(text: str) -> Iterator[str]:
     """The series of a line that says the type of a metric."""
     name = text.split()[2]
-    yield from (WANTED[one] for one in (name, *(name + of for of in OF_HISTOGRAM)) if one in WANTED)
+    yield from (
+        READ_SERIES[one]
+        for one in (name, *(name + of for of in HISTOGRAM_SUFFIXES))
+        if one in READ_SERIES
+    )
 
 
-def _line(text: str) -> Line | None:
+def _line(text: str) -> PageLine | None:
     """A series of an engine; None if it cannot be."""
-    match = LINE.fullmatch(text) if len(text) <= LONGEST_LINE else None
+    match = LINE.fullmatch(text) if len(text) <= MAX_LINE else None
     value = _value(match["value"]) if match else None
     if match is None or value is None:
         return None
     name = _canonical(match["name"])
     labels = {of: ESCAPED.sub(_unescaped, what) for of, what in _labels(match["labels"])}
-    rank = tuple(_rank(labels.pop(of, "")) for of in ALIKE)
-    return Line(name, labels, value, rank, (name, frozenset(labels.items())))
+    rank = tuple(_rank(labels.pop(of, "")) for of in RANK_LABELS)
+    return PageLine(name, labels, value, rank, (name, frozenset(labels.items())))
 
 
 def _canonical(name: str) -> str:
     """A series as the table has it, or would have it."""
-    return WANTED.get(name) or re.sub(r"^(?:ray_)?([a-z]+)[:_]", r"\1:", name)
+    return READ_SERIES.get(name) or re.sub(r"^(?:ray_)?([a-z]+)[:_]", r"\1:", name)
 
 
 def _rank(text: str) -> int:
     return int(text) if re.fullmatch("[0-9]{1,6}", text) else 0
 
 
-def _tells(engine: Engine, found: Collection[str]) -> bool:
+def _has_engine(engine: Engine, found: Collection[str]) -> bool:
     if engine.marks:
         return engine.marks <= set(found)
     return any(series in found for name in engine.names for series in series_of(name))
 
 
 def _names(
-    engine: Engine, found: Mapping[str, list[Line]], unreadable: Collection[str]
-) -> tuple[list[Name], tuple[EngineFigure, ...]]:
+    engine: Engine, found: Mapping[str, list[PageLine]], unreadable: Collection[str]
+) -> tuple[list[Alias], tuple[EngineFigure, ...]]:
     """The names under which a page tells its figures, and the sums that it does not tell whole.
 
     Of several names of a figure, the first that is there. A sum counts only with all its parts, and
     a figure only with all its lines: a smaller one would say that fewer wait.
     """
-    taken: list[Name] = []
+    taken: list[Alias] = []
     partial: list[EngineFigure] = []
     unknown = {
         figure
         for family in engine.families
         for series in found
-        if series not in KNOWN | family.apart and re.fullmatch(family.pattern, series)
+        if series not in KNOWN_SERIES | family.apart and re.fullmatch(family.pattern, series)
         for figure in family.figures
     }
     for figure in dict.fromkeys(name.figure for name in engine.names):
         names = [name for name in engine.names if name.figure is figure]
         parts = {part for name in names for part in name.also if part in found}
-        one = next((n for n in names if _is_told(n, found) and parts <= set(n.also)), None)
+        one = next((n for n in names if _has_series(n, found) and parts <= set(n.also)), None)
         if one is None or figure in unknown:
             if parts or any(name.theirs in found for name in names):
                 partial.append(figure)
@@ -196,7 +200,7 @@ def _names(
     return taken, tuple(partial)
 
 
-def _is_told(name: Name, found: Mapping[str, list[Line]]) -> bool:
+def _has_series(name: Alias, found: Mapping[str, list[PageLine]]) -> bool:
     there = any if name.figure.kind == "times" else all
     return there(series in found for series in series_of(name))
 
@@ -215,16 +219,16 @@ def _value(text: str) -> float | None:
         value = float(text)
     except ValueError:
         return None
-    return value if math.isfinite(value) and 0.0 <= value <= LARGEST else None
+    return value if math.isfinite(value) and 0.0 <= value <= MAX_VALUE else None
 
 
-def _by_model(
-    engine: Engine, taken: Iterable[Name], found: Mapping[str, list[Line]]
-) -> dict[str, OfModel]:
+def _model_figures(
+    engine: Engine, taken: Iterable[Alias], found: Mapping[str, list[PageLine]]
+) -> dict[str, ModelFigures]:
     """The figures of each model."""
     names: dict[str, str] = {}
     figures: dict[str, dict[EngineFigure, float]] = {}
-    times: dict[str, dict[EngineFigure, Times]] = {}
+    times: dict[str, dict[EngineFigure, Histogram]] = {}
     roles: dict[str, str] = {}
     for name in taken:
         for theirs in series_of(name):
@@ -235,7 +239,7 @@ def _by_model(
                 if line.labels.get(ROLE) in ROLES:
                     roles[model] = line.labels[ROLE]
                 if name.figure.kind == "times":
-                    of = times.setdefault(model, {}).setdefault(name.figure, Times())
+                    of = times.setdefault(model, {}).setdefault(name.figure, Histogram())
                     _add(of, theirs.removeprefix(name.theirs), line, name.scale)
                 else:
                     known = figures.setdefault(model, {})
@@ -252,12 +256,12 @@ def _by_model(
                 known.pop(name.figure, None)
     models = sorted({*figures, *times})
     return {
-        model: OfModel(figures.get(model, {}), times.get(model, {}), roles.get(model, ""))
+        model: ModelFigures(figures.get(model, {}), times.get(model, {}), roles.get(model, ""))
         for model in models
     }
 
 
-def _counts(name: Name, line: Line) -> bool:
+def _counts(name: Alias, line: PageLine) -> bool:
     return not name.label or (line.labels.get(name.label, "") in name.values) != name.others
 
 
@@ -267,20 +271,20 @@ def _model(labels: Mapping[str, str], names: dict[str, str]) -> str:
     if said not in names:
         path = said.rstrip("/")
         name = posixpath.basename(path) if path.startswith(("/", ".", "~")) else path
-        names[said] = printable(name, LONGEST_MODEL) if len(names) < MODELS else OTHER
+        names[said] = printable(name, MAX_MODEL) if len(names) < MODELS else OTHER
     return names[said]
 
 
-def _add(of: Times, part: str, line: Line, scale: float) -> None:
+def _add(of: Histogram, part: str, line: PageLine, scale: float) -> None:
     """Add a line to a histogram: replicas have the same buckets."""
-    if part == OF_HISTOGRAM[1]:
+    if part == HISTOGRAM_SUFFIXES[1]:
         of.sum = (of.sum or 0.0) + line.value * scale
-    elif part == OF_HISTOGRAM[2]:
+    elif part == HISTOGRAM_SUFFIXES[2]:
         of.count = (of.count or 0.0) + line.value
     else:
         try:
             bound = float(line.labels.get("le", ""))
         except ValueError:
             return
-        if math.isfinite(bound) and (bound * scale in of.upto or len(of.upto) < MOST_BOUNDS):
+        if math.isfinite(bound) and (bound * scale in of.upto or len(of.upto) < MAX_BOUNDS):
             of.upto[bound * scale] = of.upto.get(bound * scale, 0.0) + line.value

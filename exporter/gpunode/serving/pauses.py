@@ -14,7 +14,7 @@ from gpunode.gpu import GPU
 from gpunode.jobs.owners import OWNER, OWNER_LABELS
 from gpunode.jobs.steps import REQUEST_ITEMS
 from gpunode.metric import Metric, Sample
-from gpunode.serving.requests import ENDED, REQUESTS, STEPS, TOKENLESS, TOKENS
+from gpunode.serving.requests import REQUESTS, REQUESTS_ENDED, STEPS, TOKENLESS, TOKENS
 from gpunode.source import Key, Reading, Readings
 
 PAUSE = Metric(
@@ -24,14 +24,14 @@ PAUSE = Metric(
     "absent before its first. For an engine, on its first GPU.",
     GPU,
 )
-LONGEST = Metric(
+LONGEST_PAUSE = Metric(
     "gpunode_serving_longest_pause_seconds",
     "gauge",
     "The longest pause of the last day before this one.",
     GPU,
 )
 
-GROWS = (ENDED, REQUEST_ITEMS, STEPS, TOKENS)
+GROWS = (REQUESTS_ENDED, REQUEST_ITEMS, STEPS, TOKENS)
 """Counters that grow with requests, whichever an engine has."""
 
 RUNS = (REQUESTS, TOKENLESS)
@@ -45,10 +45,10 @@ READ_INTERVAL = 10.0
 
 DAY = 86400.0
 
-SHORTEST = 60.0
+MIN_PAUSE = 60.0
 """Seconds from which a pause is one."""
 
-MOST_PAUSES = 64
+MAX_PAUSES = 64
 """Pauses that are remembered, the longest: each is shorter than those before it."""
 
 At = tuple[str, ...]
@@ -66,10 +66,10 @@ class LastRequest:
     def again(self, now: float) -> None:
         """It has requests now, so its pause is over."""
         pause = now - self.last
-        if pause >= SHORTEST:
+        if pause >= MIN_PAUSE:
             while self.pauses and self.pauses[-1][1] <= pause:
                 self.pauses.pop()
-            if len(self.pauses) < MOST_PAUSES:
+            if len(self.pauses) < MAX_PAUSES:
                 self.pauses.append((now, pause))
         self.last = now
 
@@ -85,7 +85,7 @@ class ServingPauses:
 
     name = "serving_pauses"
     every = READ_INTERVAL
-    metrics = (PAUSE, LONGEST)
+    metrics = (PAUSE, LONGEST_PAUSE)
 
     def __init__(self) -> None:
         self._asked: dict[At, LastRequest] = {}
@@ -126,4 +126,4 @@ class ServingPauses:
     def _samples(self, now: float) -> Iterator[Sample]:
         for at, one in self._asked.items():
             yield from PAUSE.at(now - one.last, *at)
-            yield from LONGEST.at(one.longest(now), *at)
+            yield from LONGEST_PAUSE.at(one.longest(now), *at)

@@ -16,9 +16,9 @@ from gpunode.holders.owner import tenant
 from gpunode.node.kernel import ProcessStat
 from gpunode.node.node import text_of
 from gpunode.node.sockets import EPHEMERAL, port_of
-from gpunode.serving.engines import AT_ANY_PORT, ENGINE_OF, ONLY_AT
+from gpunode.serving.engines import ANY_PORT_PROGRAMS, ENGINE_OF, ONLY_AT
 
-DEEPEST = 8
+MAX_ANCESTORS = 8
 """The most ancestors to look at; vLLM's and Ray's workers have three."""
 
 CHILDREN = 32
@@ -84,7 +84,7 @@ def ancestors(holder: Holder, known: Known) -> list[Holder]:
     found = [holder]
     try:
         whose = tenant(holder)
-        while len(found) <= DEEPEST:
+        while len(found) <= MAX_ANCESTORS:
             stat = stat_of(holder.node, found[-1].pid)
             above = 0 if stat is None else stat.parent
             parent = stat_of(holder.node, above) if above > 1 else None
@@ -126,6 +126,6 @@ def addresses(holder: Holder, *, on_gpu: bool) -> list[str]:
     """Where a process may answer, the lowest ports first. Raises ``OSError``."""
     found = holder.ask_sockets("listening_at", holder.node.listening_at)
     ports = {address: port_of(address) for address in found}
-    any_port = not on_gpu or names_of(holder.role().program) & AT_ANY_PORT
+    any_port = not on_gpu or names_of(holder.role().program) & ANY_PORT_PROGRAMS
     chosen = (a for a in found if any_port or ports[a] < EPHEMERAL)
     return sorted(chosen, key=ports.__getitem__)[:PORTS]

@@ -28,10 +28,10 @@ from gpunode.holders.holder import Holder, Pauses, stat_of
 from gpunode.metric import Metric, Sample
 from gpunode.node import http
 from gpunode.node.kernel import ProcessStat
-from gpunode.node.node import NoDescriptors, Scraped
+from gpunode.node.node import NoDescriptors, ScrapedPage
 from gpunode.serving import engines, relatives, totals
 from gpunode.serving.engines import SERIES, Engine, EngineFigure
-from gpunode.serving.page import OfModel, Page, parse
+from gpunode.serving.page import EnginePage, ModelFigures, parse
 from gpunode.serving.totals import Totals
 from gpunode.source import MORE_SOCKETS, Reading, bounded, in_turns, limit
 from gpunode.unread import Unknown, Unread
@@ -66,7 +66,7 @@ TOKENS = Metric(
     "the prefix cache (`asked`) and found there (`cached`).",
     (*SERVER, "kind"),
 )
-ENDED = Metric(
+REQUESTS_ENDED = Metric(
     "gpunode_serving_requests_total",
     "counter",
     "Requests that ended since the server was first seen: well (`finished`), or with an error or "
@@ -120,7 +120,7 @@ RESPONSE = Metric(
     SERVER,
     RESPONSE_BOUNDS,
 )
-MET = Metric(
+OBJECTIVE_MET = Metric(
     "gpunode_serving_objective_met_total",
     "counter",
     "First tokens and output tokens that came within serving.first-token-objective and "
@@ -171,7 +171,7 @@ PARTIAL = Unknown(
     "engine_sum",
     "an engine has other parts of a figure than those that gpunode adds up; the figure is absent",
 )
-STRANGE = Unknown(
+IMPLAUSIBLE = Unknown(
     "figure",
     "an engine has an impossible figure, as one below zero, or a line that cannot be read",
 )
@@ -183,8 +183,8 @@ COUNTERS: tuple[tuple[EngineFigure, Metric, tuple[str, ...]], ...] = (
     (engines.GENERATED, TOKENS, ("generated",)),
     (engines.ASKED, TOKENS, ("asked",)),
     (engines.CACHED, TOKENS, ("cached",)),
-    (engines.FINISHED, ENDED, ("finished",)),
-    (engines.FAILED, ENDED, ("failed",)),
+    (engines.FINISHED, REQUESTS_ENDED, ("finished",)),
+    (engines.FAILED, REQUESTS_ENDED, ("failed",)),
     (engines.PREEMPTED, PREEMPTIONS, ()),
     (engines.STEPS, STEPS, ()),
     (engines.ITEMS, ITEMS, ()),
@@ -210,10 +210,10 @@ AT_ONCE, MOST_AT_ONCE = 2, 6
 GENTLY = 50
 """Leave a server alone at least this many times as long as its last answer took."""
 
-LONGEST_PAUSE = 300.0
+MAX_RETRY_SECONDS = 300.0
 """Seconds of the longest such pause, and until a port is asked again that has no metrics."""
 
-SILENCE = 15.0
+RETRY_SECONDS = 15.0
 """Seconds until a server that no longer answers is asked again, at first, doubling: one that was
 held up for a moment should be seen again soon."""
 
@@ -232,10 +232,10 @@ OVERDUE = 3
 LOADING = 503
 """The status of an engine that is not ready: llama.cpp's, while it loads the model."""
 
-ELSEWHERE = ("unknown", "no_metrics", "unparsable")
+OTHER_PATH_REASONS = ("unknown", "no_metrics", "unparsable")
 """Where a page is not, that may be at another path."""
 
-DEAF = (*ELSEWHERE, "garbled")
+LASTING_REASONS = (*OTHER_PATH_REASONS, "garbled")
 """What does not change soon."""
 
 MOVED = (301, 302, 307, 308)
@@ -265,10 +265,10 @@ class Target:
 
 
 @dataclass(slots=True)
-class Found:
-    """What a look at a server found: who answers for which of its processes, and what."""
+class ServerReading:
+    """A reading of a server: which process answers for which, with what page."""
 
-    pages: dict[Target, Page] = field(default_factory=dict)
+    pages: dict[Target, EnginePage] = field(default_factory=dict)
     answers_for: dict[Holder, Target] = field(default_factory=dict)
     reasons: dict[Holder, str] = field(default_factory=dict)
     silent: set[Target] = field(default_factory=set)
@@ -304,14 +304,14 @@ class Server:
     used: dict[Key, tuple[float, float]] = field(default_factory=dict)
     """Seconds of CPU of each process that takes requests, and when (monotonic) that was read."""
 
-    found: Found = field(default_factory=Found)
+    found: ServerReading = field(default_factory=ServerReading)
     taken: float = -math.inf
     """When that was found."""
 
 
 @dataclass(slots=True)
-class Still:
-    """Since when a server has had running requests of which nothing came."""
+class StalledRequests:
+    """Since when running requests of a server have had no output."""
 
     counted: tuple[float, ...]
     since: float
@@ -319,8 +319,8 @@ class Still:
 
 
 @dataclass(frozen=True, slots=True)
-class ServerNow:
-    """What a server has to do now, of one model; what it does not tell is None."""
+class ServerLoad:
+    """The load of a server for one model; an unknown figure is None."""
 
     gpus: tuple[tuple[str, str], ...]
     """Index and UUID of each, the first first."""
@@ -334,10 +334,10 @@ class ServerNow:
 
 
 @dataclass(frozen=True, slots=True)
-class ServersNow:
-    """The servers that answered when they were last asked."""
+class ServerLoads:
+    """The loads of the servers that answered last."""
 
-    servers: tuple[ServerNow, ...]
+    servers: tuple[ServerLoad, ...]
 
 
 Labels = tuple[str, str, str, str]
@@ -357,7 +357,7 @@ class ServingEngines:
         REQUESTS,
         KV_CACHE,
         TOKENS,
-        ENDED,
+        REQUESTS_ENDED,
         PREEMPTIONS,
         STEPS,
         ITEMS,
@@ -365,13 +365,13 @@ class ServingEngines:
         FIRST_TOKEN,
         OUTPUT_TOKEN,
         RESPONSE,
-        MET,
+        OBJECTIVE_MET,
         TOKENLESS,
         STARTING,
         API_CPUS,
         UNANSWERED,
     )
-    unknowns = (UNKNOWN, PAGELESS, PARTIAL, STRANGE, MORE_SERVERS, MORE_SOCKETS)
+    unknowns = (UNKNOWN, PAGELESS, PARTIAL, IMPLAUSIBLE, MORE_SERVERS, MORE_SOCKETS)
 
     def __init__(self, census: Census, settings: Settings) -> None:
         self.census = census
@@ -383,12 +383,14 @@ class ServingEngines:
             OUTPUT_TOKEN: ("output_token", settings.serving.output_token_objective),
         }
         self._servers: dict[Key, Server] = {}
-        self._asked: AskedServers[Key, Found | NoDescriptors] = AskedServers(self.node.clock)
+        self._asked: AskedServers[Key, ServerReading | NoDescriptors] = AskedServers(
+            self.node.clock
+        )
         self._known: dict[Key, Holder] = {}
         self._known_before: dict[Key, Holder] = {}
         self._lock = Lock()  # for these two
         self._totals = Totals()
-        self._still: dict[tuple[Target, Labels], Still] = {}
+        self._still: dict[tuple[Target, Labels], StalledRequests] = {}
         self._seen: dict[Holder, float] = {}
         self._generated: dict[Labels, deque[tuple[float, float]]] = {}
 
@@ -430,7 +432,7 @@ class ServingEngines:
                 servers[key].holders = {}
             servers[key].holders[holder] = gpus
         kept, left_out = bounded(
-            servers, MORE_SERVERS, SERVERS, whose=lambda key: _whose(servers[key])
+            servers, MORE_SERVERS, SERVERS, whose=lambda key: _budget_key(servers[key])
         )
         self._servers = {key: servers[key] for key in kept}
         return left_out
@@ -442,12 +444,12 @@ class ServingEngines:
             known = self._known_before.get(key)
             return self._known.setdefault(key, known or Holder(self.node, pid, stat))
 
-    def _ask(self, now: float) -> Iterator[tuple[Key, Found | NoDescriptors]]:
+    def _ask(self, now: float) -> Iterator[tuple[Key, ServerReading | NoDescriptors]]:
         """What is found of the servers that are due, as it comes, and of those asked before."""
         servers, asked = self._servers, self._asked.now
         due = [key for key in servers if key not in asked and now >= servers[key].due]
         due.sort(key=lambda key: servers[key].asked)
-        waiting = [key for _, key in in_turns((_whose(servers[key]), key) for key in due)]
+        waiting = [key for _, key in in_turns((_budget_key(servers[key]), key) for key in due)]
 
         def following() -> Key | None:
             key = self._next(waiting)
@@ -456,8 +458,8 @@ class ServingEngines:
                 servers[key].asked = now
             return key
 
-        def look(key: Key, say: Callable[[Found | NoDescriptors], None]) -> None:
-            self._look(servers[key], now, say)
+        def look(key: Key, say: Callable[[ServerReading | NoDescriptors], None]) -> None:
+            self._read_server(servers[key], now, say)
 
         return self._asked.answers(following, look)
 
@@ -466,17 +468,17 @@ class ServingEngines:
         if len(self._asked.now) >= MOST_AT_ONCE:
             return None
         asked = Counter(
-            _whose(self._servers[key])[0] for key in self._asked.now & self._servers.keys()
+            _budget_key(self._servers[key])[0] for key in self._asked.now & self._servers.keys()
         )
-        mine = (key for key in waiting if asked[_whose(self._servers[key])[0]] < AT_ONCE)
+        mine = (key for key in waiting if asked[_budget_key(self._servers[key])[0]] < AT_ONCE)
         return next(mine, None)
 
-    def _look(
-        self, server: Server, now: float, say: Callable[[Found | NoDescriptors], None]
+    def _read_server(
+        self, server: Server, now: float, say: Callable[[ServerReading | NoDescriptors], None]
     ) -> None:
         """Look at a server in a thread of its own, and hand over what is found."""
-        found = Found()
-        answer: Found | NoDescriptors = found
+        found = ServerReading()
+        answer: ServerReading | NoDescriptors = found
         try:
             self._find(server, found, now)
         except NoDescriptors as error:
@@ -484,7 +486,7 @@ class ServingEngines:
         finally:
             say(answer)
 
-    def _find(self, server: Server, found: Found, now: float) -> None:
+    def _find(self, server: Server, found: ServerReading, now: float) -> None:
         """Ask who answered before, and look for who answers for the others."""
         asked: dict[Target, str] = {}
         for holder in list(server.holders):
@@ -510,7 +512,7 @@ class ServingEngines:
         self._join_ranks(found)
         self._watch(server, found)
 
-    def _join_ranks(self, found: Found) -> None:
+    def _join_ranks(self, found: ServerReading) -> None:
         """Let the one of a group of ranks that answers speak for those that do not.
 
         MPI and torchrun start the ranks of a server beside each other. Where several servers answer
@@ -524,7 +526,7 @@ class ServingEngines:
                 found.reasons.pop(holder, None)
                 (found.answers_for[holder],) = answering
 
-    def _watch(self, server: Server, found: Found) -> None:
+    def _watch(self, server: Server, found: ServerReading) -> None:
         """See how busy those are that take requests, also one that is too busy to answer.
 
         A process that started one on a GPU may spin while it waits for that, as vLLM's engine core.
@@ -551,7 +553,7 @@ class ServingEngines:
         self,
         holder: Holder,
         server: Server,
-        found: Found,
+        found: ServerReading,
         asked: dict[Target, str],
         now: float,
     ) -> None:
@@ -583,7 +585,7 @@ class ServingEngines:
                     # What else a launcher started says nothing of an engine that is loading.
                     if process in line or relatives.engine_of(process):
                         why.add(said)
-                    if said not in ELSEWHERE:
+                    if said not in OTHER_PATH_REASONS:
                         break
         if "unparsable" in why or (relatives.engine_of(holder) and why & {"no_metrics", "garbled"}):
             found.pageless.add(holder)
@@ -596,7 +598,7 @@ class ServingEngines:
     def _try(
         self,
         target: Target,
-        found: Found,
+        found: ServerReading,
         asked: dict[Target, str],
         server: Server,
         now: float,
@@ -606,15 +608,15 @@ class ServingEngines:
             until, why = server.deaf.get(target, (now, ""))
             if until <= now:
                 why = self._get(target, found)
-                if why in DEAF:
-                    server.deaf[target] = now + LONGEST_PAUSE, why
+                if why in LASTING_REASONS:
+                    server.deaf[target] = now + MAX_RETRY_SECONDS, why
                 elif why == "silent" and target not in server.targets.values():
                     # Where ranks meet, say, which waits for no HTTP.
                     server.deaf[target] = now + HUNT_LAST, why
             asked[target] = why
         return asked[target]
 
-    def _get(self, target: Target, found: Found) -> str:
+    def _get(self, target: Target, found: ServerReading) -> str:
         """Ask at an address. Empty if an engine answers, else why it does not."""
         begin = self.node.clock.monotonic()
         try:
@@ -638,18 +640,20 @@ class ServingEngines:
             return "loading"
         return "unknown" if page.exposes else "no_metrics"
 
-    def _scraped(self, target: Target, path: str) -> Scraped:
+    def _scraped(self, target: Target, path: str) -> ScrapedPage:
         process = target.process
         return process.ask(partial(self.node.scrape, process.pid, target.address, path, SERIES))
 
-    def _take(self, key: Key, found: Found, now: float) -> None:
+    def _take(self, key: Key, found: ServerReading, now: float) -> None:
         """Take what was found of a server."""
         server = self._servers.get(key)
         if server is None:
             return  # it has ended
-        pause = min(LONGEST_PAUSE, GENTLY * found.answering)
+        pause = min(MAX_RETRY_SECONDS, GENTLY * found.answering)
         silent = bool(found.silent) and not found.pages
-        server.silence = min(LONGEST_PAUSE, 2 * server.silence or SILENCE) if silent else 0.0
+        server.silence = (
+            min(MAX_RETRY_SECONDS, 2 * server.silence or RETRY_SECONDS) if silent else 0.0
+        )
         if silent:
             pause = server.silence
         # A pause no longer than the interval is none: reads do not begin to the millisecond.
@@ -667,14 +671,14 @@ class ServingEngines:
     def _silent(self, server: Server) -> None:
         """Drop what a server said that takes too long."""
         silent = dict.fromkeys(server.holders, "silent")
-        server.found = Found(reasons=silent, silent=set(server.targets.values()))
+        server.found = ServerReading(reasons=silent, silent=set(server.targets.values()))
 
     def _reading(self, now: float, left_out: Sequence[Unread]) -> Reading:
         samples: list[Sample] = []
         unread: list[Unread] = [*left_out]
         reasons = Counter(dict.fromkeys(REASONS, 0))
-        still: dict[tuple[Target, Labels], Still] = {}
-        now_serving: list[ServerNow] = []
+        still: dict[tuple[Target, Labels], StalledRequests] = {}
+        now_serving: list[ServerLoad] = []
         for server in self._servers.values():
             found = server.found
             reasons.update(why for h, why in found.reasons.items() if h in server.holders)
@@ -687,14 +691,14 @@ class ServingEngines:
             for target, page in found.pages.items():
                 gpus = self._gpus(server, target)
                 if gpus:
-                    unread += [STRANGE.seen(page.engine.name)] * page.strange
+                    unread += [IMPLAUSIBLE.seen(page.engine.name)] * page.strange
                     unread += [
                         PARTIAL.seen(f"{page.engine.name}: {figure.name}")
                         for figure in page.partial
                     ]
                     samples += self._of(target, page, gpus, server.taken, still)
-                    now_serving += self._now(page, gpus)
-            samples += self._of_silent(found, now, still)
+                    now_serving += self._loads(page, gpus)
+            samples += self._silent_samples(found, now, still)
             for target, used in found.cpus.items():
                 for gpu in self._gpus(server, target):
                     samples += API_CPUS.at(used, *gpu.labels)
@@ -710,9 +714,11 @@ class ServingEngines:
                 samples += UNANSWERED.at(float(reasons[reason]), reason)
         told = {(*one.gpus[0], one.engine, one.model) for one in now_serving}
         self._generated = {at: counted for at, counted in self._generated.items() if at in told}
-        return Reading(tuple(_once(samples)), ServersNow(tuple(now_serving)), tuple(unread))
+        return Reading(
+            tuple(_merge_shared(samples)), ServerLoads(tuple(now_serving)), tuple(unread)
+        )
 
-    def _now(self, page: Page, gpus: list[Identity]) -> Iterator[ServerNow]:
+    def _loads(self, page: EnginePage, gpus: list[Identity]) -> Iterator[ServerLoad]:
         """What a server has to do, by its models."""
         places = tuple(gpu.labels for gpu in gpus)
         for model, told in page.models.items():
@@ -721,7 +727,7 @@ class ServingEngines:
             if len(counted) > 1:
                 (since, before), (until, after) = counted[0], counted[-1]
                 rate = (after - before) / (until - since)
-            yield ServerNow(
+            yield ServerLoad(
                 places,
                 page.engine.name,
                 model,
@@ -743,10 +749,10 @@ class ServingEngines:
     def _of(
         self,
         target: Target,
-        page: Page,
+        page: EnginePage,
         gpus: list[Identity],
         now: float,
-        still: dict[tuple[Target, Labels], Still],
+        still: dict[tuple[Target, Labels], StalledRequests],
     ) -> Iterator[Sample]:
         """What an engine says, as series of its first GPU."""
         for model, told in page.models.items():
@@ -771,7 +777,7 @@ class ServingEngines:
                     if figure is engines.GENERATED:
                         self._count_for_people(at, total[0], now)
             yield from self._histograms(target, told, at, now)
-            still_for = self._stands(target, page.engine, at, told, now, still)
+            still_for = self._stalled_for(target, page.engine, at, told, now, still)
             yield from TOKENLESS.at(still_for, *at)
 
     def _count_for_people(self, at: Labels, total: float, now: float) -> None:
@@ -782,29 +788,29 @@ class ServingEngines:
             counted.popleft()
 
     def _histograms(
-        self, target: Target, told: OfModel, at: Labels, now: float
+        self, target: Target, told: ModelFigures, at: Labels, now: float
     ) -> Iterator[Sample]:
         for figure, metric in HISTOGRAMS:
             times = told.times.get(figure)
             if times is None or times.count is None or times.sum is None or not times.upto:
                 continue
-            raw = totals.counted(times, metric.buckets)
+            raw = totals.bucket_counts(times, metric.buckets)
             sums = self._totals.add((metric.name, at), target, raw, now)
             yield Sample(metric, at, totals.distribution(sums, metric.buckets))
             if metric in self.objectives:
                 name, seconds = self.objectives[metric]
-                within = totals.upto(times, seconds)
-                met = self._totals.add((MET.name, at, name), target, [within], now)
-                yield from MET.at(met[0], *at, name)
+                within = totals.count_up_to(times, seconds)
+                met = self._totals.add((OBJECTIVE_MET.name, at, name), target, [within], now)
+                yield from OBJECTIVE_MET.at(met[0], *at, name)
 
-    def _stands(
+    def _stalled_for(
         self,
         target: Target,
         engine: Engine,
         at: Labels,
-        told: OfModel,
+        told: ModelFigures,
         now: float,
-        still: dict[tuple[Target, Labels], Still],
+        still: dict[tuple[Target, Labels], StalledRequests],
     ) -> float | None:
         """For how long requests have been running and nothing came of them; None if not known."""
         counted = totals.progress(
@@ -817,20 +823,20 @@ class ServingEngines:
         before = self._still.get((target, at))
         stands = before is not None and before.running > 0 and before.counted == counted
         since = before.since if before is not None and stands and running > 0 else now
-        still[target, at] = Still(counted, since, running)
+        still[target, at] = StalledRequests(counted, since, running)
         return now - since
 
-    def _of_silent(
-        self, found: Found, now: float, still: dict[tuple[Target, Labels], Still]
+    def _silent_samples(
+        self, found: ServerReading, now: float, still: dict[tuple[Target, Labels], StalledRequests]
     ) -> Iterator[Sample]:
-        """For how long nothing has come of servers that had running requests and are silent."""
+        """For how long silent servers with running requests have had no output."""
         for (target, at), before in self._still.items():
             if target in found.silent and before.running > 0:
                 still[target, at] = before
                 yield from TOKENLESS.at(now - before.since, *at)
 
 
-def _whose(server: Server) -> tuple[str, str]:
+def _budget_key(server: Server) -> tuple[str, str]:
     """Whose a server is, and a GPU of his, for ``bounded``."""
     holder, gpus = next(iter(server.holders.items()))
     return holder.budget(), gpus[0].uuid
@@ -840,7 +846,7 @@ def _ratio(value: float | None) -> float | None:
     return None if value is None or value > 1.0 else value
 
 
-def _once(samples: Sequence[Sample]) -> Iterator[Sample]:
+def _merge_shared(samples: Sequence[Sample]) -> Iterator[Sample]:
     """Samples of which two servers of the same engine and model share a GPU, added up."""
     seen: dict[tuple[Metric, tuple[str, ...]], Sample] = {}
     for sample in samples:

@@ -10,9 +10,9 @@ from collections.abc import Hashable, Mapping, Sequence
 from math import floor
 
 from gpunode.metric import Distribution
-from gpunode.serving.page import Times
+from gpunode.serving.page import Histogram
 
-KEPT = 3600.0
+KEEP_SECONDS = 3600.0
 """Seconds after which what is no longer told is forgotten."""
 
 
@@ -38,11 +38,11 @@ class Totals:
 
     def forget(self, now: float) -> None:
         """Drop what has not been told for long."""
-        self._raw = {key: one for key, one in self._raw.items() if now - one[1] < KEPT}
-        self._sums = {key: one for key, one in self._sums.items() if now - one[1] < KEPT}
+        self._raw = {key: one for key, one in self._raw.items() if now - one[1] < KEEP_SECONDS}
+        self._sums = {key: one for key, one in self._sums.items() if now - one[1] < KEEP_SECONDS}
 
 
-def upto(times: Times, bound: float) -> float:
+def count_up_to(times: Histogram, bound: float) -> float:
     """How many took at most so many seconds; within a bucket, as if they were spread evenly.
 
     That is how PromQL sees a bucket, too:
@@ -59,17 +59,17 @@ def upto(times: Times, bound: float) -> float:
     return min(most, _count(times))
 
 
-def _count(times: Times) -> float:
+def _count(times: Histogram) -> float:
     return max(times.count or 0.0, 0.0)
 
 
-def counted(times: Times, bounds: Sequence[float]) -> tuple[float, ...]:
+def bucket_counts(times: Histogram, bounds: Sequence[float]) -> tuple[float, ...]:
     """How many took at most each of some bounds, all of them, and their sum."""
-    return *(upto(times, bound) for bound in bounds), _count(times), times.sum or 0.0
+    return *(count_up_to(times, bound) for bound in bounds), _count(times), times.sum or 0.0
 
 
 def distribution(totals: Sequence[float], bounds: Sequence[float]) -> Distribution:
-    """The histogram of sums that ``counted`` began."""
+    """The histogram of sums that ``bucket_counts`` began."""
     below, counts = 0, []
     for total in totals[:-1]:
         whole = max(below, floor(total + 1e-6))
@@ -78,6 +78,8 @@ def distribution(totals: Sequence[float], bounds: Sequence[float]) -> Distributi
     return Distribution(tuple(bounds), counts, totals[-1])
 
 
-def progress(figures: Mapping[object, float], times: Mapping[object, Times]) -> tuple[float, ...]:
+def progress(
+    figures: Mapping[object, float], times: Mapping[object, Histogram]
+) -> tuple[float, ...]:
     """What has to grow while requests are computed."""
     return *figures.values(), *(one.count or 0.0 for one in times.values())

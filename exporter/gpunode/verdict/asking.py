@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from gpunode.config.daemon import Settings
 from gpunode.holders.owner import Started
 from gpunode.jobs.owners import OwnersDetail
-from gpunode.jobs.steps import SaidByClients
+from gpunode.jobs.steps import ClientReports
 from gpunode.metric import Metric
 from gpunode.node.node import Node, NoDescriptors
 from gpunode.node.rolling_tape import without_code
@@ -19,26 +19,26 @@ from gpunode.source import Reading, Readings
 from gpunode.text import printable
 from gpunode.unread import Unknown
 from gpunode.verdict.facts import At
-from gpunode.verdict.looking import stacks_of_started, with_word
+from gpunode.verdict.looking import add_client_report, stacks_of_started
 from gpunode.verdict.where import StackLook, reason_of, sentence
 
-SPACING = 10.0
+LOOK_INTERVAL = 10.0
 """Seconds from one look at a GPU that somebody asked for to the next."""
 
-WHILE_ANOTHER = 2.0
+RETRY_SECONDS = 2.0
 """Seconds after which to ask again where a look goes on."""
 
-MOST = 4
+MAX_PROCESSES = 4
 """How many processes of a GPU are looked at."""
 
-WITHIN = 4.0
+LOOK_TIMEOUT = 4.0
 """Seconds within which the last look begins: one takes milliseconds, four that hang would take too
 long for who waits for the answer."""
 
 LONGEST_WHY, LONGEST_PROGRAM = 200, 64
 """Characters."""
 
-TOO_SOON = Unknown(
+LOOK_REFUSED = Unknown(
     "asked_stacks",
     "somebody asked where processes stand during another such look, or soon after; the answer was "
     "429",
@@ -78,7 +78,7 @@ class StacksNow:
     processes: list[ProcessStands]
 
 
-class AskedTooSoon(Exception):
+class LookRefused(Exception):
     """The daemon looks, or has just looked; ``str()`` says so."""
 
     def __init__(self, why: str, wait: float) -> None:
@@ -88,12 +88,12 @@ class AskedTooSoon(Exception):
 
 
 class LooksOnDemand:
-    """Looks for who asks: one look at a time, and one at each GPU in ``SPACING`` seconds."""
+    """Looks for who asks: one look at a time, and one at each GPU in ``LOOK_INTERVAL`` seconds."""
 
     name = "asked"
     every = 5.0
     metrics: tuple[Metric, ...] = ()
-    unknowns = (TOO_SOON,)
+    unknowns = (LOOK_REFUSED,)
 
     def __init__(self, node: Node, settings: Settings) -> None:
         self.node = node
@@ -107,23 +107,23 @@ class LooksOnDemand:
     def read(self, _readings: Readings) -> Reading:
         """How often it refused since the last read; what is asked finds it by its detail."""
         refused, self._told = self._refused - self._told, self._refused
-        met = (TOO_SOON.seen("", refused),) if refused else ()
+        met = (LOOK_REFUSED.seen("", refused),) if refused else ()
         return Reading((), self, met)
 
     def begin(self, gpu: str) -> None:
-        """Begin a look at a GPU, which ``end`` ends. Raises ``AskedTooSoon``.
+        """Begin a look at a GPU, which ``end`` ends. Raises ``LookRefused``.
 
         It is called by one thread, and for a GPU that there is.
         """
         now = self.node.clock.monotonic()
-        left = self._begun.get(gpu, -math.inf) + SPACING - now
+        left = self._begun.get(gpu, -math.inf) + LOOK_INTERVAL - now
         if left > 0:
             self._refused += 1
-            said = f"GPU {gpu} was looked at less than {SPACING:g} s ago"
-            raise AskedTooSoon(f"{said}: ask again in {math.ceil(left)} s", left)
+            said = f"GPU {gpu} was looked at less than {LOOK_INTERVAL:g} s ago"
+            raise LookRefused(f"{said}: ask again in {math.ceil(left)} s", left)
         if not self._one.acquire(blocking=False):
             self._refused += 1
-            raise AskedTooSoon("it looks for somebody else: ask again", WHILE_ANOTHER)
+            raise LookRefused("it looks for somebody else: ask again", RETRY_SECONDS)
         self._begun[gpu] = now
 
     def end(self) -> None:
@@ -132,28 +132,28 @@ class LooksOnDemand:
 
     def look(self, gpu: str, readings: Readings) -> Iterator[ProcessStands]:
         """Where the processes on a GPU stand."""
-        until = self.node.clock.monotonic() + WITHIN
-        for number, (at, process) in enumerate(_on(gpu, readings)):
+        until = self.node.clock.monotonic() + LOOK_TIMEOUT
+        for number, (at, process) in enumerate(_processes_on(gpu, readings)):
             try:
-                if number >= MOST:
-                    raise OSError(f"no more than {MOST} processes of a GPU are looked at")
+                if number >= MAX_PROCESSES:
+                    raise OSError(f"no more than {MAX_PROCESSES} processes of a GPU are looked at")
                 if self.node.clock.monotonic() > until:
                     raise OSError("the others took too long")
-                yield self._stands(at, process, readings)
+                yield self._position(at, process, readings)
             except (OSError, ValueError, NoDescriptors) as error:
                 said = error.strerror if isinstance(error, OSError) else ""
                 why = printable(said or str(error), LONGEST_WHY)
                 rank, owner = process.rank, process.owner.in_short()
                 yield ProcessStands(gpu, process.pid, "", "", "", None, why, rank, owner)
 
-    def _stands(self, at: At, process: Started, readings: Readings) -> ProcessStands:
+    def _position(self, at: At, process: Started, readings: Readings) -> ProcessStands:
         """Where a process stands now. Raises ``OSError``, ``ValueError`` or ``NoDescriptors``."""
         program = printable(self.node.program(process.pid), LONGEST_PROGRAM)
         stacks = stacks_of_started(self.node, process)
         rank, owner, time = process.rank, process.owner.in_short(), readings.clock.time()
         look = StackLook(at, process.pid, process.start, rank, owner, False, time, stacks)
-        clients = readings.details(SaidByClients)
-        look = with_word(look, (one for told in clients for one in told.detail.processes))
+        clients = readings.details(ClientReports)
+        look = add_client_report(look, (one for told in clients for one in told.detail.processes))
         reason = reason_of(look.stacks)
         return ProcessStands(
             at[0],
@@ -168,7 +168,7 @@ class LooksOnDemand:
         )
 
 
-def _on(gpu: str, readings: Readings) -> Iterator[tuple[At, Started]]:
+def _processes_on(gpu: str, readings: Readings) -> Iterator[tuple[At, Started]]:
     """The processes on a GPU, and on the instances that it is divided into, once each."""
     seen: set[int] = set()
     for one in readings.details(OwnersDetail):

@@ -15,10 +15,10 @@ from gpunode.verdict.facts import At, Facts, series_name
 RATE = "1m"
 """Over which Prometheus is asked for an increase; a verdict covers the last seconds."""
 
-LATELY = "[30s]"
+EVIDENCE_WINDOW = "[30s]"
 """The window of evidence that is the least or the most of several looks."""
 
-STANDS = "where it stands: "
+POSITION_PREFIX = "where it stands: "
 """Begins the meaning of evidence that no series proves."""
 
 TO_HOST = 0.5
@@ -28,7 +28,7 @@ UNPINNED = {"receive": 7.2e9, "transmit": 3.0e9}
 """Bytes per second of copies of memory that is not pinned, by what the GPU does (H200, H100): a CPU
 copies it once more, and finds what was not used before page by page."""
 
-MANY = 2.5e9
+MIN_COPY_RATE = 2.5e9
 """Bytes per second to the GPU from which these are such copies, and neither commands nor pinned."""
 
 RESULTS = 2.0
@@ -37,7 +37,7 @@ RESULTS = 2.0
 PINNED = 2.5
 """From this multiple of the time that they need, copies wait for no CPU."""
 
-OF_ENGINES = 0.5
+ENGINE_SHARE = 0.5
 """From this part of what copy engines need for the bytes that PCIe moved, it was they who did."""
 
 ENGINES = 55e9
@@ -166,7 +166,7 @@ class Case:
 
     def peak_evidence(self, metric: Metric, threshold: float, meaning: str) -> Evidence:
         """Evidence from the highest value of a gauge of this GPU in all facts."""
-        query = f"max_over_time({self.series(metric)}{LATELY})"
+        query = f"max_over_time({self.series(metric)}{EVIDENCE_WINDOW})"
         value = self.facts.peak(metric, *self.at)
         return self.evidence(metric, value, threshold, meaning, query=query)
 
@@ -195,10 +195,10 @@ def copies_wait(facts: Facts, at: At, shares: Mapping[str, float]) -> float:
     copying = shares.get("copy", 0.0)
     rest = copying + shares.get("starved", 0.0)
     needed = to_host / UNPINNED["transmit"]
-    if to_device >= MANY:
+    if to_device >= MIN_COPY_RATE:
         needed += to_device / UNPINNED["receive"]
     if max(to_device, to_host) >= COPY_RATE:
-        copied = copying >= OF_ENGINES * (to_device + to_host) / ENGINES
+        copied = copying >= ENGINE_SHARE * (to_device + to_host) / ENGINES
     else:
         copied = to_host >= RESULTS * to_device
     return max(0.0, min(needed, rest) - copying) if copied and needed <= PINNED * rest else 0.0

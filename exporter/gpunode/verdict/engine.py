@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from gpunode.metric import Metric
 from gpunode.serving.requests import INFO, KV_CACHE, REQUESTS
-from gpunode.verdict.case import LATELY, Case, Evidence
+from gpunode.verdict.case import EVIDENCE_WINDOW, Case, Evidence
 from gpunode.verdict.facts import series_name
 
 USES = (INFO, REQUESTS)
-"""The metrics behind ``engine_of``, ``nobody_asks`` and ``other_side``."""
+"""The metrics behind ``engine_of``, ``no_requests`` and ``peer_engines``."""
 
 OTHER_ROLE = {"decode": "prefill", "prefill": "decode"}
 """Where prefill and decode run apart, the role with which an instance shares its requests."""
@@ -27,11 +27,11 @@ class ServingEngine:
 
     def least(self, phase: str) -> float:
         """The fewest requests in a phase at any look of the last half minute."""
-        return sum(min(self._seen(at, phase), default=0.0) for at in self.servers)
+        return sum(min(self._values(at, phase), default=0.0) for at in self.servers)
 
     def most(self, phase: str) -> float:
         """The most of them."""
-        return sum(max(self._seen(at, phase), default=0.0) for at in self.servers)
+        return sum(max(self._values(at, phase), default=0.0) for at in self.servers)
 
     @property
     def kv_cache(self) -> float:
@@ -65,7 +65,7 @@ class ServingEngine:
         at = next(told, self.servers[0])
         series = series_name(metric, (*at, *labels))
         over = "min" if least else "max" if most else ""
-        query = f"{over}_over_time({series}{LATELY})" if over else ""
+        query = f"{over}_over_time({series}{EVIDENCE_WINDOW})" if over else ""
         return Evidence(series, value, threshold, meaning, query)
 
     def running(self) -> Evidence:
@@ -78,7 +78,7 @@ class ServingEngine:
         meaning = "requests that wait for their turn, at each look"
         return self.evidence(REQUESTS, self.least("waiting"), 1.0, meaning, "waiting", least=True)
 
-    def _seen(self, at: tuple[str, ...], phase: str) -> list[float]:
+    def _values(self, at: tuple[str, ...], phase: str) -> list[float]:
         return [value for value, _ in self.case.facts.readings(REQUESTS, *at, phase)]
 
 
@@ -91,7 +91,7 @@ def engine_of(case: Case) -> ServingEngine | None:
     return ServingEngine(case, tuple(servers)) if servers else None
 
 
-def other_side(case: Case) -> Iterator[ServingEngine]:
+def peer_engines(case: Case) -> Iterator[ServingEngine]:
     """The instances on this node that prefill for a GPU that decodes, or decode for one that does.
 
     They serve the same model by the same engine. Those of vLLM do not say their role.
@@ -103,7 +103,7 @@ def other_side(case: Case) -> Iterator[ServingEngine]:
             yield ServingEngine(case, (at[:4],))
 
 
-def nobody_asks(case: Case) -> Evidence | None:
+def no_requests(case: Case) -> Evidence | None:
     """That the engine had no request at a look, and none that waited or was on its way at any."""
     engine = engine_of(case)
     if engine is None or engine.least("running") > 0:

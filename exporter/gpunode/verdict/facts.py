@@ -13,7 +13,7 @@ from gpunode.source import Key
 At = tuple[str, str]
 """A GPU: its index and its UUID."""
 
-LATEST = 4.5
+LATEST_SECONDS = 4.5
 """Seconds over which it is seen what a GPU does at the moment: two windows."""
 
 
@@ -90,7 +90,7 @@ class Facts:
         return max((value for value, _ in self._each(metric, labels)), default=0.0)
 
     def recent(self, seconds: float) -> Facts:
-        """The same facts, limited to the last ``seconds``."""
+        """The facts of the last ``seconds``."""
         end = self.snapshots[-1].moment
         kept = tuple(s for s in self.snapshots if end - s.moment < seconds)
         return replace(self, snapshots=kept)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from gpunode.faults.fault import Where, meaning
-from gpunode.faults.source import FaultsNow
+from gpunode.faults.fault import Location, meaning
+from gpunode.faults.source import CurrentFaults
 from gpunode.gpu.activity import GpuActivity, WindowDetail
 from gpunode.gpu.health import INFO
 from gpunode.holders.owner import Owner
@@ -17,7 +17,7 @@ from gpunode.jobs.owners import OWNER, OWNER_LABELS, PROCESS
 from gpunode.jobs.processes import UNREADABLE
 from gpunode.loop.playing import Playing
 from gpunode.metric import Metric
-from gpunode.source import Met, Readings, Silent
+from gpunode.source import Met, Readings, SilentPlace
 from gpunode.verdict.case import Evidence
 from gpunode.verdict.causes import CAUSES, NONE
 from gpunode.verdict.causes.cause import BOUND, Cause
@@ -26,13 +26,13 @@ from gpunode.verdict.facts import At
 from gpunode.verdict.guidance import URGENCIES, Guidance, Urgency
 from gpunode.verdict.reasons import COMPUTING, REASONS, Reason
 from gpunode.verdict.shortages import NodeFigure, Shortage
-from gpunode.verdict.source import Judged, Judgement
+from gpunode.verdict.source import Judgement, Judgements
 from gpunode.words import GPUS
 
-MOST_FINDINGS = 16
+MAX_FINDINGS = 16
 """Findings that are shown; more help nobody."""
 
-UNREAD_REMEMBERED = 3600.0
+UNREAD_SECONDS = 3600.0
 """Seconds for which it is told that something was met and is not understood."""
 
 DESCRIBES = frozenset({INFO, OWNER, PROCESS})
@@ -44,10 +44,10 @@ FINDER = "gpu"
 PRESSING: tuple[Urgency, ...] = ("now", "soon")
 """What somebody must do something about."""
 
-STARVING = ("compute", "io")
+STARVING_COLUMNS = ("compute", "io")
 """Columns of what a GPU may starve of."""
 
-WITHOUT_LOSS: dict[str, Guidance] = {
+STATE_GUIDANCE: dict[str, Guidance] = {
     "free": Guidance("fine", GPUS["free"]),
     "idle": Guidance("note", GPUS["idle"]),
     "unknown": Guidance("note", GPUS["unknown"]),
@@ -57,17 +57,17 @@ WITHOUT_LOSS: dict[str, Guidance] = {
 IDLE_IN_A_HANG = Guidance("soon", GPUS["idle_in_a_hang"])
 """Of an idle GPU, where one hangs and it is not known which GPUs are of its job."""
 
-WHILE_SHORT = Guidance("soon", GPUS["while_short"])
+NODE_SHORT = Guidance("soon", GPUS["while_short"])
 """Of a GPU for which nothing on its node is found, though the node is short of something."""
 
-UNREAD = Guidance("soon", GPUS["unread"])
+NOT_FULLY_READ = Guidance("soon", GPUS["unread"])
 """Of a GPU for which nothing on its node is found, where it was not looked for everywhere."""
 
 NOT_ON_TAPE = Guidance("soon", GPUS["not_on_tape"])
-"""The same where a tape is played."""
+"""Of a GPU for which nothing on its node is found, while a tape is played."""
 
-NOT_YET = Guidance("fine", GPUS["not_yet"])
-LOST = Guidance("now", GPUS["lost"])
+NOT_JUDGED = Guidance("fine", GPUS["not_yet"])
+GPU_LOST = Guidance("now", GPUS["lost"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,14 +137,14 @@ class NodeStatus:
     findings: tuple[Finding, ...]
     gpus: tuple[GpuStatus, ...]
     figures: tuple[NodeFigure, ...]
-    silent: tuple[Silent, ...]
+    silent: tuple[SilentPlace, ...]
     unread: tuple[Met, ...]
     """What was met of late and is not understood."""
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """What was read of all GPUs."""
+class NodeReadings:
+    """The readings of all GPUs."""
 
     labels: dict[At, str]
     """How each GPU is called, in order."""
@@ -194,22 +194,24 @@ class Known:
         """What to do about a GPU."""
         window, verdict = self.windows.get(at), self.judged.get(at)
         if window is None:
-            return LOST
+            return GPU_LOST
         if verdict is None:
-            return NOT_YET
+            return NOT_JUDGED
         cause = _cause(verdict)
         said = cause.says(verdict.evidence)
         if cause.uncertain and said == cause.guidance:
             if self.short:
-                return WHILE_SHORT
+                return NODE_SHORT
             if self.unread or _unreadable(verdict):
-                return NOT_ON_TAPE if self.played else UNREAD
+                return NOT_ON_TAPE if self.played else NOT_FULLY_READ
         if cause is not NONE:
             return said
-        most = next((state for state in WITHOUT_LOSS if window.state.get(state, 0.0) >= BOUND), "")
+        most = next(
+            (state for state in STATE_GUIDANCE if window.state.get(state, 0.0) >= BOUND), ""
+        )
         if most == "idle" and self.misses_a_rank:
             return IDLE_IN_A_HANG
-        return WITHOUT_LOSS.get(most, NONE.guidance)
+        return STATE_GUIDANCE.get(most, NONE.guidance)
 
     def slowed(self, at: At) -> Judgement | None:
         """The verdict on a GPU that takes longer than its peers, where it says what slows it."""
@@ -232,27 +234,27 @@ def status(readings: Readings) -> NodeStatus:
     """The node as it was last read."""
     silent = tuple(readings.silent())
     shortage = next((one.detail for one in readings.details(Shortage)), Shortage("", ()))
-    known = _known(readings, silent, shortage)
+    known = _read_node(readings, silent, shortage)
     gpus = tuple(_gpu(known, at) for at in known.labels)
     found = [
-        *_lost(silent, known),
-        *_waits(known),
+        *_lost_gpus(silent, known),
+        *_waiting_gpus(known),
         *_causes(known, gpus),
-        *_broken(readings, known.labels),
-        *_of_node(shortage, known),
-        *_without_gpus(silent, gpus),
+        *_lasting_faults(readings, known.labels),
+        *_node_shortages(shortage, known),
+        *_no_gpus(silent, gpus),
     ]
     found.sort(key=lambda one: URGENCIES.index(one.urgency))
     unread = tuple(
-        met for met in readings.unread() if met.last > readings.clock.time() - UNREAD_REMEMBERED
+        met for met in readings.unread() if met.last > readings.clock.time() - UNREAD_SECONDS
     )
     calm = _calm(known, found, silent, unread)
     return NodeStatus(
-        shortage.node, calm, tuple(found[:MOST_FINDINGS]), gpus, shortage.figures, silent, unread
+        shortage.node, calm, tuple(found[:MAX_FINDINGS]), gpus, shortage.figures, silent, unread
     )
 
 
-def less_accurate(window: WindowDetail | None) -> str:
+def accuracy_note(window: WindowDetail | None) -> str:
     """Why the ledger of a GPU is less accurate than those of models that were measured."""
     if window is None or not window.stand_in:
         return ""
@@ -261,27 +263,29 @@ def less_accurate(window: WindowDetail | None) -> str:
     return whose if window.activity is None else f"{whose}; `gpunode calibrate` measures its own"
 
 
-def in_a_sentence(now: NodeStatus) -> str:
+def summary_sentence(now: NodeStatus) -> str:
     """What is wrong on a node; where nothing is, what its GPUs do."""
     doing: dict[str, list[str]] = {}
     for gpu in now.gpus:
         doing.setdefault(gpu.does, []).append(gpu.label)
     well = [
-        f"{counted(labels)} {'is' if len(labels) == 1 else 'are'} {does}"
+        f"{gpu_list(labels)} {'is' if len(labels) == 1 else 'are'} {does}"
         for does, labels in doing.items()
     ]
     return f"{'. '.join(one.title for one in now.findings) or '; '.join(well)}."
 
 
-def _known(readings: Readings, silent: Iterable[Silent], shortage: Shortage) -> Known:
-    """Everything that was read of the GPUs; one whose activity cannot be read is lost."""
+def _read_node(
+    readings: Readings, silent: Iterable[SilentPlace], shortage: Shortage
+) -> NodeReadings:
+    """Read everything about the GPUs; one whose activity cannot be read is lost."""
     windows = {
         (one.place.gpu, one.place.uuid): one.detail for one in readings.details(WindowDetail)
     }
     lost = {one.place[:2] for one in silent if one.source == GpuActivity.name and one.place.gpu}
     judged = {
         (verdict.gpu, verdict.uuid): verdict
-        for one in readings.details(Judged)
+        for one in readings.details(Judgements)
         for verdict in one.detail.verdicts
     }
     models: dict[At, str] = {}
@@ -299,7 +303,7 @@ def _known(readings: Readings, silent: Iterable[Silent], shortage: Shortage) -> 
         else:
             process = RankedProcess(labels["pid"], labels["rank"])
             processes[at] = (*processes.get(at, ()), process)
-    return Known(
+    return NodeReadings(
         labels=_labels({*windows, *lost}),
         windows=windows,
         judged=judged,
@@ -313,8 +317,10 @@ def _known(readings: Readings, silent: Iterable[Silent], shortage: Shortage) -> 
             for one in found.waits_for
             if _cause(found).waits_for_peers
         },
-        short=any(figure.short and figure.column in STARVING for figure in shortage.figures),
-        unread=not {figure.column for figure in shortage.figures}.issuperset(STARVING),
+        short=any(
+            figure.short and figure.column in STARVING_COLUMNS for figure in shortage.figures
+        ),
+        unread=not {figure.column for figure in shortage.figures}.issuperset(STARVING_COLUMNS),
         played=bool(readings.details(Playing)),
     )
 
@@ -345,7 +351,10 @@ def _cause(verdict: Judgement) -> Cause:
 
 
 def _calm(
-    known: Known, found: Iterable[Finding], silent: Sequence[Silent], unread: Sequence[Met]
+    known: NodeReadings,
+    found: Iterable[Finding],
+    silent: Sequence[SilentPlace],
+    unread: Sequence[Met],
 ) -> str:
     """That all is well, where nothing presses and everything that was met was understood."""
     if not known.labels or any(one.urgency in PRESSING for one in found):
@@ -355,14 +364,14 @@ def _calm(
     return "All is well"
 
 
-def _gpu(known: Known, at: At) -> GpuStatus:
+def _gpu(known: NodeReadings, at: At) -> GpuStatus:
     guidance = known.guidance(at)
     waiting = (other for other in known.judged if at in known.waits_for(other))
     return GpuStatus(
         at=at,
         label=known.labels[at],
         urgency=_urgency(known, at, guidance),
-        does=_does(known, at, guidance),
+        does=_activity(known, at, guidance),
         remedy=_remedy(known, at, guidance),
         window=known.windows.get(at),
         verdict=known.judged.get(at),
@@ -372,11 +381,11 @@ def _gpu(known: Known, at: At) -> GpuStatus:
         processes=known.processes.get(at, ()),
         waits_for=known.called(known.waits_for(at)),
         waited_for_by=known.called(waiting),
-        less_accurate=less_accurate(known.windows.get(at)),
+        less_accurate=accuracy_note(known.windows.get(at)),
     )
 
 
-def _urgency(known: Known, at: At, guidance: Guidance) -> Urgency:
+def _urgency(known: NodeReadings, at: At, guidance: Guidance) -> Urgency:
     """How urgent a GPU is: as what it is waited for, and at ease where that ends by itself."""
     if at in known.late:
         return min(guidance.urgency, known.late[at].guidance.urgency, key=URGENCIES.index)
@@ -386,25 +395,25 @@ def _urgency(known: Known, at: At, guidance: Guidance) -> Urgency:
     return guidance.urgency
 
 
-def _does(known: Known, at: At, guidance: Guidance) -> str:
-    """What a GPU does, by whom it waits for and who waits for it if anybody does."""
+def _activity(known: NodeReadings, at: At, guidance: Guidance) -> str:
+    """What a GPU does, with the GPUs that it waits for or that wait for it."""
     if at in known.late:
         return f"waited for: {guidance.does if known.slowed(at) else known.late[at].meaning}"
     if known.hangs(at):
         verb = "hanging: waits" if guidance.urgency == "now" else "waiting"
-        return f"{verb} for {counted(known.called(known.waits_for(at)))}"
+        return f"{verb} for {gpu_list(known.called(known.waits_for(at)))}"
     return guidance.does
 
 
-def _remedy(known: Known, at: At, guidance: Guidance) -> str:
+def _remedy(known: NodeReadings, at: At, guidance: Guidance) -> str:
     """What to do about a GPU; about the one that is waited for, where that is known."""
     late = (at,) if at in known.late else known.waits_for(at) if known.hangs(at) else ()
     if late:
-        return _with_pid(_of_late(known, late[0]).remedy, known.pids(late))
-    return _with_pid(guidance.remedy, known.pids([at]))
+        return _fill_pid(_late_guidance(known, late[0]).remedy, known.pids(late))
+    return _fill_pid(guidance.remedy, known.pids([at]))
 
 
-def _of_late(known: Known, late: At) -> Guidance:
+def _late_guidance(known: NodeReadings, late: At) -> Guidance:
     """What to do about a GPU that others wait for, with what is told after its name."""
     if verdict := known.slowed(late):
         own = _cause(verdict).says(verdict.evidence)
@@ -424,12 +433,12 @@ def _labels(found: Collection[At]) -> dict[At, str]:
     }
 
 
-def _owners(known: Known, at: At) -> tuple[str, ...]:
+def _owners(known: NodeReadings, at: At) -> tuple[str, ...]:
     """Who holds a GPU, in words."""
-    return tuple(sorted(filter(None, set(map(_in_words, known.owners.get(at, ()))))))
+    return tuple(sorted(filter(None, set(map(_owner_text, known.owners.get(at, ()))))))
 
 
-def _in_words(owner: Owner) -> str:
+def _owner_text(owner: Owner) -> str:
     """An owner in words: a pod, a Slurm job, or the user of a process."""
     if owner.owner_pod:
         return "/".join(filter(None, (owner.owner_namespace, owner.owner_pod)))
@@ -439,12 +448,12 @@ def _in_words(owner: Owner) -> str:
     return ", ".join(filter(None, words))
 
 
-def _with_pid(remedy: str, pids: Collection[str]) -> str:
+def _fill_pid(remedy: str, pids: Collection[str]) -> str:
     """A remedy that names the process, where there is only one."""
     return remedy.replace("PID", next(iter(pids))) if len(pids) == 1 else remedy
 
 
-def counted(labels: Iterable[str]) -> str:
+def gpu_list(labels: Iterable[str]) -> str:
     """GPUs in words: ``GPU 3``, ``GPUs 0-2 and 5``."""
     ordered = list(labels)
     runs: list[list[str]] = []
@@ -464,7 +473,7 @@ def counted(labels: Iterable[str]) -> str:
     return f"GPU{several} {', '.join(words[:-1] or words)}{last}"
 
 
-def _lost(silent: Iterable[Silent], known: Known) -> Iterator[Finding]:
+def _lost_gpus(silent: Iterable[SilentPlace], known: NodeReadings) -> Iterator[Finding]:
     for one in silent:
         if one.source == GpuActivity.name and one.place.gpu:
             at = one.place.gpu, one.place.uuid
@@ -478,20 +487,20 @@ def _lost(silent: Iterable[Silent], known: Known) -> Iterator[Finding]:
             yield Finding(
                 urgency="now",
                 title=f"GPU {label} does not answer{held}{as_rank}",
-                remedy=LOST.remedy,
+                remedy=GPU_LOST.remedy,
                 detail=one.why,
                 gpus=(label,),
             )
 
 
-def _waits(known: Known) -> Iterator[Finding]:
+def _waiting_gpus(known: NodeReadings) -> Iterator[Finding]:
     """Who waits for whom, one finding for all that wait for the same GPUs."""
     groups: dict[tuple[At, ...], list[At]] = {}
     for at in known.labels:
         if known.hangs(at):
             groups.setdefault(known.waits_for(at), []).append(at)
     for late, members in groups.items():
-        guidance = _of_late(known, late[0])
+        guidance = _late_guidance(known, late[0])
         slowed = known.slowed(late[0])
         stalled = any(_cause(known.judged[at]) is STALLED_COLLECTIVE for at in members)
         hangs = stalled and guidance.urgency != "note"
@@ -503,8 +512,8 @@ def _waits(known: Known) -> Iterator[Finding]:
         waiting, awaited = known.called(members), known.called(late)
         yield Finding(
             urgency="now" if hangs else guidance.urgency,
-            title=f"{counted(waiting)} {verb} for {counted(awaited)}, {guidance.does}",
-            remedy=_with_pid(guidance.remedy, known.pids(late)),
+            title=f"{gpu_list(waiting)} {verb} for {gpu_list(awaited)}, {guidance.does}",
+            remedy=_fill_pid(guidance.remedy, known.pids(late)),
             gain=_gain(known, [*members, *([late[0]] if slowed else [])]),
             detail=". ".join(one.where for one in known.judged[members[0]].waits_for if one.where),
             evidence=(*known.judged[members[0]].evidence, *(slowed.evidence if slowed else ())),
@@ -512,7 +521,7 @@ def _waits(known: Known) -> Iterator[Finding]:
         )
 
 
-def _causes(known: Known, gpus: Iterable[GpuStatus]) -> Iterator[Finding]:
+def _causes(known: NodeReadings, gpus: Iterable[GpuStatus]) -> Iterator[Finding]:
     """What holds GPUs up, one finding for all that do the same; who waits is reported already."""
     groups: dict[Guidance, list[At]] = {}
     for gpu in gpus:
@@ -525,24 +534,24 @@ def _causes(known: Known, gpus: Iterable[GpuStatus]) -> Iterator[Finding]:
         labels = known.called(members)
         yield Finding(
             urgency=guidance.urgency,
-            title=f"{counted(labels)} {'is' if len(labels) == 1 else 'are'} {guidance.does}",
-            remedy=_with_pid(guidance.remedy, known.pids(members)),
+            title=f"{gpu_list(labels)} {'is' if len(labels) == 1 else 'are'} {guidance.does}",
+            remedy=_fill_pid(guidance.remedy, known.pids(members)),
             gain=_gain(known, members),
             evidence=worst.evidence,
             gpus=labels,
         )
 
 
-def _gain(known: Known, members: Iterable[At]) -> str:
+def _gain(known: NodeReadings, members: Iterable[At]) -> str:
     """What the first that can tell says; a job is as fast as its slowest GPU."""
     gains = [one for at in members if (one := known.judged[at].gain)]
     words = min(gains, key=lambda one: one.estimate).words if gains else ""
     return f"Without it: {words}." if words else ""
 
 
-def _broken(readings: Readings, labels: dict[At, str]) -> Iterator[Finding]:
+def _lasting_faults(readings: Readings, labels: dict[At, str]) -> Iterator[Finding]:
     """The faults that last."""
-    for fault in (f for one in readings.details(FaultsNow) for f in one.detail.faults):
+    for fault in (f for one in readings.details(CurrentFaults) for f in one.detail.faults):
         if fault.severity != "info":
             at, means = fault.where[:2], meaning(fault.where, fault.reason)
             yield Finding(
@@ -553,7 +562,7 @@ def _broken(readings: Readings, labels: dict[At, str]) -> Iterator[Finding]:
             )
 
 
-def _of_node(shortage: Shortage, known: Known) -> Iterator[Finding]:
+def _node_shortages(shortage: Shortage, known: NodeReadings) -> Iterator[Finding]:
     """What the node is short of; no GPU that nobody holds waits for that."""
     in_use = any(
         known.owners.get(at) or known.processes.get(at) or window.state.get("free", 0.0) < 1
@@ -563,7 +572,9 @@ def _of_node(shortage: Shortage, known: Known) -> Iterator[Finding]:
     short = [
         figure
         for figure in shortage.figures
-        if figure.short and (in_use or figure.column not in STARVING) and figure.cause not in told
+        if figure.short
+        and (in_use or figure.column not in STARVING_COLUMNS)
+        and figure.cause not in told
     ]
     if short:
         yield Finding(
@@ -573,7 +584,7 @@ def _of_node(shortage: Shortage, known: Known) -> Iterator[Finding]:
         )
 
 
-def _sentence(where: Where, words: str, labels: dict[At, str]) -> str:
+def _sentence(where: Location, words: str, labels: dict[At, str]) -> str:
     if where.gpu:
         return f"GPU {labels.get((where.gpu, where.uuid), where.gpu)}: {words}"
     if where.part == "gpu":  # it has fallen off the bus, and this is where it was
@@ -593,7 +604,7 @@ def _short(figure: NodeFigure) -> str:
     return f"{name}{where} {figure.value:g}"
 
 
-def _without_gpus(silent: Iterable[Silent], gpus: Collection[GpuStatus]) -> Iterator[Finding]:
+def _no_gpus(silent: Iterable[SilentPlace], gpus: Collection[GpuStatus]) -> Iterator[Finding]:
     """Why no GPU is shown, if none is."""
     why = next((one.why for one in silent if one.source == FINDER), "")
     if why:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from gpunode.gpu import GPU
 from gpunode.metric import Metric, Sample
 from gpunode.verdict.case import Case
-from gpunode.verdict.causes.cause import Cause, Remedy, without
+from gpunode.verdict.causes.cause import Cause, Remedy, share_without
 from gpunode.verdict.facts import At
 
 GAIN = Metric(
@@ -29,16 +29,16 @@ GAIN = Metric(
 
 BOUNDS = ("lower", "estimate", "upper")
 
-IN_NINE_OF_TEN = 1.645
+Z_90 = 1.645
 """Standard errors on each side of an estimate that hold nine tenths of what is measured."""
 
 LEDGER = 0.01
 """Standard error of a share of time in the ledger, over a verdict's seconds."""
 
-MOST_UNSURE = 2.0
+MAX_UNCERTAINTY = 2.0
 """How many times the lower bound the upper one may be for an estimate to be told."""
 
-LEAST_LEFT = 0.04
+MIN_TIME_LEFT = 0.04
 """Of a job that would take less than this share of its time, nobody knows how fast it may be."""
 
 
@@ -56,7 +56,7 @@ class Gain:
 
         Of bounds that are more than twofold apart, only the lower one says anything.
         """
-        none, unsure = _times(1.0), self.upper > MOST_UNSURE * self.lower
+        none, unsure = _times(1.0), self.upper > MAX_UNCERTAINTY * self.lower
         if none == _times(self.lower if unsure else self.estimate):
             return ""
         if unsure:
@@ -75,14 +75,14 @@ def gain(case: Case, cause: Cause) -> Gain | None:
     remedy = cause.remedy
     if remedy is None or cause.stands_still:
         return None
-    left = _left(remedy, case)
-    if left is None or not LEAST_LEFT <= left <= 1.0 - LEDGER:
+    left = _time_left(remedy, case)
+    if left is None or not MIN_TIME_LEFT <= left <= 1.0 - LEDGER:
         return None
-    windows = [_left(remedy, replace(case, shares=shares)) for shares in case.windows()]
+    windows = [_time_left(remedy, replace(case, shares=shares)) for shares in case.windows()]
     known = [one for one in windows if one is not None]
     varies = _standard_error(known) if len(known) > 1 else 0.0
-    error = IN_NINE_OF_TEN * math.hypot(varies, remedy.unsure * (1.0 - left), LEDGER)
-    return Gain(1.0 / min(1.0, left + error), 1.0 / left, 1.0 / max(LEAST_LEFT, left - error))
+    error = Z_90 * math.hypot(varies, remedy.unsure * (1.0 - left), LEDGER)
+    return Gain(1.0 / min(1.0, left + error), 1.0 / left, 1.0 / max(MIN_TIME_LEFT, left - error))
 
 
 def _standard_error(values: Sequence[float]) -> float:
@@ -91,9 +91,9 @@ def _standard_error(values: Sequence[float]) -> float:
     return math.dist(values, [mean] * many) / math.sqrt(many * (many - 1))
 
 
-def _left(remedy: Remedy, case: Case) -> float | None:
+def _time_left(remedy: Remedy, case: Case) -> float | None:
     """The share of its time in which the job would do the same; at most all of it."""
-    left = remedy.left(case) if remedy.left else without(remedy.states, case)
+    left = remedy.left(case) if remedy.left else share_without(remedy.states, case)
     return None if left is None else min(1.0, left)
 
 

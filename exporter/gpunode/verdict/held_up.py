@@ -32,9 +32,9 @@ from gpunode.verdict.reasons import (
     UNINTERRUPTIBLE,
     UNKNOWN,
 )
-from gpunode.verdict.source import Judged, Judgement
+from gpunode.verdict.source import Judgement, Judgements
 
-OF_THE_MOMENT = (
+MOMENTARY_CAUSES = (
     "gpu_lost",
     "no_process",
     "stopped",
@@ -49,7 +49,7 @@ OF_THE_MOMENT = (
 HANGS = ("gpu_lost", "stopped", "no_tokens", "filesystem_silent")
 """Those in which somebody waits in vain."""
 
-STILL_FROM = 20.0
+HANG_SECONDS = 20.0
 """Seconds from which what stands still hangs, for people: a large collective takes some."""
 
 HELD_UP = Metric(
@@ -57,7 +57,7 @@ HELD_UP = Metric(
     "gauge",
     "For how long a GPU has been held up by what holds it up now: at most one cause, absent where "
     "nothing does. "
-    + "; ".join(f"`{name}`: {words.CAUSES[name].sentence}" for name in OF_THE_MOMENT)
+    + "; ".join(f"`{name}`: {words.CAUSES[name].sentence}" for name in MOMENTARY_CAUSES)
     + "; otherwise the cause of the verdict, where time is lost to it (docs/verdict.md).",
     (*GPU, "cause"),
 )
@@ -85,13 +85,13 @@ class Hold:
 
 
 @dataclass(frozen=True, slots=True)
-class HeldUpNow:
-    """What was seen to hold each GPU up at this look; what may be over is not among it."""
+class CurrentHolds:
+    """What holds each GPU up at this look, without causes that may be over."""
 
     causes: Mapping[At, str]
 
 
-class HeldUp:
+class HoldTracker:
     """Remembers what holds each GPU up."""
 
     name = "held_up"
@@ -105,7 +105,7 @@ class HeldUp:
 
     def read(self, readings: Readings) -> Reading:
         now = readings.clock.monotonic()
-        found = dict(self._found(readings, now))
+        found = dict(self._holds(readings, now))
         for at, (cause, began) in found.items():
             held = self._holding.get(at)
             if held is None or (held.cause != cause and self._is_over(held, cause, now)):
@@ -122,38 +122,38 @@ class HeldUp:
             for at, held in self._holding.items()
         )
         causes = {at: held.cause for at, held in self._holding.items() if held.seen == now}
-        return Reading(tuple(samples), HeldUpNow(causes))
+        return Reading(tuple(samples), CurrentHolds(causes))
 
     def _is_over(self, held: Hold, other: str, now: float) -> bool:
         """Whether a cause gives way at once, to one that needs somebody more, or has for long."""
-        return other in OF_THE_MOMENT or stands_still(other) or now - held.seen >= FLICKERS
+        return other in MOMENTARY_CAUSES or stands_still(other) or now - held.seen >= FLICKERS
 
-    def _found(self, readings: Readings, now: float) -> Iterator[tuple[At, tuple[str, float]]]:
+    def _holds(self, readings: Readings, now: float) -> Iterator[tuple[At, tuple[str, float]]]:
         """What holds each GPU up now, and from when on (monotonic)."""
         values = by_metric(readings, USED)
         verdicts = {
             (one.gpu, one.uuid): one
-            for told in readings.details(Judged)
+            for told in readings.details(Judgements)
             for one in told.detail.verdicts
         }
-        told = dict(self._of_the_moment(readings, values, verdicts, now))
+        told = dict(self._momentary(readings, values, verdicts, now))
         for at, began in told.items():
             yield at, began
         for at, verdict in verdicts.items():
             cause = CAUSES[verdict.cause]
-            if at not in told and cause.costs and not _may_rest(verdict, verdicts.values()):
+            if at not in told and cause.costs and not _may_idle(verdict, verdicts.values()):
                 streak = values.get(BLOCKED_STREAK, {}).get(at, 0.0)
                 since = streak if cause is STALLED_COLLECTIVE else 0.0
                 yield at, (cause.name, now - since)
 
-    def _of_the_moment(
+    def _momentary(
         self,
         readings: Readings,
         values: dict[Metric, dict[tuple[str, ...], float]],
         verdicts: dict[At, Judgement],
         now: float,
     ) -> Iterator[tuple[At, tuple[str, float]]]:
-        """The same for what takes the place of a verdict; the last of a GPU counts."""
+        """What takes the place of a verdict, and from when on; the last of a GPU counts."""
         late = {one.at: one.reason for verdict in verdicts.values() for one in verdict.waits_for}
         states = _states(readings)
         for at, verdict in verdicts.items():
@@ -196,7 +196,7 @@ class HeldUp:
         return seconds > before
 
 
-def _may_rest(verdict: Judgement, verdicts: Iterable[Judgement]) -> bool:
+def _may_idle(verdict: Judgement, verdicts: Iterable[Judgement]) -> bool:
     """Whether a server of which no figures are known may wait for a request.
 
     Of some, all GPUs but the first spin until the process on that one asks them to work.
@@ -216,7 +216,7 @@ def _may_rest(verdict: Judgement, verdicts: Iterable[Judgement]) -> bool:
 
 
 def stands_still(cause: str) -> bool:
-    """Whether nothing goes on while this holds a GPU up, and should."""
+    """Whether the work stops while this holds a GPU up."""
     return cause in HANGS or (cause in CAUSES and CAUSES[cause].stands_still)
 
 

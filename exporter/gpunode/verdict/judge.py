@@ -21,8 +21,8 @@ from gpunode.loop.complaints import isolated
 from gpunode.metric import Metric, Sample
 from gpunode.verdict.case import Case, Evidence
 from gpunode.verdict.causes import CAUSES, NONE
-from gpunode.verdict.causes.cause import LOST, Bounds, Cause, Explains, Loses
-from gpunode.verdict.causes.host import UNEXPLAINED, unread
+from gpunode.verdict.causes.cause import MIN_LOSS, Bounds, Cause, Explanation, OwnLoss
+from gpunode.verdict.causes.host import UNEXPLAINED, unread_evidence
 
 T = TypeVar("T")
 
@@ -38,7 +38,7 @@ FAILURES = Metric(
 )
 
 LOSSES = tuple(
-    (cause, one) for cause in CAUSES.values() for one in cause.looks if isinstance(one, Loses)
+    (cause, one) for cause in CAUSES.values() for one in cause.looks if isinstance(one, OwnLoss)
 )
 BOUNDS = tuple(
     (cause, one) for cause in CAUSES.values() for one in cause.looks if isinstance(one, Bounds)
@@ -49,7 +49,7 @@ EXPLANATIONS = tuple(
             (cause, one)
             for cause in CAUSES.values()
             for one in cause.looks
-            if isinstance(one, Explains)
+            if isinstance(one, Explanation)
         ),
         key=lambda pair: pair[1].rank,
     )
@@ -80,10 +80,10 @@ class Judge:
         if not case.shares:
             return []
         starved = self._starved(case)
-        lost = [*([starved] if starved else []), *self._found(LOSSES, case)]
+        lost = [*([starved] if starved else []), *self._verdicts(LOSSES, case)]
         if lost:
             return sorted(lost, key=lambda verdict: -verdict.share)
-        return [next(self._found(BOUNDS, case), Verdict(NONE, case.shares["compute"]))]
+        return [next(self._verdicts(BOUNDS, case), Verdict(NONE, case.shares["compute"]))]
 
     def failures(self) -> Iterator[Sample]:
         """How often each look has failed since the start."""
@@ -95,10 +95,10 @@ class Judge:
         """Time without work, put down to the first explanation that has evidence."""
         results = case.results
         share = case.without_work + results
-        if share < LOST:
+        if share < MIN_LOSS:
             return None
         wanted = (
-            case.without_work - case.shares["idle"] + results >= LOST
+            case.without_work - case.shares["idle"] + results >= MIN_LOSS
             or case.waited_for is not None
             or case.kind == "training"
         )
@@ -107,26 +107,26 @@ class Judge:
         for cause, explains in EXPLANATIONS:
             if not (wanted or explains.of_idle):
                 continue
-            evidence = self._asked(cause, case, explains.evidence)
+            evidence = self._run_look(cause, case, explains.evidence)
             if evidence:
-                ledger = case.state(state, LOST)
+                ledger = case.state(state, MIN_LOSS)
                 return Verdict(cause, share + of_peers, (ledger, *evidence))
         share = case.without_work  # copies explain themselves: DATA_LOADING_COPY
-        if not wanted or share < LOST:
+        if not wanted or share < MIN_LOSS:
             return None
         state = max(("starved", "idle"), key=lambda state: case.shares[state])
-        evidence = (case.state(state, LOST), *unread(case))
+        evidence = (case.state(state, MIN_LOSS), *unread_evidence(case))
         return Verdict(UNEXPLAINED, share + of_peers, evidence)
 
-    def _found(
-        self, looks: Iterable[tuple[Cause, Loses | Bounds]], case: Case
+    def _verdicts(
+        self, looks: Iterable[tuple[Cause, OwnLoss | Bounds]], case: Case
     ) -> Iterator[Verdict]:
         for cause, one in looks:
-            found = self._asked(cause, case, one.look)
+            found = self._run_look(cause, case, one.look)
             if found is not None:
                 yield Verdict(cause, found.share, found.evidence)
 
-    def _asked(self, cause: Cause, case: Case, look: Callable[[Case], T]) -> T | None:
+    def _run_look(self, cause: Cause, case: Case, look: Callable[[Case], T]) -> T | None:
         """What a look of a cause says; None if it fails."""
         found = isolated(partial(look, case))
         if not isinstance(found, BaseException):

@@ -9,19 +9,19 @@ from gpunode.gpu import GPU
 from gpunode.gpu.activity import SECONDS
 from gpunode.holders.owner import Started
 from gpunode.metric import Metric
-from gpunode.verdict.facts import LATEST, At, Facts
+from gpunode.verdict.facts import LATEST_SECONDS, At, Facts
 
 WORK = ("compute", "communication", "copy")
 """States of the ledger in which a job gets on."""
 
-WORKED = 0.05
+MIN_WORK = 0.05
 """At this share of time at work, a GPU has worked; below, it may be the ledger's inaccuracy."""
 
 WORKLESS = Metric(
     "gpunode_job_workless_seconds",
     "gauge",
     f"Time since the job on the GPU last worked: since {', '.join(WORK[:-1])} and {WORK[-1]} "
-    f"last took at least {WORKED:.0%} (the ledger). Absent if it has not worked since one of its "
+    f"last took at least {MIN_WORK:.0%} (the ledger). Absent if it has not worked since one of its "
     "processes came.",
     GPU,
 )
@@ -60,7 +60,7 @@ class Tenancies:
         tenancy = self._held.get(at)
         if tenancy is None or tenancy.processes.isdisjoint(present):
             tenancy = self._held[at] = Tenancy(present, now)
-        end = _end_of_work(facts.recent(LATEST), at, tenancy.since)
+        end = _end_of_work(facts.recent(LATEST_SECONDS), at, tenancy.since)
         if end is not None:
             tenancy.worked = end
             tenancy.processes = present
@@ -76,5 +76,7 @@ def _end_of_work(recent: Facts, at: At, since: float) -> float | None:
     if len(readings) < 2:
         return None
     worked, end = readings[-1]
-    works = all(worked - had >= WORKED * (end - time) for had, time in (readings[0], readings[-2]))
+    works = all(
+        worked - had >= MIN_WORK * (end - time) for had, time in (readings[0], readings[-2])
+    )
     return end if works else None

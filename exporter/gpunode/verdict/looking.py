@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from gpunode.config.daemon import Settings
 from gpunode.holders.owner import Started
 from gpunode.jobs.owners import OwnersDetail
-from gpunode.jobs.steps import SaidByClients, SaidToStand
+from gpunode.jobs.steps import ClientReports, ReportedPosition
 from gpunode.metric import Metric, Sample
 from gpunode.node.kernel import parse_stat
 from gpunode.node.node import Node, NotRecorded
@@ -17,20 +17,20 @@ from gpunode.node.stacks import Frame, ProcessStacks
 from gpunode.source import Reading, Readings
 from gpunode.verdict.causes import CAUSES
 from gpunode.verdict.facts import At
-from gpunode.verdict.source import Judged, Judgement
+from gpunode.verdict.source import Judgement, Judgements
 from gpunode.verdict.where import Looks, StackLook, main_thread, own_frame
 
-LOOKS_AFTER = (10.0, 60.0, 540.0)
+LOOK_TIMES = (10.0, 60.0, 540.0)
 """Seconds after which a stall or straggler is looked at: the last is before the watchdog of PyTorch
 ends the job, after ten minutes."""
 
-WAITING = 2
+MAX_WAITING = 2
 """How many of those that wait are looked at: they all stand at the same place, as a rule."""
 
-LATE = 4
+MAX_LATE = 4
 """How many of those that others wait for are looked at."""
 
-AGAIN = 4
+REPEATED_LOOKS = 4
 """How often those are looked at again that stand where those stand that wait for them: a rank that
 is slow stands there, too, for a part of each step."""
 
@@ -66,7 +66,7 @@ class Stall:
 
 
 class Looking:
-    """Asks where those stand that others wait for, and where some that wait do."""
+    """Reads the stacks of GPUs that others wait for, and of some that wait."""
 
     name = "stacks"
     every = 2.0
@@ -84,24 +84,24 @@ class Looking:
     def read(self, readings: Readings) -> Reading:
         """The last look at every stall that goes on."""
         now = readings.clock.monotonic()
-        judged = [one for found in readings.details(Judged) for one in found.detail.verdicts]
+        judged = [one for found in readings.details(Judgements) for one in found.detail.verdicts]
         owners = {one.place[:2]: one.detail for one in readings.details(OwnersDetail)}
         groups = _groups(judged) if self.enabled else {}
         for late, waiting in groups.items():
-            began = min([self._waits_since(_held(at, owners), now) for at in waiting])
-            of = tuple(_held(at, owners) for at in late or waiting)
+            began = min([self._waits_since(_gpu_processes(at, owners), now) for at in waiting])
+            of = tuple(_gpu_processes(at, owners) for at in late or waiting)
             stall = self._stalls.setdefault(of, Stall(began, now))
             stall.seen = now
-            due = sum(now - stall.began >= after - self.every / 2 for after in LOOKS_AFTER)
-            again = stall.again > 0 and _at_one_place(stall.looks)
+            due = sum(now - stall.began >= after - self.every / 2 for after in LOOK_TIMES)
+            again = stall.again > 0 and _stand_together(stall.looks)
             if due > stall.looked or again:
-                stall.again = AGAIN if due > stall.looked else stall.again - 1
+                stall.again = REPEATED_LOOKS if due > stall.looked else stall.again - 1
                 stall.looked = due
                 said = [
-                    one for told in readings.details(SaidByClients) for one in told.detail.processes
+                    one for told in readings.details(ClientReports) for one in told.detail.processes
                 ]
-                looks = self._look(late, waiting, owners, readings.clock.time())
-                stall.looks = tuple(with_word(look, said) for look in looks)
+                looks = self._look_at(late, waiting, owners, readings.clock.time())
+                stall.looks = tuple(add_client_report(look, said) for look in looks)
         self._forget(now)
         samples = (Sample(LOOKED, (result,), float(n)) for result, n in self._results.items())
         looks = (look for stall in self._stalls.values() for look in stall.looks)
@@ -122,11 +122,11 @@ class Looking:
             of: since for of, since in self._waiting.items() if now - since[1] <= FORGIVEN
         }
 
-    def _look(
+    def _look_at(
         self, late: tuple[At, ...], waiting: list[At], owners: dict[At, OwnersDetail], time: float
     ) -> Iterator[StackLook]:
         looked: set[int] = set()
-        for gpus, most in ((late, LATE), (waiting, WAITING)):
+        for gpus, most in ((late, MAX_LATE), (waiting, MAX_WAITING)):
             for at, process in list(_processes(gpus, owners))[:most]:
                 if process.pid in looked:
                     continue
@@ -166,8 +166,8 @@ def stacks_of_started(node: Node, process: Started) -> ProcessStacks:
     return found
 
 
-def with_word(look: StackLook, said: Iterable[SaidToStand]) -> StackLook:
-    """The look, with what the process itself says: its frames only where py-spy saw none."""
+def add_client_report(look: StackLook, said: Iterable[ReportedPosition]) -> StackLook:
+    """The look, with the client's report: its frames only where py-spy read none."""
     for one in said:
         if (one.pid, one.start) == (look.pid, look.start):
             look = replace(look, progress=one.progress)
@@ -181,8 +181,8 @@ def with_word(look: StackLook, said: Iterable[SaidToStand]) -> StackLook:
     return look
 
 
-def _at_one_place(looks: Iterable[StackLook]) -> bool:
-    """Whether one that others wait for stands in the very line in which some of them wait."""
+def _stand_together(looks: Iterable[StackLook]) -> bool:
+    """Whether an awaited rank stands in the line in which some of the others wait."""
     late: set[Frame] = set()
     waiting: set[Frame] = set()
     for look in looks:
@@ -203,7 +203,7 @@ def _groups(judged: Iterable[Judgement]) -> dict[tuple[At, ...], list[At]]:
     return found
 
 
-def _held(at: At, owners: dict[At, OwnersDetail]) -> Held:
+def _gpu_processes(at: At, owners: dict[At, OwnersDetail]) -> Held:
     processes = owners[at].processes if at in owners else ()
     return at, tuple((process.pid, process.start) for process in processes)
 

@@ -12,7 +12,7 @@ from gpunode.verdict.facts import At, Facts
 STEP_OVERDUE = 5.0
 """A step is overdue after this multiple of the median step time."""
 
-STEP_OVERDUE_LEAST = 30.0
+STEP_OVERDUE_MIN = 30.0
 """No step is overdue before this many seconds."""
 
 STALLS = ("collective", "input", "unknown")
@@ -21,7 +21,7 @@ TRAINING_STALLED = Metric(
     "gpunode_training_stalled",
     "gauge",
     f"Whether no step has ended for {STEP_OVERDUE:g} times the median step time and at least "
-    f"{STEP_OVERDUE_LEAST:g} s. `cause` is "
+    f"{STEP_OVERDUE_MIN:g} s. `cause` is "
     "`collective` if the GPU waits for a peer, `input` if it has nothing to do, else `unknown`.",
     (*GPU, "cause"),
 )
@@ -39,9 +39,9 @@ def stalled(facts: Facts, at: At) -> str | None:
     median = facts.now(steps.MEDIAN, *at)
     if last is None or median is None:
         return None
-    if facts.time - last <= max(STEP_OVERDUE_LEAST, STEP_OVERDUE * median):
+    if facts.time - last <= max(STEP_OVERDUE_MIN, STEP_OVERDUE * median):
         return ""
-    shares = facts.recent(STEP_OVERDUE_LEAST).shares(at)
+    shares = facts.recent(STEP_OVERDUE_MIN).shares(at)
     nothing_to_do = shares.get("starved", 0.0) + shares.get("idle", 0.0)
     causes = {"collective": shares.get("blocked", 0.0), "input": nothing_to_do}
     cause = max(causes, key=causes.__getitem__)

@@ -189,7 +189,7 @@ REASONS: dict[str, Reason] = {
     )
 }
 
-AT_WORK = (EVALUATING.name, CHECKPOINTING.name, PREPARING.name)
+FINITE_REASONS = (EVALUATING.name, CHECKPOINTING.name, PREPARING.name)
 """Reasons that end by themselves."""
 
 WAITED_FOR = Metric(

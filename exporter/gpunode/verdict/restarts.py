@@ -15,7 +15,7 @@ from gpunode.gpu import GPU
 from gpunode.jobs.attempts import ENDED
 from gpunode.jobs.owners import OWNER, OwnersDetail
 from gpunode.jobs.processes import WRITE_CALL_BYTES
-from gpunode.jobs.steps import Progress, SaidByClients
+from gpunode.jobs.steps import ClientReports, Progress
 from gpunode.metric import Metric, Sample
 from gpunode.node.endings import ended_badly
 from gpunode.node.node import Node
@@ -34,7 +34,7 @@ REPEATED = Metric(
     (*GPU, "bound"),
 )
 
-LEAST_CHECKPOINT = 16 << 20
+MIN_CHECKPOINT = 16 << 20
 """Bytes written between two reads that may be a checkpoint: logs have fewer."""
 
 WHOLE = 0.5
@@ -46,10 +46,10 @@ RARE = 0.5
 LATE = 6.0
 """Seconds that the ledger may be late, and a checkpoint may come early or late."""
 
-KEPT = 6 * 3600.0
+RETURN_SECONDS = 6 * 3600.0
 """Seconds for which a job that left the node may come back."""
 
-MOST_BURSTS = 8
+MAX_BURSTS = 8
 
 JobKey = tuple[str, str, str]
 Doing = Literal["", "starting", "repeating"]
@@ -67,7 +67,7 @@ class GpuRestart:
 
 
 @dataclass(frozen=True, slots=True)
-class Restarted:
+class RestartsByGpu:
     """By GPU."""
 
     gpus: dict[At, GpuRestart]
@@ -121,13 +121,13 @@ class JobAttempt:
         """Note the bytes written so far, as read at a time."""
         before, then = self.written.get(at, (total, read))
         self.written[at] = total, read
-        if total - before < LEAST_CHECKPOINT:
+        if total - before < MIN_CHECKPOINT:
             return
         last = self.bursts[-1] if self.bursts else None
         if last is not None and then <= last.end:
             last.end, last.bytes = max(last.end, read), last.bytes + total - before
         else:
-            self.bursts = [*self.bursts[1 - MOST_BURSTS :], Burst(then, read, total - before)]
+            self.bursts = [*self.bursts[1 - MAX_BURSTS :], Burst(then, read, total - before)]
 
     def lost(self, now: float) -> list[float]:
         """The seconds of work since the last checkpoint, within bounds; 0 if not known."""
@@ -214,7 +214,7 @@ class Restarts:
         there = {one.place[:2]: one.detail.processes for one in readings.details(OwnersDetail)}
         said = {
             (one.pid, one.start): one.progress
-            for told in readings.details(SaidByClients)
+            for told in readings.details(ClientReports)
             for one in told.detail.processes
         }
         for key, gpus in on.items():
@@ -232,7 +232,7 @@ class Restarts:
         for key in self._jobs.keys() - on.keys():
             job = self._jobs[key]
             job.missed = job.missed or now
-            if now - job.missed > KEPT:
+            if now - job.missed > RETURN_SECONDS:
                 del self._jobs[key]
         told = {
             at: GpuRestart(key, job.doing, job.repeated[1], job.missed is not None)
@@ -240,7 +240,7 @@ class Restarts:
             for job in (self._jobs[key],)
             for at in gpus
         }
-        return Reading(tuple(self._samples(on)), Restarted(told))
+        return Reading(tuple(self._samples(on)), RestartsByGpu(told))
 
     def _look(
         self, job: JobAttempt, found: frozenset[Process], ended: float, seen: float, now: float

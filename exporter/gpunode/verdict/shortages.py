@@ -281,7 +281,7 @@ def _nccl(facts: Facts) -> Iterator[NodeFigure]:
         )
 
 
-LOOKS: tuple[Look, ...] = (
+SHORTAGE_CHECKS: tuple[Look, ...] = (
     _cores,
     _pressure(
         "compute",
@@ -339,5 +339,5 @@ class Shortages:
         clock = readings.clock
         self._history.append(Snapshot(clock.monotonic(), readings.values(USED)))
         facts = Facts(tuple(self._history), USED, clock.time())
-        figures = tuple(figure for look in LOOKS for figure in look(facts))
+        figures = tuple(figure for look in SHORTAGE_CHECKS for figure in look(facts))
         return Reading((), Shortage(node_name.name(self.node, self.settings), figures))

@@ -19,7 +19,7 @@ from gpunode.verdict import workload as kinds
 from gpunode.verdict.case import Case, Evidence, WaitedFor, copies_wait
 from gpunode.verdict.causes import CAUSES
 from gpunode.verdict.causes import USES as OF_CAUSES
-from gpunode.verdict.causes.cause import LOST
+from gpunode.verdict.causes.cause import MIN_LOSS
 from gpunode.verdict.facts import At, Facts, Snapshot
 from gpunode.verdict.gain import GAIN, Gain, gain
 from gpunode.verdict.judge import FAILURES, Judge, Verdict
@@ -54,7 +54,7 @@ READ_INTERVAL = 2.0
 """Seconds between verdicts."""
 
 STEADY_INTERVAL = 4.0
-"""The same where no GPU has done anything else for ``PERIOD``, and none waits."""
+"""Seconds between verdicts where no GPU changed what it does for ``PERIOD``, and none waits."""
 
 NONE_WAITS = 0.1
 """Share of a window spent spinning below which a GPU does not wait for another."""
@@ -79,7 +79,7 @@ class Judgement:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class Judgements:
     """The verdicts on all GPUs."""
 
     verdicts: tuple[Judgement, ...]
@@ -133,13 +133,13 @@ class Verdicts:
         clock = readings.clock
         facts = Facts(tuple(self._history), USED, clock.time())
         gpus = [(gpu, uuid) for gpu, uuid, state in facts.series(SECONDS) if state == "unknown"]
-        owners = _by_gpu(readings, OwnersDetail)
+        owners = _details_by_gpu(readings, OwnersDetail)
         workloads = _workloads(readings, facts, gpus, owners)
         waits = self._waits(readings, facts, owners)
         recent = facts.recent(JUDGED)
         shares = {at: recent.shares(at) for at in gpus}
         short = {at: recent.short_gaps(at) for at in gpus}
-        starving = {at for at in gpus if shares[at].get("starved", 0.0) - short[at] >= LOST}
+        starving = {at for at in gpus if shares[at].get("starved", 0.0) - short[at] >= MIN_LOSS}
         late = {one.at: one for found in waits.values() for one in found}
         samples: list[Sample] = [
             Sample(WAITED_FOR, (*one.at, one.reason), 1.0) for one in late.values()
@@ -153,7 +153,7 @@ class Verdicts:
                 samples += WORKLESS.at(workless, *at)
             workload = workloads.get(at)
             if workload is not None:
-                samples += _one_of(KINDS, WORKLOAD, at, workload.kind)
+                samples += _state_samples(KINDS, WORKLOAD, at, workload.kind)
             held = copies_wait(recent, at, shares[at])
             case = Case(
                 facts,
@@ -178,12 +178,12 @@ class Verdicts:
             if mended is not None:
                 samples += mended.samples(at, verdict.cause)
             judged.append(_judgement(at, verdict, workload, mended, waits.get(at, ())))
-            samples += _one_of(CAUSES, BOTTLENECK, at, verdict.cause.name)
+            samples += _state_samples(CAUSES, BOTTLENECK, at, verdict.cause.name)
             why = stalled(facts, at)
             if why is not None:
-                samples += _one_of(STALLS, TRAINING_STALLED, at, why)
+                samples += _state_samples(STALLS, TRAINING_STALLED, at, why)
         samples += self._judge.failures()
-        return Reading(tuple(samples), Judged(tuple(judged)))
+        return Reading(tuple(samples), Judgements(tuple(judged)))
 
     def _waits(
         self, readings: Readings, facts: Facts, owners: Mapping[At, OwnersDetail]
@@ -197,12 +197,12 @@ class Verdicts:
         }
 
 
-def _one_of(known: Iterable[str], metric: Metric, at: At, found: str) -> Iterator[Sample]:
+def _state_samples(known: Iterable[str], metric: Metric, at: At, found: str) -> Iterator[Sample]:
     """A series for each value that a label may have: 1 for the one found, 0 for the others."""
     return (Sample(metric, (*at, each), float(each == found)) for each in known)
 
 
-def _by_gpu(readings: Readings, kind: type[D]) -> dict[At, D]:
+def _details_by_gpu(readings: Readings, kind: type[D]) -> dict[At, D]:
     """The details of this type, by GPU."""
     return {(one.place.gpu, one.place.uuid): one.detail for one in readings.details(kind)}
 
@@ -211,9 +211,9 @@ def _workloads(
     readings: Readings, facts: Facts, gpus: Iterable[At], owners: Mapping[At, OwnersDetail]
 ) -> dict[At, Workload]:
     """The kind of work on each GPU that a process holds."""
-    roles = _by_gpu(readings, RolesDetail)
-    processes = _by_gpu(readings, JobDetail)
-    windows = _by_gpu(readings, WindowDetail)
+    roles = _details_by_gpu(readings, RolesDetail)
+    processes = _details_by_gpu(readings, JobDetail)
+    windows = _details_by_gpu(readings, WindowDetail)
     return {
         at: workload_of(
             facts,

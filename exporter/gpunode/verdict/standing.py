@@ -1,9 +1,9 @@
 """The verdict that stands on each GPU: a change of it needs more evidence than staying does.
 
 Where two causes lose about as much, or one is near its threshold, noise alone would name now this
-and now that one. So a verdict stands for ``STEADY`` seconds while the GPU does what it usually
-does, and after that until another loss is clearly larger or has been the larger one for long. What
-stands still, a new job, and a GPU that does something else are told at once.
+and now that one. So a verdict stands for ``HOLD_SECONDS`` seconds while the GPU does what it
+usually does, and after that until another loss is clearly larger or has been the larger one for
+long. What stands still, a new job, and a GPU that does something else are told at once.
 """
 
 from __future__ import annotations
@@ -15,33 +15,33 @@ from dataclasses import dataclass, replace
 from gpunode.holders.owner import Started
 from gpunode.verdict.case import Case
 from gpunode.verdict.causes.cause import BOUND
-from gpunode.verdict.facts import LATEST, At
+from gpunode.verdict.facts import LATEST_SECONDS, At
 from gpunode.verdict.judge import Verdict
 
-STEADY = 30.0
+HOLD_SECONDS = 30.0
 """Seconds for which a verdict stands at least on a GPU that does what it usually does."""
 
 LARGER = 1.5
 """From this multiple of the standing loss, another is clearly larger."""
 
-IN_A_ROW = 2
+CONFIRMATIONS = 2
 """Verdicts in a row that name another cause before it is believed of such a GPU."""
 
 EXPLAINED = 20.0
 """Seconds within which all is known that explains time without work: its sources are read every
 10 s. Meanwhile one explanation may follow another; and what says more of the same loss may follow
-what says less for ``STEADY`` seconds, as its evidence may be changes that must be seen."""
+what says less for ``HOLD_SECONDS`` seconds, as its evidence may be changes that must be seen."""
 
-REMEMBERED = 300.0
+EVIDENCE_SECONDS = 300.0
 """Seconds for which a cause is named for a loss that stays the same, after the last evidence for
 it: a disk or a CPU that is at its limit in bursts is about its threshold between them."""
 
-OFTEN = 0.2
+MIN_EVIDENCE_SHARE = 0.2
 """Share of the verdicts that need evidence meanwhile: what a job does while it starts is no cause
 of what it lacks later."""
 
 MOVED = 0.25
-VARIES = 3.0
+CHANGE_RATIO = 3.0
 """Share of its time that a GPU must spend otherwise than usual to do something else: at least the
 first, and at least this multiple of what it differs from the usual on average."""
 
@@ -98,7 +98,7 @@ class Standing:
         """Whether the GPU does something else than usual."""
         if any(latest.get(s, 0.0) >= BOUND > self.usual.get(s, 0.0) for s in RESTS):
             return True
-        return distance(latest, self.usual) >= max(MOVED, VARIES * self.varies)
+        return distance(latest, self.usual) >= max(MOVED, CHANGE_RATIO * self.varies)
 
     def learn(self, latest: Mapping[str, float]) -> None:
         """Add the last windows to what is usual."""
@@ -118,7 +118,7 @@ class Standings:
     def after(self, case: Case, found: Sequence[Verdict], started: Iterable[Started]) -> Verdict:
         """The verdict on a GPU, once these were found: at least one, the foremost first."""
         now = case.facts.snapshots[-1].moment
-        latest = case.facts.recent(LATEST).shares(case.at) or case.shares
+        latest = case.facts.recent(LATEST_SECONDS).shares(case.at) or case.shares
         processes = frozenset((process.pid, process.start) for process in started)
         standing = self._standing.get(case.at)
         if (
@@ -168,8 +168,8 @@ def _is_remembered(standing: Standing, latest: Mapping[str, float], now: float) 
     """Whether a cause still explains the same loss, though nothing shows it at this moment."""
     cause = standing.verdict.cause
     of_limits = cause.explains and not (cause.uncertain or cause.ends_by_itself)
-    seldom = standing.shown < OFTEN * standing.looks
-    recent = now - standing.evidence < REMEMBERED
+    seldom = standing.shown < MIN_EVIDENCE_SHARE * standing.looks
+    recent = now - standing.evidence < EVIDENCE_SECONDS
     return of_limits and recent and not seldom and not standing.moved(latest)
 
 
@@ -195,14 +195,16 @@ def _gives_way(
     before = standing.verdict.cause
     if other.cause.stands_still or before.stands_still:
         return True
-    if now - standing.doubted_since >= STEADY:
+    if now - standing.doubted_since >= HOLD_SECONDS:
         return True
-    refined = before.name in other.cause.refines and now - standing.began < STEADY
-    if refined and standing.doubted >= IN_A_ROW:
+    refined = before.name in other.cause.refines and now - standing.began < HOLD_SECONDS
+    if refined and standing.doubted >= CONFIRMATIONS:
         return True
     if same is not None and other.share < LARGER * same.share:
         return False
     if standing.moved(latest) or (same is None and standing.is_over(shares)):
         return True
     still_open = now - standing.began < EXPLAINED and before.explains and other.cause.explains
-    return (still_open or now - standing.since >= STEADY) and standing.doubted >= IN_A_ROW
+    return (
+        still_open or now - standing.since >= HOLD_SECONDS
+    ) and standing.doubted >= CONFIRMATIONS

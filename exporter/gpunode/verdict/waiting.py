@@ -15,7 +15,7 @@ from gpunode.jobs import steps
 from gpunode.verdict.case import WaitedFor
 from gpunode.verdict.causes.cause import BOUND
 from gpunode.verdict.causes.host import EXPLAINED, GOES_ON, THREAD_BUSY, WRITES
-from gpunode.verdict.facts import LATEST, At, Facts
+from gpunode.verdict.facts import LATEST_SECONDS, At, Facts
 from gpunode.verdict.reasons import (
     CHECKPOINTING,
     COMPUTING,
@@ -30,17 +30,17 @@ from gpunode.verdict.reasons import (
     Reason,
 )
 
-WAITS = 0.5
+WAITING_SHARE = 0.5
 """At this share of the last seconds spent spinning, a GPU waits for its peers."""
 
-DOES_NOT_WAIT = 0.3
+AWAITED_RATIO = 0.3
 """Below this multiple of what its peers spend spinning, a GPU is waited for."""
 
-WORKS = 0.2
+BUSY_SHARE = 0.2
 """At this share of time at work, a GPU for which others wait throughout is busy with something that
 they do not do, as in evaluation."""
 
-THROUGHOUT = 0.9
+CONSTANT_WAIT_SHARE = 0.9
 """At this share of the last seconds spent spinning, a GPU waits all the time."""
 
 RECENT = 7.0
@@ -92,9 +92,9 @@ class Jobs:
         found: dict[At, tuple[WaitedFor, ...]] = {}
         recent = facts.recent(RECENT)
         for name, members in self._members.items():
-            blocked = {at: _blocked(recent, at) for at in members}
+            blocked = {at: _spin_share(recent, at) for at in members}
             most = max(blocked[at] for at in present[name])
-            if most < WAITS:
+            if most < WAITING_SHARE:
                 for at in [at for at, seen in members.items() if now - seen > MISSED]:
                     del members[at]
                 continue
@@ -103,11 +103,11 @@ class Jobs:
             late = tuple(
                 WaitedFor(at, (_reason(facts, at, most) if at in present[name] else GONE).name)
                 for at, share in blocked.items()
-                if (share < DOES_NOT_WAIT * most and at in present[name])
+                if (share < AWAITED_RATIO * most and at in present[name])
                 or (at in holders and not holders[at])
             )
             for at in present[name]:
-                if blocked[at] >= WAITS:
+                if blocked[at] >= WAITING_SHARE:
                     found[at] = (*found.get(at, ()), *late)
         return found
 
@@ -117,8 +117,8 @@ class Jobs:
         return {other for members in jobs for other in members} - {at}
 
 
-def _blocked(recent: Facts, at: At) -> float:
-    """Share of the last seconds that a GPU spun; 1 while a streak goes on."""
+def _spin_share(recent: Facts, at: At) -> float:
+    """Share of the last seconds in which a GPU spun; 1 in a streak."""
     if recent.now(BLOCKED_STREAK, *at):
         return 1.0
     return recent.shares(at).get("blocked", 0.0)
@@ -130,15 +130,15 @@ def _reason(facts: Facts, at: At, most: float) -> Reason:
         return STOPPED
     if _saves(facts, at, most):
         return CHECKPOINTING
-    latest = facts.recent(LATEST)
+    latest = facts.recent(LATEST_SECONDS)
     shares = latest.shares(at)
     working = shares.get("compute", 0.0) + latest.short_gaps(at)
     stuck = bool(facts.now(job.BLOCKED, *at)) and (facts.now(job.HOST_CPUS, *at) or 0.0) < GOES_ON
-    if (latest.rate(steps.SECONDS, *at, "evaluation") or 0.0) >= WAITS:
+    if (latest.rate(steps.SECONDS, *at, "evaluation") or 0.0) >= WAITING_SHARE:
         return EVALUATING
     if min(_collects(facts, at), 1.0 - working) >= EXPLAINED * most and not stuck:
         return GARBAGE_COLLECTION
-    if working >= WORKS and most >= THROUGHOUT:
+    if working >= BUSY_SHARE and most >= CONSTANT_WAIT_SHARE:
         return EVALUATING
     if working >= BOUND:
         return COMPUTING
@@ -161,8 +161,10 @@ def _collects(facts: Facts, at: At) -> float:
 
 def _saves(facts: Facts, at: At, most: float) -> bool:
     """Whether the job on a GPU saves its state, by its client's words or by what it writes."""
-    if (facts.recent(LATEST).rate(steps.SECONDS, *at, "checkpoint") or 0.0) > 0.0:
+    if (facts.recent(LATEST_SECONDS).rate(steps.SECONDS, *at, "checkpoint") or 0.0) > 0.0:
         return True
     if (facts.last_rate(job.IO_BYTES, *at, "write") or 0.0) >= WRITES:
         return True
-    return most >= THROUGHOUT and (facts.last_rate(job.WRITE_CALL_BYTES, *at) or 0.0) >= SAVES
+    return (
+        most >= CONSTANT_WAIT_SHARE and (facts.last_rate(job.WRITE_CALL_BYTES, *at) or 0.0) >= SAVES
+    )

@@ -1,7 +1,7 @@
 """Where in its code a process stands, in one sentence, and the reason that tells.
 
 A frame of a module that everybody uses says what the process does there: the innermost one counts
-that ``KNOWN`` has, and else the function of the kernel in which the thread waits.
+that ``KNOWN_FRAMES`` has, and else the function of the kernel in which the thread waits.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from gpunode.holders.owner import Started
-from gpunode.jobs.steps import SILENCE, Progress
+from gpunode.jobs.steps import SILENCE_SECONDS, Progress
 from gpunode.node.stacks import Frame, ProcessStacks, ThreadStack
 from gpunode.verdict.case import WaitedFor
 from gpunode.verdict.facts import At
@@ -40,7 +40,7 @@ PRIVATE = re.compile(
 Known = tuple[re.Pattern[str], re.Pattern[str], Reason]
 
 
-def _known(file: str, function: str, reason: Reason) -> Known:
+def _frame(file: str, function: str, reason: Reason) -> Known:
     return re.compile(rf"(?:^|/)(?:{file})$"), re.compile(rf"(?:.*\.)?(?:{function})"), reason
 
 
@@ -48,43 +48,43 @@ ANY = r"[^ ]+"
 NO_WORKER = r"(?!(?:worker|(?:star)?mapstar|_process_\w+)$)[^ .]+"
 """Any function but those of a pool that call what a worker has to do."""
 
-BEGINS = re.compile(r"(?:^|/)multiprocessing/process\.py$")
+PROCESS_START = re.compile(r"(?:^|/)multiprocessing/process\.py$")
 """Where a process begins that another one started, which may itself be far into something."""
 
 WEB = "requests|urllib3|aiohttp|httpx|httpcore|botocore|s3transfer|gcsfs|s3fs|huggingface_hub"
 
-KNOWN: tuple[Known, ...] = (
-    _known(r"(?:pdb|bdb|cmd)\.py", r"interaction|_?cmdloop|user_\w+", DEBUGGER),
-    _known(r"(?:pydevd|_pydevd_bundle/.*)\.py", r"_?do_wait_suspend|_wait_for_attach", DEBUGGER),
-    _known(r"threading\.py", "_shutdown", EXITING),
-    _known(r"concurrent/futures/thread\.py", "_python_exit", EXITING),
-    _known(r"multiprocessing/util\.py", "_exit_function", EXITING),
-    _known(r"weakref\.py", "_exitfunc", EXITING),
-    _known(r"logging/__init__\.py", "shutdown", EXITING),
-    _known(r"(?:traceback|cgitb)\.py", ANY, EXITING),  # also rich/traceback.py
-    _known(r"IPython/core/ultratb\.py", ANY, EXITING),
-    _known(r"(?:better_exceptions/\w+|loguru/_better_exceptions)\.py", ANY, EXITING),
-    _known(
+KNOWN_FRAMES: tuple[Known, ...] = (
+    _frame(r"(?:pdb|bdb|cmd)\.py", r"interaction|_?cmdloop|user_\w+", DEBUGGER),
+    _frame(r"(?:pydevd|_pydevd_bundle/.*)\.py", r"_?do_wait_suspend|_wait_for_attach", DEBUGGER),
+    _frame(r"threading\.py", "_shutdown", EXITING),
+    _frame(r"concurrent/futures/thread\.py", "_python_exit", EXITING),
+    _frame(r"multiprocessing/util\.py", "_exit_function", EXITING),
+    _frame(r"weakref\.py", "_exitfunc", EXITING),
+    _frame(r"logging/__init__\.py", "shutdown", EXITING),
+    _frame(r"(?:traceback|cgitb)\.py", ANY, EXITING),  # also rich/traceback.py
+    _frame(r"IPython/core/ultratb\.py", ANY, EXITING),
+    _frame(r"(?:better_exceptions/\w+|loguru/_better_exceptions)\.py", ANY, EXITING),
+    _frame(
         r"sentry_sdk/integrations/(?:atexit|excepthook)\.py",
         "_shutdown|sentry_sdk_excepthook",
         EXITING,
     ),
     # Around it is the wrapper of `record`, in which the whole job runs.
-    _known(r"torch/distributed/elastic/.*/errors/\w+\.py", "record_exception", EXITING),
-    _known(r"torch/distributed/checkpoint/.*\.py", ANY, CHECKPOINTING),
-    _known(r"torch/serialization\.py", r"_?save|_?legacy_save", CHECKPOINTING),
-    _known(r"safetensors/\w+\.py", r"save\w*", CHECKPOINTING),
-    _known(r"torch/distributed/(?:distributed_c10d|c10d_logger)\.py", ANY, COLLECTIVE),
-    _known(r"torch/utils/data/.*\.py", ANY, LOADER),
-    _known(rf"(?:{WEB})/.*\.py|urllib/request\.py|http/client\.py", ANY, DOWNLOAD),
-    _known(r"(?:socket|ssl|socketserver|asyncore)\.py", ANY, SOCKET),
-    _known(r"subprocess\.py|multiprocessing/(?:popen_\w+|process)\.py", ANY, ANOTHER_PROCESS),
-    _known(r"multiprocessing/pool\.py", NO_WORKER, ANOTHER_PROCESS),
-    _known(r"multiprocessing/(?:queues|connection|managers)\.py", ANY, ANOTHER_PROCESS),
-    _known(r"threading\.py|queue\.py", ANY, LOCK),
-    _known(r"concurrent/futures/\w+\.py", NO_WORKER, LOCK),
+    _frame(r"torch/distributed/elastic/.*/errors/\w+\.py", "record_exception", EXITING),
+    _frame(r"torch/distributed/checkpoint/.*\.py", ANY, CHECKPOINTING),
+    _frame(r"torch/serialization\.py", r"_?save|_?legacy_save", CHECKPOINTING),
+    _frame(r"safetensors/\w+\.py", r"save\w*", CHECKPOINTING),
+    _frame(r"torch/distributed/(?:distributed_c10d|c10d_logger)\.py", ANY, COLLECTIVE),
+    _frame(r"torch/utils/data/.*\.py", ANY, LOADER),
+    _frame(rf"(?:{WEB})/.*\.py|urllib/request\.py|http/client\.py", ANY, DOWNLOAD),
+    _frame(r"(?:socket|ssl|socketserver|asyncore)\.py", ANY, SOCKET),
+    _frame(r"subprocess\.py|multiprocessing/(?:popen_\w+|process)\.py", ANY, ANOTHER_PROCESS),
+    _frame(r"multiprocessing/pool\.py", NO_WORKER, ANOTHER_PROCESS),
+    _frame(r"multiprocessing/(?:queues|connection|managers)\.py", ANY, ANOTHER_PROCESS),
+    _frame(r"threading\.py|queue\.py", ANY, LOCK),
+    _frame(r"concurrent/futures/\w+\.py", NO_WORKER, LOCK),
     # They look again and again whether whoever has the lock on a file has let go of it, or died.
-    _known(r"filelock/\w+\.py|torch/utils/file_baton\.py", ANY, ANOTHER_PROCESS),
+    _frame(r"filelock/\w+\.py|torch/utils/file_baton\.py", ANY, ANOTHER_PROCESS),
 )
 """Modules, their functions, and what a thread does that is there. Of two that fit, the innermost
 frame counts but for what goes on for long around it: a download within a loader is a download."""
@@ -92,7 +92,7 @@ frame counts but for what goes on for long around it: a download within a loader
 OUTER = (DEBUGGER, EXITING, CHECKPOINTING, COLLECTIVE, LOADER, DOWNLOAD)
 """Reasons that explain what is called within them: the socket of a download, a loader's queue."""
 
-IN_KERNEL: tuple[tuple[re.Pattern[str], str, Reason], ...] = tuple(
+KERNEL_FUNCTIONS: tuple[tuple[re.Pattern[str], str, Reason], ...] = tuple(
     (re.compile(pattern), words, reason)
     for pattern, words, reason in (
         (r"rpc_wait.*|nfs\d?_.*", "an NFS server", STORAGE),
@@ -134,12 +134,12 @@ IN_KERNEL: tuple[tuple[re.Pattern[str], str, Reason], ...] = tuple(
 )
 """Functions of the kernel in which a thread waits, and for what."""
 
-ENDED = "Z"
+ZOMBIE = "Z"
 STATES = {
     "R": "runs",
     "T": "is stopped by a signal",
     "t": "is stopped by a tracer",
-    ENDED: "has ended",
+    ZOMBIE: "has ended",
     "D": "waits in the kernel and cannot be interrupted",
 }
 """By the letter of ``ps``, what a thread does of which nothing better is known."""
@@ -173,7 +173,7 @@ class StackLook:
 
 @dataclass(frozen=True, slots=True)
 class Looks:
-    """The last looks at the processes that others wait for, and at some that wait."""
+    """The last looks at awaited processes and at some that wait."""
 
     looks: tuple[StackLook, ...]
     code: bool = False
@@ -205,7 +205,7 @@ class Looks:
     def told(
         self, late: Iterable[WaitedFor], processes: Callable[[At], Iterable[Started]]
     ) -> tuple[WaitedFor, ...]:
-        """Those that others wait for, with where they stand, and the reason if that tells one."""
+        """The awaited GPUs, with their positions, and the reason if the position shows one."""
         found = []
         for one in late:
             look = self.of(one.at, processes(one.at))
@@ -224,8 +224,8 @@ def main_thread(stacks: ProcessStacks) -> ThreadStack | None:
     If that has ended, others may go on, such as one that waits in a driver for good.
     """
     main = next((one for one in stacks.threads if one.thread == stacks.pid), None)
-    if main is not None and main.state == ENDED:
-        return next((one for one in stacks.threads if one.state not in ("", ENDED)), main)
+    if main is not None and main.state == ZOMBIE:
+        return next((one for one in stacks.threads if one.state not in ("", ZOMBIE)), main)
     if main is not None and (main.frames or not any(one.frames for one in stacks.threads)):
         return main
     return next((one for one in stacks.threads if one.frames), main)
@@ -243,9 +243,9 @@ def reason_of(stacks: ProcessStacks) -> Reason | None:
     thread = main_thread(stacks)
     if thread is None:
         return None
-    if thread.state == ENDED:
+    if thread.state == ZOMBIE:
         return GONE
-    known = _in_kernel(thread)
+    known = _kernel_function(thread)
     in_kernel = known[1] if known else None
     telling = _telling(thread, in_kernel)
     return telling[1] if telling else in_kernel
@@ -253,8 +253,8 @@ def reason_of(stacks: ProcessStacks) -> Reason | None:
 
 def _telling(thread: ThreadStack, in_kernel: Reason | None) -> tuple[Frame, Reason] | None:
     """The frame that says what a thread does; None if what the kernel says is more precise."""
-    frames = _its_own(thread.frames)
-    found = [(frame, reason) for frame in frames if (reason := _of_frame(frame)) is not None]
+    frames = _own_frames(thread.frames)
+    found = [(frame, reason) for frame in frames if (reason := _frame_reason(frame)) is not None]
     outer = next((one for one in found if one[1] in OUTER), None)
     if outer is not None and (in_kernel is not STORAGE or outer[1] is CHECKPOINTING):
         return outer
@@ -264,12 +264,13 @@ def _telling(thread: ThreadStack, in_kernel: Reason | None) -> tuple[Frame, Reas
     return found[0] if found and (polls or in_kernel in (None, LOCK, SOCKET)) else None
 
 
-def _its_own(frames: Sequence[Frame]) -> Sequence[Frame]:
-    """The frames of a thread, innermost first, without those by which its process was started."""
+def _own_frames(frames: Sequence[Frame]) -> Sequence[Frame]:
+    """The frames of a thread, innermost first, without those that started its process."""
     begins = (
         at
         for at, frame in enumerate(frames)
-        if BEGINS.search(frame.file) and frame.function.rpartition(".")[2] in ("run", "_bootstrap")
+        if PROCESS_START.search(frame.file)
+        and frame.function.rpartition(".")[2] in ("run", "_bootstrap")
     )
     return frames[: next(begins, len(frames))]
 
@@ -282,15 +283,15 @@ def sentence(stacks: ProcessStacks, code: bool, progress: Progress | None = None
     frame = own_frame(thread.frames) if code else None
     main = thread.thread == stacks.pid
     who = "main thread" if main else f"thread {thread.name}" if code else "a thread"
-    parts = [f"{who} in {place(frame)}" if frame else who]
+    parts = [f"{who} in {frame_text(frame)}" if frame else who]
     if frame is not None:
-        known = _in_kernel(thread)
+        known = _kernel_function(thread)
         telling = _telling(thread, known[1] if known else None)
         inner = telling[0] if telling else thread.frames[0]
-        parts[0] += f" ({place(inner)})" if inner is not frame else ""
+        parts[0] += f" ({frame_text(inner)})" if inner is not frame else ""
     parts += _progress(progress) if progress else ()
-    parts.append(_waits(stacks, thread, code))
-    alike = sum(_alike(thread, one) for one in stacks.threads) - 1
+    parts.append(_kernel_wait(stacks, thread, code))
+    alike = sum(_same_place(thread, one) for one in stacks.threads) - 1
     if alike > 0:
         parts.append(f"{alike} more {'thread' if alike == 1 else 'threads'} the same")
     if parts[1:] == [""]:
@@ -305,25 +306,25 @@ def _progress(told: Progress) -> Iterator[str]:
         yield f"step {told.step} since its start"
     if told.collecting >= COLLECTS_FROM:
         yield f"collecting garbage for {told.collecting:.0f} s"
-    if told.silent > SILENCE:
+    if told.silent > SILENCE_SECONDS:
         yield f"its client silent for {told.silent:.0f} s"
 
 
-def place(frame: Frame) -> str:
+def frame_text(frame: Frame) -> str:
     """A frame in words: the end of its path, the line and the function."""
     file = "/".join(frame.file.rsplit("/", 2)[-2:])
     return f"{file}:{frame.line or '?'} {frame.function}"
 
 
-def _waits(stacks: ProcessStacks, thread: ThreadStack, code: bool) -> str:
+def _kernel_wait(stacks: ProcessStacks, thread: ThreadStack, code: bool) -> str:
     """What a thread waits for in the kernel, with the function that says so."""
-    if thread.state in ("T", "t", ENDED, "R"):
+    if thread.state in ("T", "t", ZOMBIE, "R"):
         return STATES[thread.state]
     holder = _gil_holder(stacks, thread)
     if holder is not None:
         other = f"thread {holder.name or holder.thread}" if code else "another thread"
         return f"which waits while {other} holds the GIL"
-    known = _in_kernel(thread)
+    known = _kernel_function(thread)
     if known is not None:
         return f"waiting in the kernel for {known[0]} (`{known[2]}`)"
     if thread.waits_in:
@@ -331,20 +332,20 @@ def _waits(stacks: ProcessStacks, thread: ThreadStack, code: bool) -> str:
     return STATES.get(thread.state, "")
 
 
-def _in_kernel(thread: ThreadStack) -> tuple[str, Reason, str] | None:
+def _kernel_function(thread: ThreadStack) -> tuple[str, Reason, str] | None:
     """What it waits for, the reason, and the function: the innermost that is known."""
     if thread.state == "R":
         return None
     for function in (thread.waits_in, *thread.kernel):
         name = function.partition(".")[0]  # GCC names its variants f.isra.0, f.constprop.0
-        for pattern, words, reason in IN_KERNEL:
+        for pattern, words, reason in KERNEL_FUNCTIONS:
             if name and pattern.fullmatch(name):
                 return words, reason, function
     return None
 
 
-def _of_frame(frame: Frame) -> Reason | None:
-    for file, function, reason in KNOWN:
+def _frame_reason(frame: Frame) -> Reason | None:
+    for file, function, reason in KNOWN_FRAMES:
         if file.search(frame.file) and function.fullmatch(frame.function):
             return reason
     return None
@@ -361,7 +362,7 @@ def _gil_holder(stacks: ProcessStacks, thread: ThreadStack) -> ThreadStack | Non
     return next(asleep, None)
 
 
-def _alike(one: ThreadStack, other: ThreadStack) -> bool:
+def _same_place(one: ThreadStack, other: ThreadStack) -> bool:
     """Whether two threads stand at the same place."""
     if one.frames or other.frames:
         return one.frames[:1] == other.frames[:1]

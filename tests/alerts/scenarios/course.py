@@ -233,7 +233,7 @@ def values(courses: Iterable[tuple[Part, Course | None]], scrapes: Scrapes, own:
 
 
 def sampled(found: Sequence[float | None], seen: Sequence[bool]) -> str:
-    """The same of a value at each scrape; where no Prometheus looks, nothing is written."""
+    """The notation of a value at each scrape; where no Prometheus looks, nothing is written."""
     notation: list[str] = []
     present = False
     for value, looks in zip(found, seen, strict=True):

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import TypeVar
 
 from gpunode.faults.register import Register
-from gpunode.faults.sightings import LOOKS, NodeValues
+from gpunode.faults.sightings import CHECKS, NodeValues
 from gpunode.faults.sightings import USED as OF_FAULTS
 from gpunode.faults.source import START
 from gpunode.holders.owner import Started
@@ -24,15 +24,15 @@ from gpunode.metric import Metric, Sample
 from gpunode.node.node import SteppedClock
 from gpunode.serving.pauses import USED as OF_PAUSES
 from gpunode.serving.pauses import ServingPauses
+from gpunode.source import DetailReading, Met, Place, SilentPlace
 from gpunode.source import Key as Series
-from gpunode.source import Met, Place, Reported, Silent
 from gpunode.sources import METRICS
 from gpunode.verdict.case import WaitedFor
 from gpunode.verdict.facts import At
-from gpunode.verdict.held_up import FLICKERS, HeldUp
+from gpunode.verdict.held_up import FLICKERS, HoldTracker
 from gpunode.verdict.held_up import USED as OF_HELD_UP
 from gpunode.verdict.reasons import WAITED_FOR
-from gpunode.verdict.source import BOTTLENECK, Judged, Judgement
+from gpunode.verdict.source import BOTTLENECK, Judgement, Judgements
 from gpunode.verdict.workload import WORKLOAD, Workload
 from tests.alerts.scenarios.course import (
     Course,
@@ -74,7 +74,7 @@ LOOKS_AFTER = (-0.5, 1.0, FLICKERS + 2.0)
 only flickers is over."""
 
 
-SOON = 45.0
+LOOK_INTERVAL = 45.0
 """Seconds after which servers are looked at again: less than the shortest pause."""
 
 
@@ -90,7 +90,7 @@ class Here:
     """How much the node's clock is ahead."""
 
     silent: frozenset[tuple[str, Place]] = frozenset()
-    details: tuple[Reported[object], ...] = ()
+    details: tuple[DetailReading[object], ...] = ()
     attempts: dict[At, tuple[object, tuple[Started, ...], frozenset[str]]] = field(
         default_factory=dict
     )
@@ -122,11 +122,11 @@ class SeriesOfNode:
 
     last = values
 
-    def details(self, kind: type[D]) -> list[Reported[D]]:
+    def details(self, kind: type[D]) -> list[DetailReading[D]]:
         return [one for one in self.here.details if isinstance(one.detail, kind)]  # type: ignore[misc]
 
-    def silent(self) -> list[Silent]:
-        return [Silent(source, at, since, "") for (source, at), since in self.since.items()]
+    def silent(self) -> list[SilentPlace]:
+        return [SilentPlace(source, at, since, "") for (source, at), since in self.since.items()]
 
     def unread(self) -> list[Met]:
         return []
@@ -138,14 +138,14 @@ class NodeFacts:
     def __init__(self) -> None:
         self._readings = SeriesOfNode()
         self._register = Register()
-        self._held_up = HeldUp()
+        self._held_up = HoldTracker()
         self._pauses = ServingPauses()
         self._attempts: dict[At, Attempts] = {}
 
     def restart(self) -> None:
         """The daemon starts anew; its faults are in its file."""
         kept = self._register.packed()
-        self._register, self._held_up = Register(), HeldUp()
+        self._register, self._held_up = Register(), HoldTracker()
         self._pauses, self._attempts = ServingPauses(), {}
         self._register.unpack(kept)
 
@@ -167,7 +167,7 @@ class NodeFacts:
         readings.clock.epoch = EPOCH + readings.here.ahead
         seen = NodeValues.of(readings, register.on_bus)
         register.learn(seen)
-        observed = [one for look in LOOKS for one in look(seen, register.before)]
+        observed = [one for look in CHECKS for one in look(seen, register.before)]
         register.update(seen, observed)
         for sample in (
             *self._held_up.read(readings).samples,
@@ -215,8 +215,8 @@ def facts_of(
             if begin and ran:
                 node.last_look(begin + LOOKS_AFTER[0])
         if any(metric in OF_PAUSES and metric is not OWNER for metric, _ in here.courses):
-            more = range(int((end - begin) // SOON) + 1)
-            looks += [(begin + SOON * step, False) for step in more]
+            more = range(int((end - begin) // LOOK_INTERVAL) + 1)
+            looks += [(begin + LOOK_INTERVAL * step, False) for step in more]
         while left and left[0] <= begin:
             node.restart()
             del left[0]
@@ -306,7 +306,7 @@ def _details(
     late: Mapping[At, str],
     pids: Mapping[At, Started],
     kinds: Mapping[At, str],
-) -> Iterator[Reported[object]]:
+) -> Iterator[DetailReading[object]]:
     """What is told beside the series: verdicts, and the processes on each GPU with their states."""
     jobs = exposition.jobs
     verdicts = tuple(
@@ -325,8 +325,10 @@ def _details(
         )
         for at, cause in causes.items()
     )
-    yield Reported(Place(), 0.0, Judged(verdicts))
+    yield DetailReading(Place(), 0.0, Judgements(verdicts))
     for at, process in pids.items():
         state = exposition.process_states.get(at, "S")
-        yield Reported(Place(*at), 0.0, OwnersDetail((process,)))
-        yield Reported(Place(*at), 0.0, JobDetail((Listed(process.pid, "", None, state, ""),), ""))
+        yield DetailReading(Place(*at), 0.0, OwnersDetail((process,)))
+        yield DetailReading(
+            Place(*at), 0.0, JobDetail((Listed(process.pid, "", None, state, ""),), "")
+        )

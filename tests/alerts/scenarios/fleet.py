@@ -19,7 +19,7 @@ from gpunode.holders.job_name import JobIdentity, JobNames
 from gpunode.holders.owner import Owner, Started
 from gpunode.holders.pods import Pods
 from gpunode.host.versions import INFO as VERSIONS
-from gpunode.verdict.overdue import STEP_OVERDUE, STEP_OVERDUE_LEAST
+from gpunode.verdict.overdue import STEP_OVERDUE, STEP_OVERDUE_MIN
 from gpunode.verdict.reasons import STOPPED, UNINTERRUPTIBLE
 from tests.alerts.scenarios.course import (
     Course,
@@ -42,7 +42,7 @@ from tests.alerts.scenarios.shorthand import Kind, Scenario, ScenarioEvent, Scen
 LATE = "is late"
 """What the GPUs do that others wait for, if a scenario does not say."""
 
-MANY = 8
+LARGE_SCENARIO = 8
 """GPUs from which a scenario has no series of states in which none of them ever is: promtool loads
 no more than 10,000 samples for a query, and takes its time."""
 
@@ -233,7 +233,7 @@ class Fleet:
     @cached_property
     def states(self) -> tuple[str, ...]:
         """The states of which there are series."""
-        if sum(self.scenario.gpus.values()) < MANY:
+        if sum(self.scenario.gpus.values()) < LARGE_SCENARIO:
             return tuple(STATES)
         seen = {
             state
@@ -586,7 +586,7 @@ def _without_hot(key: Key) -> Key:
 
 
 def _overdue(job: ScenarioJob) -> float:
-    return max(STEP_OVERDUE * job.step, STEP_OVERDUE_LEAST)
+    return max(STEP_OVERDUE * job.step, STEP_OVERDUE_MIN)
 
 
 def _owner(owner: str, pod: int) -> dict[str, str]:

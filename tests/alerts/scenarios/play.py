@@ -32,7 +32,14 @@ from typing import Any
 import yaml
 
 from tests.alerts.scenarios.fleet import MISSED, Fleet
-from tests.alerts.scenarios.shorthand import FAILURES, FOLDER, Scenario, Severity, Wanted, by_file
+from tests.alerts.scenarios.shorthand import (
+    FAILURES,
+    FOLDER,
+    ExpectedNotification,
+    Scenario,
+    Severity,
+    by_file,
+)
 from tests.prometheus.programs import Note, alertmanager, need
 
 ROOT = Path(__file__).parents[3]
@@ -60,7 +67,7 @@ MINUTE = 0.2
 """Seconds that a minute takes for Alertmanager."""
 
 SLOWLY = 0.6
-"""The same where something differs from what is wanted: so that a busy machine is no fault."""
+"""Seconds that a minute takes where something differs: a busy machine is no fault."""
 
 STILL = 11 * 60
 """Seconds without a change after which Alertmanager has nothing more to do: longer than its
@@ -88,7 +95,7 @@ class Timeline:
 
 
 @dataclass(slots=True)
-class Notified:
+class Notifications:
     """What Alertmanager has notified people of in a scenario."""
 
     alerts: dict[Severity, set[Alert]] = field(
@@ -299,7 +306,7 @@ def _seconds(duration: str) -> int:
     return sum(int(n) * SECONDS[unit] for n, unit in re.findall(r"(\d+)([dhms])", duration))
 
 
-def noting(by_scenario: dict[str, Notified]) -> Note:
+def noting(by_scenario: dict[str, Notifications]) -> Note:
     """What keeps what Alertmanager says of each scenario."""
     receivers: dict[tuple[Alert, Severity], set[str]] = {}  # that have been notified of a group
 
@@ -327,9 +334,9 @@ def noting(by_scenario: dict[str, Notified]) -> Note:
 
 def notified(
     found: Mapping[str, Timeline], routes_file: Path, minute: float = MINUTE
-) -> dict[str, Notified]:
+) -> dict[str, Notifications]:
     """Whom Alertmanager notifies in each scenario; all are played at the same time."""
-    by_scenario = {name: Notified() for name in found}
+    by_scenario = {name: Notifications() for name in found}
     changes = sorted(
         (moment, begins, ends) for one in found.values() for moment, begins, ends in moments(one)
     )
@@ -393,7 +400,7 @@ class Outcome:
     name: str
     scenario: Scenario
     timeline: Timeline
-    notified: Notified
+    notified: Notifications
 
     def faults(self) -> list[str]:
         """What differs from what is wanted, with alert and minute."""
@@ -470,7 +477,7 @@ class Outcome:
         return sum(severity in one.severities for one in self.scenario.notified)
 
 
-def _instead(one: Wanted, spans: Mapping[Alert, tuple[int, int]]) -> str:
+def _instead(one: ExpectedNotification, spans: Mapping[Alert, tuple[int, int]]) -> str:
     """What came of an alert of which nobody was notified as is wanted."""
     fired = [
         (first, SEVERITIES[dict(alert)["severity"]])
@@ -485,7 +492,7 @@ def _instead(one: Wanted, spans: Mapping[Alert, tuple[int, int]]) -> str:
     return ""
 
 
-def matches(one: Wanted, alert: Alert) -> bool:
+def matches(one: ExpectedNotification, alert: Alert) -> bool:
     """Whether an alert is what is wanted."""
     labels = dict(alert)
     return re.fullmatch(one.alert, labels["alertname"]) is not None and all(

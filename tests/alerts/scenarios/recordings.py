@@ -16,7 +16,7 @@ from statistics import fmean
 
 from gpunode.gpu.ledger import short_gaps, split
 from tests.windows.programs import REHEARSED
-from tests.windows.recorded import FOLDER, Recorded, load
+from tests.windows.recorded import FOLDER, WindowRecord, load
 
 AS_TRAINED = ("trains", "accumulates", "validates now and then", "diverges", "trains on NaN")
 """Behaviours that play the program which the job names."""
@@ -117,7 +117,7 @@ def windows(what: str, rank: int, seed: str) -> tuple[Moment, ...]:
     return chosen[role or sorted(chosen)[rank % most]]
 
 
-def _moment(one: Recorded) -> Moment:
+def _moment(one: WindowRecord) -> Moment:
     power = one.window.power
     watts = [drawn for _, drawn in power.samples] if power else []
     shares = split(one.window)

@@ -146,7 +146,7 @@ def event(given: object) -> object:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ExpectedNotification:
     """Somebody who is notified."""
 
     severities: tuple[Severity, ...]
@@ -182,7 +182,7 @@ def wanted(given: object) -> object:
     by, stays, gone = (
         seconds(options.pop(name)) if name in options else None for name in ("by", "stays", "gone")
     )
-    return Wanted(HOW[severity], alert, options, by, stays, gone, not may)
+    return ExpectedNotification(HOW[severity], alert, options, by, stays, gone, not may)
 
 
 class Strict(BaseModel):
@@ -249,7 +249,7 @@ class Scenario(Strict):
     nodes: dict[str, Annotated[str, Field(pattern=r"^\d+x\d+$")]] = Field(default_factory=dict)
     jobs: dict[str, ScenarioJob] = Field(default_factory=dict)
     happens: tuple[Annotated[ScenarioEvent, BeforeValidator(event)], ...] = ()
-    notified: tuple[Annotated[Wanted, BeforeValidator(wanted)], ...] = ()
+    notified: tuple[Annotated[ExpectedNotification, BeforeValidator(wanted)], ...] = ()
     series: dict[str, str] = Field(default_factory=dict)
     """Series as they are, in promtool's notation, a value each ``every``; without ``cluster``."""
 

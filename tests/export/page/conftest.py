@@ -7,9 +7,9 @@ from contextlib import contextmanager
 
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
-from tests.daemon import PATIENCE
+from tests.daemon import TIMEOUT
 
-expect.set_options(timeout=1000 * PATIENCE)
+expect.set_options(timeout=1000 * TIMEOUT)
 
 FRESH = 5000
 """Milliseconds between two looks of the page at the node."""
@@ -23,7 +23,7 @@ def context(
         viewport={"width": width, "height": height},
         color_scheme="dark" if theme == "dark" else "light",
     )
-    opened.set_default_timeout(1000 * PATIENCE)
+    opened.set_default_timeout(1000 * TIMEOUT)
     yield opened
     opened.close()
 

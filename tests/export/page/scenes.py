@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import cast
 
-from gpunode.audit.source import Audited, Result
+from gpunode.audit.source import AuditResults, Result
 from gpunode.config.daemon import Settings
 from gpunode.driver.driver import DriverError
 from gpunode.faults.source import Faults
@@ -21,7 +21,7 @@ from gpunode.incidents.history import History
 from gpunode.jobs.owners import OWNER, PROCESS
 from gpunode.metric import Sample
 from gpunode.node.node import Node
-from gpunode.serving.requests import ServerNow, ServersNow
+from gpunode.serving.requests import ServerLoad, ServerLoads
 from gpunode.source import WHOLE_NODE, Place, Reading, Source
 from gpunode.unread import Unread
 from gpunode.verdict.shortages import Shortages
@@ -36,7 +36,7 @@ WAITING = {"blocked": 0.55, "compute": 0.4, "communication": 0.05}
 
 
 @dataclass
-class Named:
+class GpuIdentity:
     """Who a GPU is, and who holds it."""
 
     model: str = "NVIDIA H200"
@@ -60,11 +60,11 @@ class Scene:
     def __init__(self, *actors: Actor, name: str = "gpu-h200-17") -> None:
         self.name = name
         self.actors = actors
-        self.named = {actor.index: Named(ranks=(actor.index,)) for actor in actors}
+        self.named = {actor.index: GpuIdentity(ranks=(actor.index,)) for actor in actors}
         self.host = host()
         self.failed: tuple[Result, ...] = ()
         self.silent: dict[str, str] = {}
-        self.servers: tuple[ServerNow, ...] = ()
+        self.servers: tuple[ServerLoad, ...] = ()
         self.stage = Stage(
             *actors, finders=[self], views=[Faults(), Shortages(self.node, Settings()), History()]
         )
@@ -83,7 +83,7 @@ class Scene:
             yield Place(*actor.at), Teller("gpu_names", 10.0, read)
         yield WHOLE_NODE, Teller("host", 10.0, self._host)
         yield WHOLE_NODE, Teller("audit", 60.0, self._audit)
-        yield WHOLE_NODE, Teller("servers", 10.0, lambda: Reading((), ServersNow(self.servers)))
+        yield WHOLE_NODE, Teller("servers", 10.0, lambda: Reading((), ServerLoads(self.servers)))
         for name, why in self.silent.items():
             yield WHOLE_NODE, Teller(name, 10.0, _failing(why))
 
@@ -117,7 +117,7 @@ class Scene:
 
     def _audit(self) -> Reading:
         passed = [Result(f"check_{n}", "ok", "", "", "", "", "") for n in range(24)]
-        return Reading((), Audited((*self.failed, *passed)))
+        return Reading((), AuditResults((*self.failed, *passed)))
 
     def play(self, seconds: float) -> Scene:
         self.stage.play(seconds)
@@ -285,7 +285,7 @@ def slices(seconds: float = 300.0) -> Scene:
     scene = Scene(*parts, whole)
     for n, one in enumerate(parts):
         owner = ("team-a", f"nb-{n}", "", "", "")
-        scene.named[n] = Named("NVIDIA H200 MIG 1g.18gb", owner, (), "GPU-x")
+        scene.named[n] = GpuIdentity("NVIDIA H200 MIG 1g.18gb", owner, (), "GPU-x")
         one.jobs = ("a",) if n < 5 else ()
         if n >= 5:
             act(one, {"free": 1.0}, 10.0, used=0.0, utilization=0.0)
@@ -336,12 +336,12 @@ def hostile(seconds: float = 120.0) -> Scene:
         name=HOSTILE[0],
     )
     slurm = count - 1
-    scene.named[slurm] = Named(HOSTILE[0], ("", "", "", HOSTILE_JOB, HOSTILE_USER), (slurm,))
+    scene.named[slurm] = GpuIdentity(HOSTILE[0], ("", "", "", HOSTILE_JOB, HOSTILE_USER), (slurm,))
     scene.servers = (
-        ServerNow((scene.actors[slurm].at,), HOSTILE_ENGINE, HOSTILE_MODEL, 7.0, 3.0, 50.0),
+        ServerLoad((scene.actors[slurm].at,), HOSTILE_ENGINE, HOSTILE_MODEL, 7.0, 3.0, 50.0),
     )
     for n, name in enumerate(HOSTILE):
-        scene.named[n] = Named(name, (name, name, name, "", ""), (n,))
+        scene.named[n] = GpuIdentity(name, (name, name, name, "", ""), (n,))
     scene.silent = {"disk": HOSTILE[1]}
     scene.host.rates[disk.BUSY, (HOSTILE[0],)] = 1.0
     scene.failed = (

@@ -8,13 +8,13 @@ from pydantic import Field
 from pydantic_settings import CliPositionalArg
 
 from gpunode.config.daemon import GpuSettings, Settings
-from gpunode.config.kinds import ASKED, NamedPath, Seconds
+from gpunode.config.kinds import CLI_ONLY, NamedPath, Seconds
 from gpunode.config.web import PlayingWebSettings
 from gpunode.recorded import STORIES
 
 
 class DemoGpuSettings(GpuSettings):
-    """The same for incidents that are over before what is read every 30 s is read twice."""
+    """GPU settings for incidents that end before a read every 30 s comes twice."""
 
     health_interval: Seconds = Field(
         10.0, description="seconds between reads of error counters and modes"
@@ -27,7 +27,7 @@ class DemoSettings(Settings):
     web: PlayingWebSettings = PlayingWebSettings()
     gpu: DemoGpuSettings = DemoGpuSettings()
 
-    incident: Annotated[CliPositionalArg[NamedPath], ASKED] = Field(
+    incident: Annotated[CliPositionalArg[NamedPath], CLI_ONLY] = Field(
         STORIES,
         description="incident to play: storage, hang, p2p, throttled or shm, by default all five; "
         "or a folder of tapes",

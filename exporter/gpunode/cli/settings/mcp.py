@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from gpunode.config.command import CommandSettings
-from gpunode.config.kinds import ASKED, Address, Credentials
+from gpunode.config.kinds import CLI_ONLY, Address, Credentials
 from gpunode.config.prometheus import PrometheusSettings
 
 
@@ -16,7 +16,7 @@ class McpSettings(Credentials, CommandSettings):
 
     prometheus: PrometheusSettings = PrometheusSettings()
 
-    node: Annotated[Address, ASKED] = Field(
+    node: Annotated[Address, CLI_ONLY] = Field(
         "",
         pattern=r"^(https?://[!-~]+)?$",
         description="address of a daemon that may be asked as well",

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from gpunode.cli.settings.admission import AdmissionSettings
-from gpunode.config.kinds import ASKED, Address
+from gpunode.config.kinds import CLI_ONLY, Address
 from gpunode.config.path import PathSettings
 
 
@@ -16,18 +16,18 @@ class StacksCommandSettings(AdmissionSettings):
 
     path: PathSettings = PathSettings()
 
-    url: Annotated[Address, ASKED] = Field(
+    url: Annotated[Address, CLI_ONLY] = Field(
         "",
         description="address of a daemon that is to look at its node, to who gives a password or a "
         "certificate; empty to look at this node",
     )
-    gpu: Annotated[str, ASKED] = Field(
+    gpu: Annotated[str, CLI_ONLY] = Field(
         "", pattern=r"^\d{0,4}$", description="index of the GPU to look at; empty for all"
     )
-    pid: Annotated[int | None, ASKED] = Field(
+    pid: Annotated[int | None, CLI_ONLY] = Field(
         None, ge=1, le=1 << 31, description="process to look at, instead of those on GPUs"
     )
-    native: Annotated[bool, ASKED] = Field(
+    native: Annotated[bool, CLI_ONLY] = Field(
         False,
         description="show functions of C and C++ as well, for which py-spy stops each process for "
         "up to a second; of a program without Python, gdb shows them and stops it for some seconds",

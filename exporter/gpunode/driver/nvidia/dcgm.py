@@ -20,7 +20,7 @@ from typing import Any
 
 from gpunode.driver.driver import Activity, Unsupported
 from gpunode.driver.nvidia import gpm
-from gpunode.driver.nvidia.possible import possible
+from gpunode.driver.nvidia.possible import in_range
 
 log = logging.getLogger(__name__)
 
@@ -128,11 +128,11 @@ class DcgmProfiling:
                 for field, samples in values.get(gpu, {}).items():
                     if field not in FIELDS:
                         continue
-                    within = gpm.WITHIN[FIELDS[field]]
+                    within = gpm.RANGES[FIELDS[field]]
                     fresh = [
                         value
                         for value in (float(s.value) for s in samples if not s.isBlank)
-                        if possible(value, within) is not None
+                        if in_range(value, within) is not None
                     ]
                     if fresh:
                         kept = heard.get(FIELDS[field], []) + fresh

@@ -14,9 +14,9 @@ import pynvml
 
 from gpunode.driver.driver import DriverError, SensorFailed, Unsupported
 from gpunode.driver.nvidia.library import Library
-from gpunode.driver.nvidia.possible import COUNTS, NOT_AVAILABLE, Range, possible
+from gpunode.driver.nvidia.possible import COUNTS, NOT_AVAILABLE, Range, in_range
 
-GONE = {
+DRIVER_GONE = {
     pynvml.NVML_ERROR_UNINITIALIZED,
     pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
     pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
@@ -26,16 +26,16 @@ GONE = {
 """Errors that every GPU returns after the driver was unloaded or replaced under the library; so is
 ``NVML_ERROR_UNKNOWN`` then, but one sensor may return that, too."""
 
-LOST = {pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_GPU_NOT_FOUND}
+GPU_LOST = {pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_GPU_NOT_FOUND}
 """Errors of one GPU that fell off the bus: a new handle may reach it when it is back."""
 
-MOST_UNNAMED = 16
+MAX_UNNAMED = 16
 """Values without a name that are kept until they are asked for."""
 
-MOST_SAMPLES = 256
+MAX_SAMPLES = 256
 """More than any buffer holds: on an H200, 120 power samples and 71 of utilisation."""
 
-LATEST = 2**62
+MAX_TIMESTAMP = 2**62
 """The last time in microseconds that a clock can show; beyond, the driver knows none."""
 
 VALUE_TYPES = {
@@ -97,14 +97,14 @@ class Device:
     def name(self, what: str, names: Mapping[int, str], value: int) -> str | None:
         """The name of a value of an enumeration; one that has none is kept for ``unnamed``."""
         name = names.get(value)
-        if name is None and value != NOT_AVAILABLE and len(self._unnamed) < MOST_UNNAMED:
+        if name is None and value != NOT_AVAILABLE and len(self._unnamed) < MAX_UNNAMED:
             self._unnamed.add(f"{what} {value}")
         return name
 
     def bits(self, what: str, names: Mapping[int, str], mask: int) -> list[str]:
         """The names of the bits that are set in a mask; the same for those that have none."""
         rest = mask & ~sum(names)
-        if rest and len(self._unnamed) < MOST_UNNAMED:
+        if rest and len(self._unnamed) < MAX_UNNAMED:
             self._unnamed.add(f"{what} {rest:#x}")
         return [name for bit, name in names.items() if mask & bit]
 
@@ -137,10 +137,10 @@ class Device:
         except DriverError as error:
             if isinstance(error.__cause__, pynvml.NVMLError):
                 code = error.__cause__.value
-                self.gone = code in GONE or (
+                self.gone = code in DRIVER_GONE or (
                     code == pynvml.NVML_ERROR_UNKNOWN and not self._answers(generation)
                 )
-                self.lost = code in LOST
+                self.lost = code in GPU_LOST
                 if not self.gone:
                     raise SensorFailed(str(error)) from error.__cause__
             raise
@@ -194,7 +194,7 @@ class Device:
     def _field_value(self, field: Any) -> float | None:
         """The member of the union that ``valueType`` selects; None if that can be no reading."""
         member = self.name("type of a field", VALUE_TYPES, field.valueType)
-        return None if member is None else possible(getattr(field.value, member), COUNTS)
+        return None if member is None else in_range(getattr(field.value, member), COUNTS)
 
     def samples(
         self, kind: int, after: int, scale: float, within: Range
@@ -219,7 +219,7 @@ class Device:
         return [
             (time, value * scale)
             for time, value in SAMPLE.iter_unpack(packed)
-            if time <= LATEST and value <= most and value != NOT_AVAILABLE
+            if time <= MAX_TIMESTAMP and value <= most and value != NOT_AVAILABLE
         ]
 
 
@@ -228,8 +228,8 @@ def _get_samples(handle: Any, kind: int, after: int) -> bytes:
 
     pynvml's own wrapper asks for the count first, which doubles the cost.
     """
-    samples = (pynvml.c_nvmlSample_t * MOST_SAMPLES)()
-    count = ctypes.c_uint(MOST_SAMPLES)
+    samples = (pynvml.c_nvmlSample_t * MAX_SAMPLES)()
+    count = ctypes.c_uint(MAX_SAMPLES)
     get = pynvml._nvmlGetFunctionPointer("nvmlDeviceGetSamples")
     value_type = ctypes.c_uint()
     since = ctypes.c_ulonglong(after)

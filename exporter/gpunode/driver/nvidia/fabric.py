@@ -53,7 +53,7 @@ SUMMARIES = {0: "", 1: "healthy", 2: "unhealthy", 3: "limited_capacity"}
 
 def fabric(device: Device) -> Fabric:
     """Registration, domain and health; see ``driver.Gpu``."""
-    info = device.if_supported(_with_summary) or device.call(_without_summary)
+    info = device.if_supported(_read_v3) or device.call(_read_v2)
     state = device.name("fabric state", STATES, info.state)
     if state is None or state == "not_supported":
         raise Unsupported(f"fabric: GPU {device.index} has none")
@@ -76,12 +76,12 @@ def fabric(device: Device) -> Fabric:
     )
 
 
-def _with_summary(handle: Any) -> Any:
+def _read_v3(handle: Any) -> Any:
     """Version 3 of the structure, since nvml.h 12.9."""
     return _ask(handle, pynvml.c_nvmlGpuFabricInfo_v3_t())
 
 
-def _without_summary(handle: Any) -> Any:
+def _read_v2(handle: Any) -> Any:
     return _ask(handle, pynvml.c_nvmlGpuFabricInfo_v2_t())
 
 

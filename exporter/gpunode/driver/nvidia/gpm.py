@@ -3,7 +3,7 @@
 The mean between two snapshots is exact however far apart they are, so one snapshot per window loses
 nothing. To ask for all metrics but one takes 0.05 ms, and for the graphics engine 1.0 to 1.4 ms
 (H200, driver 580.159). So it is asked for where another unit does something else than before, else
-once in ``MOST_ALIKE`` windows, over all of them: what is told of them adds up to what the driver
+once in ``MAX_EQUAL`` windows, over all of them: what is told of them adds up to what the driver
 counted. Numbers are ``nvmlGpmMetricId_t`` in nvml.h, names the keys of ``driver.Activity``.
 """
 
@@ -17,7 +17,7 @@ import pynvml
 
 from gpunode.driver.driver import Activity, DriverError, Unsupported
 from gpunode.driver.nvidia.device import Device
-from gpunode.driver.nvidia.possible import BYTES_PER_SECOND, Range, possible
+from gpunode.driver.nvidia.possible import BYTES_PER_SECOND, Range, in_range
 
 PERCENT = 0.01
 MEBIBYTE = 1048576.0
@@ -25,19 +25,19 @@ MEBIBYTE = 1048576.0
 SHARES_OF_TIME = 0.0, 1.1
 """A counter that is read a little late may count a little more than all of the time."""
 
-MOST_ALIKE = 3
+MAX_EQUAL = 3
 """Windows over which the graphics engine is asked for at once, if all units do the same in them."""
 
-ALIKE = 0.02
+TOLERANCE = 0.02
 """By how much of itself a unit's share may differ between windows in which it does the same. What
 is told of the graphics engine without asking was then wrong by 0.011 at most, by 0.003 on average
 (80 windows of random programs on an H200)."""
 
-HARDLY = 1e-4
-"""The same in absolute terms, for shares that are next to nothing. A kernel of one block keeps the
-graphics engine at work for up to 132 times the share of SMs that it takes (H200)."""
+ABSOLUTE_TOLERANCE = 1e-4
+"""The absolute tolerance, for shares close to zero. A kernel of one block keeps the graphics engine
+busy for up to 132 times the share of SMs that it takes (H200)."""
 
-AT_LEAST = 1.0
+MIN_WINDOW = 1.0
 """Seconds of a window that can be like another: shorter ones are there to tell them apart."""
 
 
@@ -77,7 +77,7 @@ METRICS = (
     GpmMetric(101, "c2c_receive", MEBIBYTE),
 )
 
-WITHIN = {metric.name: metric.within for metric in METRICS}
+RANGES = {metric.name: metric.within for metric in METRICS}
 """What is possible, by name."""
 
 
@@ -115,8 +115,8 @@ class GpmSnapshots:
 
 
 @dataclass(slots=True)
-class Told:
-    """What is told of the graphics engine from a window for which it was asked for."""
+class GraphicsEstimate:
+    """An estimate of the graphics engine from the last window in which it was read."""
 
     mean: float
     """Its mean in that window."""
@@ -125,22 +125,22 @@ class Told:
     """The other metrics of that window."""
 
     work: float
-    """Seconds of work that were told of since, and not asked for."""
+    """Seconds of work estimated since, without a reading."""
 
     seconds: float = 0.0
     windows: int = 1
-    """How long the windows since were, and how many there are with the first."""
+    """Seconds of the windows since, and their number with the first."""
 
     def like(self, values: dict[str, float]) -> bool:
         """Whether the units did in a window what they did in the first."""
         return values.keys() == self.values.keys() and all(
-            abs(values[name] - before) <= max(HARDLY, ALIKE * before)
+            abs(values[name] - before) <= max(ABSOLUTE_TOLERANCE, TOLERANCE * before)
             for name, before in self.values.items()
-            if WITHIN[name] == SHARES_OF_TIME
+            if RANGES[name] == SHARES_OF_TIME
         )
 
     def add(self, seconds: float) -> None:
-        """Tell of a window of that length what was told of the first."""
+        """Estimate a window of that length by the first."""
         self.work += self.mean * seconds
         self.seconds += seconds
         self.windows += 1
@@ -174,7 +174,7 @@ class GpmCounters:
         self.latest = self.asked = self.snapshots[0]
         """The latest snapshot, and the one at which the graphics engine was last asked for."""
 
-        self.told: Told | None = None
+        self.told: GraphicsEstimate | None = None
         self.time = self._take(self.latest)
 
     def read(self) -> Activity:
@@ -200,13 +200,17 @@ class GpmCounters:
         return Activity(seconds, values)
 
     def _graphics(
-        self, request: Request, values: dict[str, float], seconds: float, told: Told | None
+        self,
+        request: Request,
+        values: dict[str, float],
+        seconds: float,
+        told: GraphicsEstimate | None,
     ) -> dict[str, float]:
         """The graphics engine's mean in a window in which the other metrics had these values.
 
         Empty if the driver does not tell.
         """
-        if told and told.windows < MOST_ALIKE and seconds >= AT_LEAST and told.like(values):
+        if told and told.windows < MAX_EQUAL and seconds >= MIN_WINDOW and told.like(values):
             told.add(seconds)
             self.told = told
             return {GRAPHICS.name: told.mean}
@@ -219,7 +223,7 @@ class GpmCounters:
         if told:
             work += mean * told.seconds - told.work
         here = min(max(1.0, mean), max(values.get("sm", 0.0), work / seconds))
-        self.told = Told(here, values, here * seconds - work)
+        self.told = GraphicsEstimate(here, values, here * seconds - work)
         return {GRAPHICS.name: here}
 
     def _take(self, snapshot: Any) -> float:
@@ -263,7 +267,7 @@ class GpmCounters:
             metric.name: mean
             for metric, answer in request.answers
             if answer.nvmlReturn == pynvml.NVML_SUCCESS
-            and (mean := possible(answer.value * metric.scale, metric.within)) is not None
+            and (mean := in_range(answer.value * metric.scale, metric.within)) is not None
         }
 
     def _ask(self, request: Request, since: Any) -> None:

@@ -13,7 +13,6 @@ import pynvml
 
 from gpunode.driver.driver import (
     Activity,
-    Buffered,
     ChipLinks,
     DriverError,
     Fabric,
@@ -29,6 +28,7 @@ from gpunode.driver.driver import (
     Process,
     ProcessUse,
     RemappedRows,
+    SampleBuffer,
     TemperatureLimits,
     Unsupported,
     Utilization,
@@ -37,7 +37,7 @@ from gpunode.driver.driver import (
 )
 from gpunode.driver.nvidia import fabric, health, identity, links, modes
 from gpunode.driver.nvidia.dcgm import DcgmProfiling
-from gpunode.driver.nvidia.device import LATEST, Device
+from gpunode.driver.nvidia.device import MAX_TIMESTAMP, Device
 from gpunode.driver.nvidia.gpm import GpmCounters, GpmSnapshots
 from gpunode.driver.nvidia.operational_events import OperationalEvents
 from gpunode.driver.nvidia.possible import (
@@ -53,7 +53,7 @@ from gpunode.driver.nvidia.possible import (
     PIDS,
     SHARES,
     WATTS,
-    possible,
+    in_range,
     reading,
     scaled,
 )
@@ -128,7 +128,7 @@ class NvmlGpu:
 
     def limits(self) -> Limits:
         board = self.parent or self
-        width = possible(board.device.if_supported("nvmlDeviceGetMemoryBusWidth"), BUS_BITS)
+        width = in_range(board.device.if_supported("nvmlDeviceGetMemoryBusWidth"), BUS_BITS)
         memory_clock = board._max_clock(pynvml.NVML_CLOCK_MEM)
         sm_clock = board._max_clock(pynvml.NVML_CLOCK_SM)
         pcie_speed = links.pcie_bytes_per_second(board.device)
@@ -146,7 +146,7 @@ class NvmlGpu:
 
     def _max_clock(self, kind: int) -> float | None:
         megahertz = self.device.if_supported("nvmlDeviceGetMaxClockInfo", kind)
-        return possible(scaled(megahertz, 1e6), HERTZ)
+        return in_range(scaled(megahertz, 1e6), HERTZ)
 
     def activity(self) -> Activity:
         try:
@@ -168,13 +168,13 @@ class NvmlGpu:
             )
         return counters
 
-    def power_samples(self, after: int) -> Buffered:
+    def power_samples(self, after: int) -> SampleBuffer:
         kind = pynvml.NVML_TOTAL_POWER_SAMPLES
-        return Buffered(self.device.samples(kind, after, 1e-3, WATTS))
+        return SampleBuffer(self.device.samples(kind, after, 1e-3, WATTS))
 
-    def utilization_samples(self, after: int) -> Buffered:
+    def utilization_samples(self, after: int) -> SampleBuffer:
         kind = pynvml.NVML_GPU_UTILIZATION_SAMPLES
-        return Buffered(self.device.samples(kind, after, 1e-2, SHARES))
+        return SampleBuffer(self.device.samples(kind, after, 1e-2, SHARES))
 
     def utilization(self) -> Utilization:
         rates = self.device.call("nvmlDeviceGetUtilizationRates")
@@ -242,13 +242,13 @@ class NvmlGpu:
     def power_limits(self) -> PowerLimits:
         default = scaled(self.device.if_supported("nvmlDeviceGetPowerManagementDefaultLimit"), 1e-3)
         enforced = self.device.call("nvmlDeviceGetEnforcedPowerLimit") * 1e-3
-        return PowerLimits(reading("limit", enforced, LIMITS), possible(default, LIMITS))
+        return PowerLimits(reading("limit", enforced, LIMITS), in_range(default, LIMITS))
 
     def power_range(self) -> PowerRange:
         asked = self.device.if_supported("nvmlDeviceGetPowerManagementLimit")
         answer = self.device.if_supported("nvmlDeviceGetPowerManagementLimitConstraints")
         least, most = answer or (None, None)
-        return PowerRange(*(possible(scaled(w, 1e-3), LIMITS) for w in (asked, least, most)))
+        return PowerRange(*(in_range(scaled(w, 1e-3), LIMITS) for w in (asked, least, most)))
 
     def power_now(self) -> float:
         (milliwatts,) = self.device.fields(pynvml.NVML_FI_DEV_POWER_INSTANT).values()
@@ -257,7 +257,7 @@ class NvmlGpu:
     def temperature_limits(self) -> TemperatureLimits:
         def ask(kind: int) -> float | None:
             answer = self.device.if_supported("nvmlDeviceGetTemperatureThreshold", kind)
-            return possible(answer, CELSIUS)
+            return in_range(answer, CELSIUS)
 
         return TemperatureLimits(
             slowdown=ask(pynvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN),
@@ -269,7 +269,7 @@ class NvmlGpu:
     def video_use(self) -> VideoUse:
         def ask(name: str) -> float | None:
             answer = self.device.if_supported(name)
-            return None if answer is None else possible(answer[0] / 100, SHARES)
+            return None if answer is None else in_range(answer[0] / 100, SHARES)
 
         return VideoUse(
             ask("nvmlDeviceGetEncoderUtilization"), ask("nvmlDeviceGetDecoderUtilization")
@@ -287,9 +287,9 @@ class NvmlGpu:
             running = self.device.if_supported(name)
             answered = answered or running is not None
             found += [
-                Process(p.pid, possible(p.usedGpuMemory, BYTES), kind)
+                Process(p.pid, in_range(p.usedGpuMemory, BYTES), kind)
                 for p in running or ()
-                if possible(p.pid, PIDS) is not None
+                if in_range(p.pid, PIDS) is not None
             ]
         if not answered:
             raise Unsupported(f"running processes: not supported by GPU {self.device.index}")
@@ -304,11 +304,11 @@ class NvmlGpu:
                 return []
             raise
         samples = sorted(
-            (sample for sample in samples if 0 <= sample.timeStamp <= LATEST),
+            (sample for sample in samples if 0 <= sample.timeStamp <= MAX_TIMESTAMP),
             key=lambda sample: sample.timeStamp,
         )
         self._process_use_until = samples[-1].timeStamp if samples else 0
-        latest = {sample.pid: possible(sample.smUtil / 100, SHARES) for sample in samples}
+        latest = {sample.pid: in_range(sample.smUtil / 100, SHARES) for sample in samples}
         return [ProcessUse(pid, share) for pid, share in latest.items() if share is not None]
 
     def ecc_errors(self) -> dict[str, float]:

@@ -13,7 +13,7 @@ from gpunode.driver.nvidia.possible import COUNTS, FLAGS, ROWS, reading
 from gpunode.driver.nvidia.xids import RECOVERY_ACTIONS
 
 REMAP_AVAILABILITIES = ("max", "high", "partial", "low", "none")
-MOST_EVENTS = 256
+MAX_EVENTS = 256
 """More XID events than a window has."""
 
 
@@ -34,7 +34,7 @@ class XidEvents:
         device, generation = self.device, self.device.generation
         events = self._event_set(generation)
         found: list[Xid] = []
-        for _ in range(MOST_EVENTS):
+        for _ in range(MAX_EVENTS):
             try:
                 event = device.library.call(
                     "nvmlEventSetWait_v2", events, 0, gpu=device.uuid, generation=generation

@@ -11,10 +11,10 @@ import pynvml
 from gpunode.driver.driver import DriverError, Identity
 from gpunode.driver.nvidia.device import Device
 from gpunode.driver.nvidia.library import Library
-from gpunode.driver.nvidia.possible import CUDA_VERSIONS, reading, whole
+from gpunode.driver.nvidia.possible import CUDA_VERSIONS, as_integer, reading
 from gpunode.text import printable
 
-LONGEST_TEXT = 96
+MAX_TEXT = 96
 """Characters of a text: ``NVML_DEVICE_NAME_V2_BUFFER_SIZE``."""
 
 # pynvml decodes text strictly. These return what the driver wrote.
@@ -68,7 +68,7 @@ def identify(device: Device) -> Identity:
         index=device.index,
         uuid=device.uuid,
         name=label(device.if_supported(_get_name)) or "unknown",
-        bus_id=_in_sysfs(label(_bus_id(pci))) or None if pci else None,
+        bus_id=_sysfs_address(label(_bus_id(pci))) or None if pci else None,
         serial=label(board.if_answered(_get_serial)) or None,
         vbios=label(board.if_answered(_get_vbios)) or None,
         compute_capability=_compute_capability(board),
@@ -76,18 +76,18 @@ def identify(device: Device) -> Identity:
         mig=device.parent is not None,
         minor=_number(board, "nvmlDeviceGetMinorNumber"),
         gpu_instance=instance,
-        mig_profile=place and whole(place.profileId),
-        mig_start=place and whole(place.placement.start),
+        mig_profile=place and as_integer(place.profileId),
+        mig_start=place and as_integer(place.placement.start),
     )
 
 
 def label(value: bytes | None) -> str:
     """Text of the driver as a label."""
-    return printable((value or b"").decode(errors="replace"), LONGEST_TEXT)
+    return printable((value or b"").decode(errors="replace"), MAX_TEXT)
 
 
 def _number(device: Device, function: str) -> int | None:
-    return whole(device.if_answered(function))
+    return as_integer(device.if_answered(function))
 
 
 def _compute_capability(board: Device) -> str | None:
@@ -104,6 +104,6 @@ def _bus_id(pci: Any) -> bytes:
     return bytes(ctypes.Structure.__getattribute__(pci, "busId"))
 
 
-def _in_sysfs(bus_id: str) -> str:
+def _sysfs_address(bus_id: str) -> str:
     """A PCI address as the kernel writes it: 0000:1b:00.0 for 00000000:1B:00.0."""
     return re.sub(r"^0{1,4}(?=[0-9a-f]{4,7}:)", "", bus_id.lower())

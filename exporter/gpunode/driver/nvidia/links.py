@@ -15,7 +15,7 @@ from gpunode.driver.nvidia.possible import (
     LANES,
     LINKS,
     Range,
-    possible,
+    in_range,
     reading,
     scaled,
 )
@@ -107,7 +107,7 @@ class NvLinks:
             NvLink(
                 link=link,
                 up=name in UP,
-                bytes_per_second=possible(scaled(self._speeds.get(link), 1e6), BYTES_PER_SECOND),
+                bytes_per_second=in_range(scaled(self._speeds.get(link), 1e6), BYTES_PER_SECOND),
                 errors={
                     name: values[field, link]
                     for field, name in NVLINK_ERRORS.items()
@@ -124,7 +124,7 @@ class NvLinks:
         ]
 
     def read_if_any(self) -> list[NvLink]:
-        """The same, and none for a GPU without NVLink."""
+        """Every link whose state is known; none for a GPU without NVLink."""
         try:
             return self.read()
         except Unsupported:
@@ -215,7 +215,7 @@ def pcie_link(device: Device) -> PcieLink:
 def pcie_bytes_per_second(board: Device) -> float | None:
     """What the widest and fastest link of GPU and slot can carry, in one direction."""
     generation = board.if_supported("nvmlDeviceGetMaxPcieLinkGeneration")
-    lanes = possible(board.if_supported("nvmlDeviceGetMaxPcieLinkWidth"), LANES)
+    lanes = in_range(board.if_supported("nvmlDeviceGetMaxPcieLinkWidth"), LANES)
     names = {number: str(number) for number in PCIE_LANE}
     if not generation or not lanes or not board.name("PCIe generation", names, generation):
         return None

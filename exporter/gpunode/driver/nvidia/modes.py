@@ -8,7 +8,7 @@ import pynvml
 
 from gpunode.driver.driver import DriverError, Mode, ModulePower, Unsupported
 from gpunode.driver.nvidia.device import Device
-from gpunode.driver.nvidia.possible import LIMITS, SHARES, WATTS, possible, reading, scaled
+from gpunode.driver.nvidia.possible import LIMITS, SHARES, WATTS, in_range, reading, scaled
 
 VIRTUALIZATION: dict[int, Mode] = {
     pynvml.NVML_GPU_VIRTUALIZATION_MODE_PASSTHROUGH: "passthrough",
@@ -70,10 +70,10 @@ def module_power(device: Device) -> ModulePower:
     module = pynvml.NVML_POWER_SCOPE_MODULE
     draw, limit = pynvml.NVML_FI_DEV_POWER_AVERAGE, pynvml.NVML_FI_DEV_POWER_CURRENT_LIMIT
     values = device.fields((draw, module), (limit, module))
-    watts = possible(scaled(values.get((draw, module)), 1e-3), WATTS)
+    watts = in_range(scaled(values.get((draw, module)), 1e-3), WATTS)
     if not watts:
         raise Unsupported(f"module power: GPU {device.index} is its own module")
-    return ModulePower(watts, possible(scaled(values.get((limit, module)), 1e-3), LIMITS))
+    return ModulePower(watts, in_range(scaled(values.get((limit, module)), 1e-3), LIMITS))
 
 
 def power_smoothing_left(device: Device) -> float:

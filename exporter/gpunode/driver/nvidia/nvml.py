@@ -20,8 +20,8 @@ from gpunode.driver.nvidia.library import Library
 
 log = logging.getLogger(__name__)
 
-MOST_GPUS = 64
-MOST_INSTANCES = 16
+MAX_GPUS = 64
+MAX_INSTANCES = 16
 """More than a node has GPUs, and a GPU has MIG instances."""
 
 
@@ -55,9 +55,9 @@ class NvmlDriver:
         """
         if self._preparing.run({"nvml": self._prepare}) and not self.library.usable:
             raise DriverUnavailable("nvmlInit: no answer, waiting for it")
-        if self._trouble and self._gone:
+        if self._trouble and self._has_no_gpus:
             raise DriverUnavailable(self._trouble)
-        looks = {index: partial(self._look, index) for index in range(self._count)}
+        looks = {index: partial(self._open_gpu, index) for index in range(self._count)}
         for index in self._looks.run(looks):
             self._complain(index, "it does not answer")
         with self._lock:
@@ -68,7 +68,7 @@ class NvmlDriver:
         return list(found)
 
     @property
-    def _gone(self) -> bool:
+    def _has_no_gpus(self) -> bool:
         """Whether no GPU is left that the library can be asked about."""
         with self._lock:
             return all(gpu.device.gone or gpu.device.stale for gpu in self._at.values())
@@ -76,16 +76,16 @@ class NvmlDriver:
     def _prepare(self) -> None:
         """Open the library if it is not open or its driver is gone, and count the GPUs."""
         try:
-            if not self.library.usable or (self._gone and self._looks.idle):
+            if not self.library.usable or (self._has_no_gpus and self._looks.idle):
                 self.library.renew()
                 with self._lock:
                     self._at.clear()
             count = self.library.call("nvmlDeviceGetCount", generation=self.library.generation)
-            self._count, self._trouble = min(count, MOST_GPUS), ""
+            self._count, self._trouble = min(count, MAX_GPUS), ""
         except DriverError as error:
             self._trouble = str(error)
 
-    def _look(self, index: int) -> None:
+    def _open_gpu(self, index: int) -> None:
         """Open the GPU at this index if it is new or was lost, and update its MIG instances."""
         try:
             gpu = self._at.get(index)
@@ -126,7 +126,7 @@ class NvmlDriver:
         found: dict[str, Any] = {}
         try:
             if gpu.mig_mode():
-                count = min(board.call("nvmlDeviceGetMaxMigDeviceCount"), MOST_INSTANCES)
+                count = min(board.call("nvmlDeviceGetMaxMigDeviceCount"), MAX_INSTANCES)
                 for index in range(count):
                     handle = _instance(board, index)
                     if handle is not None:

@@ -16,9 +16,9 @@ from gpunode.driver.driver import DriverError, OperationalEvent, Unsupported
 from gpunode.driver.nvidia.device import Device
 from gpunode.text import printable
 
-MOST_EVENTS = 256
-MOST_CONTEXTS = 16
-LONGEST_MODULE = 16
+MAX_EVENTS = 256
+MAX_CONTEXTS = 16
+MAX_MODULE = 16
 """Characters of a module's signature, such as GPU-NVLINK."""
 
 SEVERITIES = {
@@ -61,7 +61,7 @@ class OperationalEvents:
         try:
             events = self._event_set(generation)
             found: list[OperationalEvent] = []
-            while len(found) < MOST_EVENTS:
+            while len(found) < MAX_EVENTS:
                 said = pynvml.c_nvmlEventSetWait_v3_t(timeoutMs=0)
                 try:
                     self._call("nvmlEventSetWait_v3", events, said)
@@ -98,7 +98,7 @@ class OperationalEvents:
         # pynvml decodes text strictly. This returns what the driver wrote.
         module = bytes(ctypes.Structure.__getattribute__(said, "sourceModule"))
         return OperationalEvent(
-            printable(module.decode(errors="replace"), LONGEST_MODULE).lower(),
+            printable(module.decode(errors="replace"), MAX_MODULE).lower(),
             int(said.moduleEventCode),
             device.name("category of an operational event", CATEGORIES, said.categoryId) or OTHER,
             device.name("severity of an operational event", SEVERITIES, said.severity) or OTHER,
@@ -111,7 +111,7 @@ class OperationalEvents:
         """The XID that says the same as the event that was taken last."""
         contexts = pynvml.c_nvmlEventSetGetContextCount_v1_t()
         self._call("nvmlEventSetGetContextCount_v1", events, contexts)
-        for index in range(min(contexts.count, MOST_CONTEXTS)):
+        for index in range(min(contexts.count, MAX_CONTEXTS)):
             about = pynvml.c_nvmlEventSetGetContextInfo_v1_t(index=index)
             self._call("nvmlEventSetGetContextInfo_v1", events, about)
             kind = about.nvmlGpuOperationalEventContextType

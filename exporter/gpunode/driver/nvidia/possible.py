@@ -32,8 +32,8 @@ NOT_AVAILABLE = 2**32 - 1
 """``(unsigned)-1``: NVML has no reading, and no counter of 32 bits got that far."""
 
 
-def possible(value: float | None, within: Range) -> float | None:
-    """The number, or None if it is out of range or none at all."""
+def in_range(value: float | None, within: Range) -> float | None:
+    """The number, or None if it is missing or out of range."""
     least, most = within
     if value is None or value == NOT_AVAILABLE or not least <= value <= most:
         return None
@@ -45,18 +45,18 @@ def reading(what: str, value: float, within: Range) -> float:
 
     Raises ``Unsupported`` for any other: drivers answer -1 or all ones for a missing sensor.
     """
-    found = possible(value, within)
+    found = in_range(value, within)
     if found is None:
         raise Unsupported(f"{what}: {value:g} is no reading")
     return found
 
 
-def whole(value: float | None) -> int | None:
-    """A small whole number, or None if it can be no reading."""
-    number = possible(value, NUMBERS)
+def as_integer(value: float | None) -> int | None:
+    """A small integer, or None if it is missing or out of range."""
+    number = in_range(value, NUMBERS)
     return None if number is None else int(number)
 
 
 def scaled(value: float | None, factor: float) -> float | None:
-    """The number times a factor to base units; None if there is none."""
+    """The number in base units, by a factor; None without a number."""
     return None if value is None else value * factor

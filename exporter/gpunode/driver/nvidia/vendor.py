@@ -17,7 +17,7 @@ CLAIMED_GPU = re.compile(r"gpu-(?P<minor>\d+)")
 CLAIMED_MIG = re.compile(r"gpu-(?P<minor>\d+)-mig-(?P<place>[0-9a-z]+(?:-[0-9a-z]+){2,})")
 # Another GPU or instance, or a share of it; an amount of cores or memory, which is on none:
 # https://github.com/volcano-sh/volcano-vgpu-device-plugin; or a GPU that a virtual machine has.
-ANOTHER = re.compile(r"(?:GPU|MIG)-[0-9a-fA-F-]+(?:-(?:core|memory)-\d+)?|gpu-vfio-\d+")
+OTHER_DEVICE = re.compile(r"(?:GPU|MIG)-[0-9a-fA-F-]+(?:-(?:core|memory)-\d+)?|gpu-vfio-\d+")
 # The GPU of a Jetson has no UUID to the device plugin, and is its only one:
 # https://github.com/NVIDIA/k8s-device-plugin/blob/main/internal/rm/tegra_devices.go
 INTEGRATED = "tegra"
@@ -58,7 +58,7 @@ def is_device(gpu: Identity, device: str) -> bool | None:
         return claimed == (gpu.mig_profile, gpu.mig_start)
     # GPU-…-_-17 is 1 GiB of any GPU: which one, only the pod's annotations tell.
     # https://github.com/AliyunContainerService/gpushare-device-plugin (allocate.go)
-    return False if ANOTHER.fullmatch(device) else None
+    return False if OTHER_DEVICE.fullmatch(device) else None
 
 
 def _profile_and_start(parts: list[str]) -> tuple[int, int] | None:
@@ -86,7 +86,7 @@ NVIDIA = Vendor(
     name="nvidia",
     pci_id="0x10de",
     counters=("gpm", "dcgm"),
-    watched_errors=xids.OF_HARDWARE,
+    watched_errors=xids.HARDWARE_XIDS,
     device_prefixes=("GPU-", "MIG-", "nvidia", INTEGRATED),
     device_resources=(
         *("nvidia.com/gpu", "nvidia.com/mig-", "nvidia.com/vgpu"),

@@ -109,7 +109,7 @@ class LinkRule:
         return self.xid < 149
 
 
-def _read() -> Mapping[str, Any]:
+def _read_catalogue() -> Mapping[str, Any]:
     text = files("gpunode.driver.nvidia").joinpath("xids.json").read_text("utf-8")
     found: Mapping[str, Any] = json.loads(text)
     return found
@@ -119,7 +119,7 @@ def _pattern(bits: str) -> re.Pattern[str]:
     return re.compile(bits.replace("-", "."))
 
 
-_TABLE = _read()
+_TABLE = _read_catalogue()
 
 SOURCE = str(_TABLE["source"])
 DATE = str(_TABLE["date"])
@@ -166,16 +166,16 @@ RULES: tuple[LinkRule, ...] = tuple(
 )
 
 
-def those_that(notify: Notify) -> tuple[int, ...]:
-    """The XIDs whose action is so urgent, in order."""
+def xids_by_urgency(notify: Notify) -> tuple[int, ...]:
+    """The XIDs whose action has this urgency, in order."""
     return tuple(number for number, code in CODES.items() if code.notify == notify)
 
 
-OF_HARDWARE = those_that("page")
+HARDWARE_XIDS = xids_by_urgency("page")
 """The GPU cannot be used until it is reset, or its node restarted."""
 
-OF_NVLINK5 = tuple(sorted({rule.xid for rule in RULES}))
-"""Their lines in the kernel log say what is to be done; their numbers alone do not."""
+NVLINK5_XIDS = tuple(sorted({rule.xid for rule in RULES}))
+"""XIDs whose remedy is in their lines of the kernel log, not in the number."""
 
 RECOVERY_ACTIONS = {
     0: "none",

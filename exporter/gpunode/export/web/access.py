@@ -29,7 +29,7 @@ from gpunode.node.patience import Patience
 
 log = logging.getLogger(__name__)
 
-LARGEST_CERTIFICATES = 1 << 20
+MAX_CERTIFICATE_BYTES = 1 << 20
 """Bytes of a file of certificates: those of all public authorities are a quarter of it."""
 
 LOOK = 5.0
@@ -264,11 +264,11 @@ class AccessFiles:
         # Without tickets, a session ends with this context, and so when authorities change.
         context.num_tickets = 0
         context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION
-        with in_memory(self.cert) as cert, in_memory(self.key) as key:
+        with memory_file(self.cert) as cert, memory_file(self.key) as key:
             context.load_cert_chain(cert, key, password=_no_password)
         context.verify_mode = CLIENTS[tls.client_auth_type]
         if self.client_ca:
-            with in_memory(self.client_ca) as authorities:
+            with memory_file(self.client_ca) as authorities:
                 context.load_verify_locations(authorities)
         elif context.verify_mode != ssl.CERT_NONE:
             context.load_default_certs(ssl.Purpose.CLIENT_AUTH)
@@ -282,7 +282,7 @@ class AccessFile:
         """Read it. Raises ``UsageError``."""
         self._path = path
         self._patience = Patience(ANSWER)
-        self._found = self._look()
+        self._found = self._reread()
         self._mistake = self._outdated = ""
         self.access = _access(path, self._found)
         self._tell_expiry()
@@ -301,7 +301,7 @@ class AccessFile:
     def look_again(self) -> None:
         """Take what changed, in the file or in one that it names."""
         try:
-            found = self._look()
+            found = self._reread()
             if found != self._found:
                 access = _access(self._path, found)
                 if lost := access.asks_less_than(self.access):
@@ -319,10 +319,10 @@ class AccessFile:
             self._mistake = ""
         self._tell_expiry()
 
-    def _look(self) -> AccessFiles:
+    def _reread(self) -> AccessFiles:
         """What it contains now. Raises ``UsageError``, also if it does not answer."""
         try:
-            found = self._patience.ask("", str(self._path), lambda: _looked(self._path))
+            found = self._patience.ask("", str(self._path), lambda: _try_read(self._path))
         except TimeoutError as error:
             raise UsageError(
                 f"{self._path}: it, or a file that it names, does not answer"
@@ -351,15 +351,15 @@ def _day(moment: float) -> str:
     return time.strftime("%Y-%m-%d", time.gmtime(moment))
 
 
-def _looked(path: Path) -> AccessFiles | UsageError:
+def _try_read(path: Path) -> AccessFiles | UsageError:
     """What the file and those that it names contain, or what is wrong with them."""
     try:
-        return look(path)
+        return read_access(path)
     except UsageError as error:
         return error
 
 
-def look(path: Path) -> AccessFiles:
+def read_access(path: Path) -> AccessFiles:
     """Read the file and those that it names, relative to its folder. Raises ``UsageError``."""
     from gpunode.config.yaml_file import read_yaml
 
@@ -394,13 +394,13 @@ def _content(path: Path, named: str, inline: str) -> bytes:
     wanted = path.parent / named
     try:
         with open_regular(wanted) as file:
-            content = file.read(LARGEST_CERTIFICATES + 1)
+            content = file.read(MAX_CERTIFICATE_BYTES + 1)
     except OSError as error:
         raise UsageError(f"{wanted}: {error.strerror}") from error
     except ValueError as error:  # a zero byte in the name
         raise UsageError(f"{path}: {error}") from error
-    if not content or len(content) > LARGEST_CERTIFICATES:
-        raise UsageError(f"{wanted}: not between 1 and {LARGEST_CERTIFICATES} bytes")
+    if not content or len(content) > MAX_CERTIFICATE_BYTES:
+        raise UsageError(f"{wanted}: not between 1 and {MAX_CERTIFICATE_BYTES} bytes")
     return content
 
 
@@ -409,7 +409,7 @@ def expiry(certificates: bytes) -> float:
 
     The standard library tells it of no certificate but a peer's, except by this function.
     """
-    with in_memory(certificates) as path:
+    with memory_file(certificates) as path:
         found = _ssl._test_decode_cert(path)  # type: ignore[attr-defined]
         return float(ssl.cert_time_to_seconds(found["notAfter"]))
 
@@ -426,7 +426,7 @@ def _access(path: Path, found: AccessFiles) -> Access:
 
 
 @contextmanager
-def in_memory(content: bytes) -> Iterator[str]:
+def memory_file(content: bytes) -> Iterator[str]:
     """The path of a file with this content: OpenSSL is given what was compared, not read later."""
     descriptor = os.memfd_create("gpunode", os.MFD_CLOEXEC)
     try:

@@ -9,15 +9,15 @@ from typing import Annotated, Any, get_args, get_type_hints
 from fastapi import HTTPException, Path, Request, Response
 from pydantic import BaseModel, Field
 
-from gpunode.audit.source import Audited, Result
+from gpunode.audit.source import AuditResults, Result
 from gpunode.gpu.activity import WindowDetail
 from gpunode.gpu.nvlink import NvLinkDetail
-from gpunode.incidents.black_box import BlackBox, Kept
+from gpunode.incidents.black_box import BlackBox, StoredIncident
 from gpunode.incidents.history import STEP, GpuHistory, History
 from gpunode.jobs.owners import OwnersDetail
 from gpunode.jobs.processes import JobDetail
-from gpunode.source import Readings, Reported
-from gpunode.verdict.source import Judged, Judgement
+from gpunode.source import DetailReading, Readings
+from gpunode.verdict.source import Judgement, Judgements
 
 
 class GpuState(BaseModel):
@@ -45,7 +45,7 @@ def gpus(readings: Readings) -> list[GpuState]:
     """Every GPU with any reading, ordered by index."""
     found: dict[str, GpuState] = {}
     for name, kind in DETAILS.items():
-        one: Reported[object]
+        one: DetailReading[object]
         for one in readings.details(kind):
             gpu, uuid = one.place.gpu, one.place.uuid
             state = found.setdefault(uuid, GpuState(gpu=gpu, uuid=uuid, times={}))
@@ -56,12 +56,12 @@ def gpus(readings: Readings) -> list[GpuState]:
 
 def verdicts(readings: Readings) -> list[Judgement]:
     """The last verdict on each GPU, with the evidence."""
-    return [verdict for one in readings.details(Judged) for verdict in one.detail.verdicts]
+    return [verdict for one in readings.details(Judgements) for verdict in one.detail.verdicts]
 
 
 def checks(readings: Readings) -> list[Result]:
     """The audit: which settings are as advised, which are not, and the remedies."""
-    return [check for one in readings.details(Audited) for check in one.detail.checks]
+    return [check for one in readings.details(AuditResults) for check in one.detail.checks]
 
 
 class Hour(BaseModel):
@@ -90,12 +90,12 @@ IncidentId = Annotated[str, Path(max_length=64, description="as in the list of i
 NO_INCIDENT: dict[int | str, dict[str, Any]] = {404: {"description": "no such incident is kept"}}
 
 
-def incidents(readings: Readings) -> tuple[Kept, ...]:
+def incidents(readings: Readings) -> tuple[StoredIncident, ...]:
     """The incidents that are kept, the latest first."""
     return next((one.detail.kept for one in readings.details(BlackBox)), ())
 
 
-def incident(readings: Readings, wanted: str) -> Kept:
+def incident(readings: Readings, wanted: str) -> StoredIncident:
     """One of them. Raises ``HTTPException``."""
     for one in readings.details(BlackBox):
         if found := one.detail.find(wanted):
@@ -103,7 +103,7 @@ def incident(readings: Readings, wanted: str) -> Kept:
     raise HTTPException(404, "no such incident is kept in memory; see /api/v1/incidents")
 
 
-def packed(request: Request, content: bytes) -> Response:
+def compressed_json(request: Request, content: bytes) -> Response:
     """An answer in JSON that is compressed already."""
     if "gzip" not in request.headers.get("accept-encoding", ""):
         return Response(gzip.decompress(content), media_type="application/json")

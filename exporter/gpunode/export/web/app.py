@@ -23,7 +23,7 @@ from gpunode.audit.source import Result
 from gpunode.export.exposition import Exposition
 from gpunode.export.web import api, page
 from gpunode.export.web.node import NodeNow, node
-from gpunode.export.web.prepared import Remembered, every_moment
+from gpunode.export.web.prepared import CachedAnswer, every_moment
 from gpunode.export.web.private import private
 from gpunode.export.web.stacks import REFUSALS, GpuIndex
 from gpunode.export.web.stacks import stacks as looked
@@ -53,11 +53,11 @@ def create_app(loop: Callable[[], Loop]) -> FastAPI:
     )
     # Level 1 takes a fifth of the time of level 6, for a tenth more bytes.
     app.add_middleware(GZipMiddleware, minimum_size=1024, compresslevel=1)
-    at = partial(_at, app)
+    at = partial(_route, app)
     exposition = Exposition(lambda: loop().samples())
 
-    now = Remembered(node, every_moment)
-    last_hour = Remembered(api.history, api.points)
+    now = CachedAnswer(node, every_moment)
+    last_hour = CachedAnswer(api.history, api.points)
     for path, file in page.files().items():
         at(path, include_in_schema=False)(page.sends(file))
 
@@ -112,15 +112,15 @@ def create_app(loop: Callable[[], Loop]) -> FastAPI:
         """The last hour of each GPU, a point each ten seconds: those after `since` (Unix time)."""
         if since == 0.0:
             return last_hour(loop()).answer(request)
-        return Remembered(partial(api.history, since=since), api.points)(loop()).answer(request)
+        return CachedAnswer(partial(api.history, since=since), api.points)(loop()).answer(request)
 
     _serve_known(app, loop)
     return app
 
 
 def _serve_known(app: FastAPI, loop: Callable[[], Loop]) -> None:
-    """What is only for who is known: incidents, and where processes stand."""
-    at = partial(_at, app)
+    """Serve what needs a known client: incidents and stacks."""
+    at = partial(_route, app)
 
     @at("/api/v1/incidents", dependencies=[Depends(private)])
     async def incidents() -> list[Brief]:
@@ -138,7 +138,7 @@ def _serve_known(app: FastAPI, loop: Callable[[], Loop]) -> None:
     )
     async def incident(request: Request, incident: api.IncidentId) -> Response:
         """What is known of an incident, from ten minutes before it."""
-        return api.packed(request, api.incident(loop(), incident).packed)
+        return api.compressed_json(request, api.incident(loop(), incident).packed)
 
     @at(
         "/api/v1/incidents/{incident}/tape",
@@ -166,7 +166,7 @@ def _serve_known(app: FastAPI, loop: Callable[[], Loop]) -> None:
         return await looked(request, loop(), gpu)
 
 
-def _at(app: FastAPI, path: str, **options: Any) -> Callable[[T], T]:
+def _route(app: FastAPI, path: str, **options: Any) -> Callable[[T], T]:
     """Answer GET, and HEAD, which the schema does not list once more."""
 
     def add(answer: T) -> T:

@@ -32,7 +32,7 @@ CONNECTIONS = Unknown(
 
 
 class Entrance:
-    """Who was turned away, and the state of the file that says who may come in, if there is one."""
+    """Counts refused clients, and shows the state of the access file, if there is one."""
 
     name = "web"
     every = 5.0

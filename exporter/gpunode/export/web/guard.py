@@ -20,7 +20,7 @@ from fastapi.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gpunode.export.web.access import Access
-from gpunode.export.web.private import KNOWN
+from gpunode.export.web.private import AUTHENTICATED
 from gpunode.export.web.visitors import Reader, Visit, Visitors
 
 OPEN = frozenset({"/healthz", "/readyz"})
@@ -29,15 +29,15 @@ OPEN = frozenset({"/healthz", "/readyz"})
 SHARE = 0.1
 """The share of a core that guessing passwords may cost; a hash of cost 10 takes 0.05 s of one."""
 
-CREDIT = 10.0
+CPU_CREDIT = 10.0
 """Seconds of CPU for the first passwords of those who were never wrong, which need not keep to the
 share: after a restart, a scraper is soon known again, however many others guess. They come back as
 the share allows."""
 
-REMEMBERED = 4096
+MAX_ORIGINS = 4096
 """Origins of which is known how often they were wrong."""
 
-LONGEST_PASSWORD = 72
+MAX_PASSWORD_BYTES = 72
 """Bytes that bcrypt looks at."""
 
 ABSOLUTE = re.compile(rb"https?://[^/?#]*(.*)", re.IGNORECASE | re.DOTALL)
@@ -73,7 +73,7 @@ class Passwords:
         self._right: dict[str, bytes] = {}
         self._wrong = WrongPasswords(), WrongPasswords()
         self._waiting: list[PasswordCheck] = []
-        self._credit, self._counted = CREDIT, time.monotonic()
+        self._credit, self._counted = CPU_CREDIT, time.monotonic()
         self._working: asyncio.Task[None] | None = None
         self._thread = ThreadPoolExecutor(1, "passwords")
 
@@ -86,7 +86,7 @@ class Passwords:
         hashed = users[user] if known else max(users.values(), key=lambda other: other[4:6])
         if known and self._remembers(user, hashed, password):
             return True
-        if len(password) > LONGEST_PASSWORD:
+        if len(password) > MAX_PASSWORD_BYTES:
             return False
         answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         check = PasswordCheck(reader, user, known, hashed, password, answer)
@@ -120,7 +120,7 @@ class Passwords:
                 self._tell(check, True)
                 continue
             same, took = await asyncio.get_running_loop().run_in_executor(
-                self._thread, compared, check.password, check.hashed
+                self._thread, compare_password, check.password, check.hashed
             )
             right, before = same and check.known, self._order(check)[:2]
             if right:
@@ -140,7 +140,7 @@ class Passwords:
     def _has_credit(self, seconds: float) -> bool:
         """Whether there is credit for so many seconds of CPU, which are taken from it."""
         now = time.monotonic()
-        self._credit = min(CREDIT, self._credit + SHARE * (now - self._counted))
+        self._credit = min(CPU_CREDIT, self._credit + SHARE * (now - self._counted))
         self._counted = now
         if self._credit < seconds:
             return False
@@ -163,11 +163,11 @@ class WrongPasswords:
         times = self._times.pop(who, 0)
         if not right:
             self._times[who] = times + 1
-            if len(self._times) > REMEMBERED:
+            if len(self._times) > MAX_ORIGINS:
                 del self._times[next(iter(self._times))]
 
 
-def compared(password: bytes, hashed: bytes) -> tuple[bool, float]:
+def compare_password(password: bytes, hashed: bytes) -> tuple[bool, float]:
     """Whether it is the password, and the seconds of CPU that it took to see."""
     import bcrypt
 
@@ -186,7 +186,7 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         access, reader = self._access(), Visit(scope["client"], scope["server"])
-        scope = as_meant(scope)
+        scope = normalize_scope(scope)
         page = scope["path"] not in OPEN
         status = 0
 
@@ -200,14 +200,14 @@ class Guard:
         app = self._app
         if access.users and page:
             admits = asyncio.create_task(self._admits(access, scope, reader))
-            gone = asyncio.create_task(_gone(receive))
+            gone = asyncio.create_task(_wait_for_hangup(receive))
             await asyncio.wait((admits, gone), return_when=asyncio.FIRST_COMPLETED)
             gone.cancel()
             if admits.cancel():
                 return  # the client hung up
             if not admits.result():
                 app = PlainTextResponse("this page needs a user and a password\n", 401, CHALLENGE)
-        await app({**scope, KNOWN: access.knows}, receive, dressed)
+        await app({**scope, AUTHENTICATED: access.knows}, receive, dressed)
         if page and status == HTTPStatus.OK:
             self._visitors.has_read(reader.reader)
 
@@ -226,17 +226,17 @@ class Guard:
         )
 
 
-class Trusted:
-    """The application, for who is known by the socket for root on this node."""
+class TrustedApplication:
+    """The application for clients of the Unix socket, whom the kernel identifies as root."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._app({**as_meant(scope), KNOWN: True}, receive, send)
+        await self._app({**normalize_scope(scope), AUTHENTICATED: True}, receive, send)
 
 
-def as_meant(scope: Scope) -> Scope:
+def normalize_scope(scope: Scope) -> Scope:
     """A request with a target that is a path, and with gzip in ``Accept-Encoding`` or nothing.
 
     The libraries behind take any header in which ``gzip`` occurs for a wish, also ``gzip;q=0``.
@@ -263,7 +263,7 @@ def takes_gzip(accept_encoding: str) -> bool:
     return False
 
 
-async def _gone(receive: Receive) -> None:
+async def _wait_for_hangup(receive: Receive) -> None:
     """Return once the client hung up."""
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -8,19 +8,19 @@ from dataclasses import dataclass
 from pydantic import BaseModel, Field
 
 from gpunode import __version__
-from gpunode.audit.source import Audited, Result
+from gpunode.audit.source import AuditResults, Result
 from gpunode.gpu.activity import BLOCKED_STREAK, MEMORY_TOTAL, MEMORY_USED, TEMPERATURE, UTILIZATION
 from gpunode.incidents.history import History
 from gpunode.jobs.steps import LAST_STEP
 from gpunode.loop import Loop
 from gpunode.loop.playing import Playing
-from gpunode.serving.requests import ServerNow, ServersNow
-from gpunode.source import Key, Met, Silent
+from gpunode.serving.requests import ServerLoad, ServerLoads
+from gpunode.source import Key, Met, SilentPlace
 from gpunode.verdict.case import Evidence
 from gpunode.verdict.causes import NONE
 from gpunode.verdict.causes.cause import BOUND
 from gpunode.verdict.facts import At
-from gpunode.verdict.findings import WITHOUT_LOSS, Finding, GpuStatus, status
+from gpunode.verdict.findings import STATE_GUIDANCE, Finding, GpuStatus, status
 from gpunode.verdict.guidance import Urgency
 from gpunode.verdict.shortages import NodeFigure
 
@@ -117,8 +117,8 @@ def node(loop: Loop) -> NodeNow:
     values = {key: value for key, (value, _) in loop.values(GAUGES).items()}
     labels = {gpu.at: gpu.label for gpu in now.gpus}
     serves = dict(_serves(loop, labels))
-    lasts = _lasts(loop, now.gpus)
-    checks = [check for one in loop.details(Audited) for check in one.detail.checks]
+    lasts = _durations(loop, now.gpus)
+    checks = [check for one in loop.details(AuditResults) for check in one.detail.checks]
     return NodeNow(
         node=now.node,
         version=__version__,
@@ -129,7 +129,9 @@ def node(loop: Loop) -> NodeNow:
         gpus=[_gpu(gpu, values, serves.get(gpu.at, ""), lasts.get(gpu.label)) for gpu in now.gpus],
         figures=list(now.figures),
         silent=[
-            SilentSource(source=one.source, where=_where(one, labels), since=one.since, why=one.why)
+            SilentSource(
+                source=one.source, where=_place_text(one, labels), since=one.since, why=one.why
+            )
             for one in now.silent
         ],
         unread=list(now.unread),
@@ -140,11 +142,11 @@ def node(loop: Loop) -> NodeNow:
 
 def _serves(loop: Loop, labels: dict[At, str]) -> Iterator[tuple[At, str]]:
     """What the servers on GPUs have to do; the GPUs of one beside its first name that."""
-    servers = [server for one in loop.details(ServersNow) for server in one.detail.servers]
+    servers = [server for one in loop.details(ServerLoads) for server in one.detail.servers]
     words: dict[At, list[str]] = {}
     for server in servers:
         first, *others = server.gpus
-        words.setdefault(first, []).append(_of_a_server(server))
+        words.setdefault(first, []).append(_server_text(server))
         for other in others:
             beside = f"with GPU {labels.get(first, first[0])}"
             words.setdefault(other, [])
@@ -154,7 +156,7 @@ def _serves(loop: Loop, labels: dict[At, str]) -> Iterator[tuple[At, str]]:
         yield at, "; ".join(said)
 
 
-def _of_a_server(server: ServerNow) -> str:
+def _server_text(server: ServerLoad) -> str:
     """What one server has to do: ``8 requests run, 3 wait, 1,240 tokens/s (llama, vllm)``."""
     told = []
     if server.running is not None:
@@ -168,20 +170,20 @@ def _of_a_server(server: ServerNow) -> str:
 
 
 @dataclass(frozen=True, order=True, slots=True)
-class Lasts:
+class Lasting:
     """For how long something has lasted, and whether it may have lasted longer."""
 
     seconds: float
     longer: bool = False
 
 
-def _lasts(loop: Loop, gpus: Sequence[GpuStatus]) -> dict[str, Lasts]:
+def _durations(loop: Loop, gpus: Sequence[GpuStatus]) -> dict[str, Lasting]:
     """For how long each GPU has done what it does, by label; where that is known.
 
     What is waited for has lasted as long as the longest wait for it, whatever its own cause.
     """
     history = next((one.detail for one in loop.details(History)), History())
-    own = {gpu.label: _lasts_alone(gpu, history, loop.clock.time()) for gpu in gpus}
+    own = {gpu.label: _own_duration(gpu, history, loop.clock.time()) for gpu in gpus}
     found = {
         gpu.label: max(filter(None, (own[label] for label in gpu.waited_for_by)), default=None)
         if gpu.waited_for_by
@@ -191,7 +193,7 @@ def _lasts(loop: Loop, gpus: Sequence[GpuStatus]) -> dict[str, Lasts]:
     return {label: lasts for label, lasts in found.items() if lasts is not None}
 
 
-def _lasts_alone(gpu: GpuStatus, history: History, now: float) -> Lasts | None:
+def _own_duration(gpu: GpuStatus, history: History, now: float) -> Lasting | None:
     """For how long a GPU has done what it does, whoever waits for it."""
     verdict, window = gpu.verdict, gpu.window
     cause, state = None, ""
@@ -200,17 +202,17 @@ def _lasts_alone(gpu: GpuStatus, history: History, now: float) -> Lasts | None:
             return None
         for one in verdict.evidence:
             if one.series.startswith(f"{BLOCKED_STREAK.name}{{"):
-                return Lasts(one.value)  # to the second, and beyond the hour
+                return Lasting(one.value)  # to the second, and beyond the hour
         cause = verdict.cause
         if cause == NONE.name:
-            state = next((one for one in WITHOUT_LOSS if window.state.get(one, 0.0) >= BOUND), "")
+            state = next((one for one in STATE_GUIDANCE if window.state.get(one, 0.0) >= BOUND), "")
             if not state:
                 return None
     began = history.began(gpu.at, cause, state)
-    return None if began is None else Lasts(now - began[0], began[1])
+    return None if began is None else Lasting(now - began[0], began[1])
 
 
-def _gpu(now: GpuStatus, values: dict[Key, float], serves: str, lasts: Lasts | None) -> GpuNow:
+def _gpu(now: GpuStatus, values: dict[Key, float], serves: str, lasts: Lasting | None) -> GpuNow:
     window, verdict = now.window, now.verdict
     gauges = {field: values.get((metric, now.at)) for metric, field in GAUGES.items()}
     return GpuNow(
@@ -243,7 +245,7 @@ def _gpu(now: GpuStatus, values: dict[Key, float], serves: str, lasts: Lasts | N
     )
 
 
-def _where(silent: Silent, labels: dict[At, str]) -> str:
+def _place_text(silent: SilentPlace, labels: dict[At, str]) -> str:
     place = silent.place
     if place.gpu:
         return f"GPU {labels.get((place.gpu, place.uuid), place.gpu)}"

@@ -17,7 +17,7 @@ FRESH = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedAnswer:
     """A content, its compressed form, and the tag by which a browser knows that it has it."""
 
     content: bytes
@@ -47,7 +47,7 @@ class Prepared:
         return Response(content, media_type=self.media_type, headers=headers)
 
 
-class Remembered:
+class CachedAnswer:
     """An answer that is made anew only for another key."""
 
     def __init__(self, make: Callable[[Loop], BaseModel], key: Callable[[Loop], Hashable]) -> None:
@@ -55,14 +55,14 @@ class Remembered:
         self.key = key
         self._loop: Loop | None = None
         self._key: Hashable = None
-        self._prepared: Prepared | None = None
+        self._prepared: PreparedAnswer | None = None
 
-    def __call__(self, loop: Loop) -> Prepared:
+    def __call__(self, loop: Loop) -> PreparedAnswer:
         key = self.key(loop)
         if self._prepared is None or loop is not self._loop or key != self._key:
             self._loop, self._key = loop, key
             made = self.make(loop).model_dump_json().encode()
-            self._prepared = Prepared(made, "application/json")
+            self._prepared = PreparedAnswer(made, "application/json")
         return self._prepared
 
 

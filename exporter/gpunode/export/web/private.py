@@ -8,10 +8,10 @@ import struct
 
 from fastapi import HTTPException, Request
 
-KNOWN = "gpunode.known"
+AUTHENTICATED = "gpunode.known"
 """In the scope of a request, whether its client had to say who it is, or the kernel did."""
 
-WHY = (
+REFUSAL = (
     "incidents and where processes stand are told to who says who he is: turn on passwords or "
     "client certificates (--web.config.file), or run `gpunode incidents` or `gpunode stacks` as "
     "root on the node"
@@ -26,8 +26,8 @@ def private(request: Request) -> None:
 
     No address counts: nothing tells surely what a proxy on this node passes on.
     """
-    if not request.scope.get(KNOWN):
-        raise HTTPException(403, WHY)
+    if not request.scope.get(AUTHENTICATED):
+        raise HTTPException(403, REFUSAL)
 
 
 def is_trusted(connection: socket.socket) -> bool:

@@ -18,7 +18,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from gpunode.config.web import socket_here
 from gpunode.export.web.access import Access
 from gpunode.export.web.entrance import Entrance
-from gpunode.export.web.guard import Guard, Trusted
+from gpunode.export.web.guard import Guard, TrustedApplication
 from gpunode.export.web.private import is_trusted
 from gpunode.export.web.visitors import Visit, Visitors
 
@@ -80,7 +80,7 @@ class Connection(H11Protocol):
         access: Callable[[], Access],
         visitors: Visitors,
         entrance: Entrance,
-        trusted: Trusted,
+        trusted: TrustedApplication,
         **given: Any,
     ) -> None:
         super().__init__(**given)
@@ -210,7 +210,7 @@ def serve(app: FastAPI, listener: socket.socket, entrance: Entrance) -> None:
                 access=access,
                 visitors=visitors,
                 entrance=entrance,
-                trusted=Trusted(app),
+                trusted=TrustedApplication(app),
             ),
         ),
         ws="none",

@@ -1,4 +1,4 @@
-"""Answers who asks where the processes on a GPU stand, in a thread of its own."""
+"""Serves the stacks of the processes on a GPU, from a thread of its own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fastapi import HTTPException, Query, Request
 
 from gpunode.jobs.owners import OwnersDetail
 from gpunode.source import Readings
-from gpunode.verdict.asking import AskedTooSoon, LooksOnDemand, ProcessStands, StacksNow
+from gpunode.verdict.asking import LookRefused, LooksOnDemand, ProcessStands, StacksNow
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ async def stacks(request: Request, readings: Readings, gpu: str) -> StacksNow:
         raise HTTPException(404, f"of GPU {gpu} it is not known which processes it has")
     try:
         asking.begin(gpu)
-    except AskedTooSoon as error:
+    except LookRefused as error:
         raise HTTPException(429, str(error), {"Retry-After": str(error.wait)}) from error
     log.info("where GPU %s stands was asked for by %s", gpu, request.client and request.client.host)
     answer: Future[list[ProcessStands]] = Future()
@@ -56,7 +56,7 @@ async def stacks(request: Request, readings: Readings, gpu: str) -> StacksNow:
     except RuntimeError as error:  # a limit on threads
         asking.end()
         raise HTTPException(503, "no thread can be started to look") from error
-    found, gone = asyncio.wrap_future(answer), asyncio.create_task(_gone(request))
+    found, gone = asyncio.wrap_future(answer), asyncio.create_task(_wait_for_hangup(request))
     try:
         await asyncio.wait((found, gone), return_when=asyncio.FIRST_COMPLETED)
     finally:
@@ -66,7 +66,7 @@ async def stacks(request: Request, readings: Readings, gpu: str) -> StacksNow:
     return StacksNow(code=asking.code, processes=found.result())
 
 
-async def _gone(request: Request) -> None:
-    """Return once the client hung up, or is hung up on; the server ends after all requests."""
+async def _wait_for_hangup(request: Request) -> None:
+    """Return once the connection is closed by either side; the server ends after all requests."""
     while (await request.receive())["type"] != "http.disconnect":
         pass

@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol, TypeVar
 from gpunode.helper import sock_diag
 from gpunode.helper.tcp import Address, server_of
 
-LATELY = 600.0
+RECENT = 600.0
 """Seconds for which it counts that somebody has read a page: ten of the longest usual intervals
 between two scrapes."""
 
@@ -52,7 +52,7 @@ class Visit:
         return Reader(origin_of(peer, here), peer[0])
 
 
-class Connected(Protocol):
+class ServerConnection(Protocol):
     """A connection of the server."""
 
     @property
@@ -61,7 +61,7 @@ class Connected(Protocol):
     def begun(self) -> float: ...
 
 
-C = TypeVar("C", bound=Connected)
+C = TypeVar("C", bound=ServerConnection)
 
 
 class Visitors:
@@ -78,7 +78,7 @@ class Visitors:
         """
         now = self._clock()
         if reader not in self._read:
-            self._read = {one: at for one, at in self._read.items() if now - at < LATELY}
+            self._read = {one: at for one, at in self._read.items() if now - at < RECENT}
             of_origin = sum(one.origin == reader.origin for one in self._read)
             if len(self._read) >= READERS or of_origin >= READERS_OF_ORIGIN:
                 return
@@ -91,7 +91,7 @@ class Visitors:
         others: list[C] = []
         for one in sorted(connections, key=lambda one: one.begun):
             reader = one.visit.reader
-            known = now - self._read.get(reader, now - LATELY) < LATELY
+            known = now - self._read.get(reader, now - RECENT) < RECENT
             if known and reserved[reader] < RESERVED:
                 reserved[reader] += 1
             else:
@@ -107,8 +107,8 @@ def origin_of(peer: tuple[str, int], here: tuple[str, int]) -> str:
     tell, all of the loopback network is one.
     """
     try:
-        address = plain(peer[0])
-        server = plain(here[0])
+        address = plain_address(peer[0])
+        server = plain_address(here[0])
     except ValueError:
         return peer[0]
     if address.is_loopback or address == server:
@@ -119,7 +119,7 @@ def origin_of(peer: tuple[str, int], here: tuple[str, int]) -> str:
     return str(address)
 
 
-def plain(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+def plain_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
     """An address; that of a client of IPv4 is one of IPv4. Raises ``ValueError``."""
     address = ipaddress.ip_address(text.partition("%")[0])
     return getattr(address, "ipv4_mapped", None) or address
@@ -135,7 +135,7 @@ def user_of(near: Address, far: Address) -> int | None:
     None if the kernel does not tell, as of a socket that its process has closed.
     """
     try:
-        with sock_diag.opened() as kernel:
+        with sock_diag.connect() as kernel:
             found = server_of(kernel, near, far)
     except OSError:
         return None

@@ -18,7 +18,7 @@ LIST = "/v1.PodResourcesLister/List"
 DEADLINE = 5.0
 """Seconds that the kubelet has to answer."""
 
-LARGEST_ANSWER = 4 << 20
+MAX_ANSWER_BYTES = 4 << 20
 """Size limit of an answer in bytes, which may take 40 times as many in memory. 200 pods take
 0.1 MiB."""
 
@@ -61,19 +61,19 @@ class Kubelet:
                 from gpunode.node.kubelet.unary import call
 
                 request = messages.ListPodResourcesRequest().SerializeToString()
-                content = call(connection, LIST, request, LARGEST_ANSWER, DEADLINE)
+                content = call(connection, LIST, request, MAX_ANSWER_BYTES, DEADLINE)
         except OSError as error:
-            raise _explained(error, self.path) from error
+            raise _as_os_error(error, self.path) from error
         from google.protobuf.message import DecodeError
 
         try:
             answer = messages.ListPodResourcesResponse.FromString(content)
         except DecodeError as error:
-            raise _explained(error, self.path) from error
+            raise _as_os_error(error, self.path) from error
         return list(_flattened(answer))
 
 
-def _explained(error: Exception, socket: str) -> OSError:
+def _as_os_error(error: Exception, socket: str) -> OSError:
     """A failed call as an ``OSError`` with a number, which a tape can store."""
     number = errno.EPROTO
     if isinstance(error, TimeoutError):

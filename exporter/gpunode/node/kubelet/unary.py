@@ -24,7 +24,7 @@ from h2.events import (
 )
 from h2.exceptions import H2Error
 
-READ = 1 << 16
+READ_BYTES = 1 << 16
 """Bytes to read at once."""
 
 PREFIX = 5
@@ -122,7 +122,7 @@ def call(
             raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
         connected.settimeout(left)
         connected.sendall(calling.to_send())
-        data = connected.recv(READ)
+        data = connected.recv(READ_BYTES)
         if not data:
             raise OSError(errno.ECONNRESET, "it hung up before the end of its answer")
         whole = calling.take(data)

@@ -48,7 +48,7 @@ def report(view: PeriodView, source: str, warnings: Iterable[str]) -> Report:
         title=f"GPU capacity, {date(period.start)} to {date(period.end)}",
         start=clock(period.start),
         end=clock(period.end),
-        moment=period.end + history.LATE,
+        moment=period.end + history.RECORDING_DELAY,
         source=source,
         price=view.price,
         currency=view.billing.currency,

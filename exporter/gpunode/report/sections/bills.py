@@ -8,31 +8,31 @@ from dataclasses import dataclass
 
 from gpunode.report import history, words
 from gpunode.report.document import Figure, Report, ReportSection, Table, TableColumn, Value
-from gpunode.report.history import Amounts, JobKey, JobPast
+from gpunode.report.history import Amounts, JobHours, JobKey
 from gpunode.report.sections.losses import losses_of
 from gpunode.report.view import (
     TOP,
     PeriodView,
     added,
+    clean,
     held,
     lost,
     owner,
     ratio,
-    shown,
     useful,
 )
-from gpunode.report.words import clock, counted, date, number, written
+from gpunode.report.words import amount, as_text, clock, date, number
 
 NO_TEAM = "no team"
 UNKNOWN_OWNER = "owner not recorded"
 NOBODY = "held by nobody"
 """Lines of the bill that are no team's."""
 
-LARGEST_LOSSES = 3
-LEAST_SHARE = 0.0005
+MAX_LOSSES = 3
+MIN_SHARE = 0.0005
 """Of all GPU hours; what is less is within the blur of an hour in which a job begins."""
 
-MOST_NAMES = 10
+MAX_NAMES = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Bill:
     states: Mapping[str, float]
     held: float
     useful: float
-    jobs: tuple[tuple[JobKey, JobPast], ...] = ()
+    jobs: tuple[tuple[JobKey, JobHours], ...] = ()
 
     @property
     def lost(self) -> float:
@@ -53,7 +53,7 @@ class Bill:
 
 def team_bills(view: PeriodView) -> list[Bill]:
     """The bill of each team, the largest first; jobs of no team have the last one."""
-    jobs: dict[str, list[tuple[JobKey, JobPast]]] = defaultdict(list)
+    jobs: dict[str, list[tuple[JobKey, JobHours]]] = defaultdict(list)
     for job, past in sorted(view.past.jobs.items()):
         if held(past.states) > 0:
             jobs[view.team(job)].append((job, past))
@@ -62,7 +62,7 @@ def team_bills(view: PeriodView) -> list[Bill]:
         prices = [(past, view.price_of(past) or 0.0) for _, past in own]
         found.append(
             Bill(
-                shown(team) or NO_TEAM,
+                clean(team) or NO_TEAM,
                 added(past.states for _, past in own),
                 sum(held(past.states) * price for past, price in prices),
                 sum(useful(past.states) * price for past, price in prices),
@@ -72,7 +72,7 @@ def team_bills(view: PeriodView) -> list[Bill]:
     return sorted(found, key=lambda bill: (bill.name == NO_TEAM, -held(bill.states), bill.name))
 
 
-def rest(view: PeriodView, teams: list[Bill]) -> list[Bill]:
+def unbilled(view: PeriodView, teams: list[Bill]) -> list[Bill]:
     """What is on no team's bill: GPUs of jobs whose owner is not recorded, and free ones."""
     of_teams = added(bill.states for bill in teams)
     left = {
@@ -81,7 +81,7 @@ def rest(view: PeriodView, teams: list[Bill]) -> list[Bill]:
         if state != "free"
     }
     found = []
-    if abs(held(left)) >= LEAST_SHARE * sum(view.total.values()):
+    if abs(held(left)) >= MIN_SHARE * sum(view.total.values()):
         found.append(
             Bill(
                 UNKNOWN_OWNER,
@@ -100,7 +100,7 @@ def rest(view: PeriodView, teams: list[Bill]) -> list[Bill]:
 def bills(view: PeriodView) -> ReportSection:
     """What each team pays."""
     teams = team_bills(view)
-    rows = tuple(_row(view, bill) for bill in (*teams, *rest(view, teams)))
+    rows = tuple(_row(view, bill) for bill in (*teams, *unbilled(view, teams)))
     says = "What each team held, what of it was useful and what was lost, each priced. "
     says += (
         "The lines add up to all GPU hours that there were."
@@ -111,13 +111,13 @@ def bills(view: PeriodView) -> ReportSection:
         says += " No price is given, so that there are hours only."
     if models := view.unpriced():
         says += (
-            f" There is no price for {', '.join(models[:MOST_NAMES])}: these GPUs are taken to "
+            f" There is no price for {', '.join(models[:MAX_NAMES])}: these GPUs are taken to "
             "cost the mean of the others."
         )
     strangers = sorted({owner(job) for job, _ in _jobs_of(teams, NO_TEAM)})
     if strangers and view.billing.teams:
-        more = f" and {len(strangers) - MOST_NAMES} more" if len(strangers) > MOST_NAMES else ""
-        says += f" Jobs of {', '.join(strangers[:MOST_NAMES])}{more} belong to no team."
+        more = f" and {len(strangers) - MAX_NAMES} more" if len(strangers) > MAX_NAMES else ""
+        says += f" Jobs of {', '.join(strangers[:MAX_NAMES])}{more} belong to no team."
     return ReportSection(
         "bills",
         "What each team pays",
@@ -154,25 +154,25 @@ def team_report(view: PeriodView, bill: Bill, source: str) -> Report:
     lost_price = f", worth {view.money(bill.lost)}" if view.price is not None else ""
     hours = held(bill.states)
     finding = (
-        f"{bill.name} held {counted(hours, 'GPU hour')}{price}. "
-        f"{written(ratio(useful(bill.states), hours), 'share')} of them did useful work; "
+        f"{bill.name} held {amount(hours, 'GPU hour')}{price}. "
+        f"{as_text(ratio(useful(bill.states), hours), 'share')} of them did useful work; "
         f"{number(lost(bill.states))} were lost{lost_price}."
     )
     return Report(
         title=f"GPU bill of {bill.name}, {date(period.start)} to {date(period.end)}",
         start=clock(period.start),
         end=clock(period.end),
-        moment=period.end + history.LATE,
+        moment=period.end + history.RECORDING_DELAY,
         source=source,
         price=view.price,
         finding=finding,
-        sections=(_of_team(view, bill), _losses(view, bill), _jobs(view, bill)),
+        sections=(_team_section(view, bill), _losses(view, bill), _jobs(view, bill)),
         warnings=(),
         currency=view.billing.currency,
     )
 
 
-def _of_team(view: PeriodView, bill: Bill) -> ReportSection:
+def _team_section(view: PeriodView, bill: Bill) -> ReportSection:
     figures = []
     for name, title, hours, cost in (
         ("held", "Held", held(bill.states), bill.held),
@@ -207,7 +207,7 @@ def _losses(view: PeriodView, bill: Bill) -> ReportSection:
             loss.evidence,
             loss.remedy,
         )
-        for job, past, loss in found[:LARGEST_LOSSES]
+        for job, past, loss in found[:MAX_LOSSES]
     )
     return ReportSection(
         "losses",
@@ -219,7 +219,7 @@ def _losses(view: PeriodView, bill: Bill) -> ReportSection:
         (
             Table(
                 "losses",
-                f"The {LARGEST_LOSSES} largest losses",
+                f"The {MAX_LOSSES} largest losses",
                 (
                     *view.job_columns(),
                     TableColumn("cause", "Cause"),
@@ -240,7 +240,7 @@ def _losses(view: PeriodView, bill: Bill) -> ReportSection:
 def _jobs(view: PeriodView, bill: Bill) -> ReportSection:
     ranked = sorted(bill.jobs, key=lambda item: (-held(item[1].states), item[0]))
 
-    def row(job: JobKey, past: JobPast) -> tuple[Value, ...]:
+    def row(job: JobKey, past: JobHours) -> tuple[Value, ...]:
         return (
             *view.job_cells(job),
             held(past.states),
@@ -252,7 +252,7 @@ def _jobs(view: PeriodView, bill: Bill) -> ReportSection:
     return ReportSection(
         "jobs",
         "Its jobs",
-        f"{words.counted(len(ranked), 'job')}, the largest first"
+        f"{words.amount(len(ranked), 'job')}, the largest first"
         + (f", of which the first {TOP} are listed." if len(ranked) > TOP else "."),
         (),
         (
@@ -286,5 +286,5 @@ def _row(view: PeriodView, bill: Bill) -> tuple[Value, ...]:
     )
 
 
-def _jobs_of(teams: list[Bill], name: str) -> tuple[tuple[JobKey, JobPast], ...]:
+def _jobs_of(teams: list[Bill], name: str) -> tuple[tuple[JobKey, JobHours], ...]:
     return next((bill.jobs for bill in teams if bill.name == name), ())

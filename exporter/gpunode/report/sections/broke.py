@@ -11,7 +11,7 @@ from gpunode.report import history
 from gpunode.report.document import Figure, ReportSection, Table, TableColumn, Value
 from gpunode.report.history import PARTS, Amounts, IncidentPast, JobKey, NodeKey
 from gpunode.report.view import TOP, PeriodView, added, lost, useful
-from gpunode.report.words import clock, counted, number
+from gpunode.report.words import amount, clock, number
 
 TOGETHER = 900
 """Seconds within which incidents of a job on several nodes are one event."""
@@ -19,8 +19,8 @@ TOGETHER = 900
 BEGINS: tuple[Kind, ...] = ("gpu_lost", "xid", "out_of_memory", "stall", "crash_loop", "slow")
 """What an event is called by: the first of these that its incidents are."""
 
-MOST_NAMED = 3
-LEAST = 0.005
+MAX_NAMED = 3
+MIN_HOURS = 0.005
 """GPU hours that are worth a row."""
 
 
@@ -51,7 +51,7 @@ def events(view: PeriodView) -> list[CostlyEvent]:
     for job, hours in past.repeated.items():
         told = sum(one.hours["repeating"] for one in found if one.job == job)
         found.append(CostlyEvent(job, (), {"repeating": max(0.0, hours - told)}))
-    worth = [one for one in found if one.whole >= LEAST]
+    worth = [one for one in found if one.whole >= MIN_HOURS]
     return sorted(worth, key=lambda one: -_price(view, one))
 
 
@@ -88,7 +88,7 @@ def broke(view: PeriodView) -> ReportSection:
     parts = {**dict.fromkeys(PARTS, 0.0), **added(one.hours for one in found)}
     worth = f", worth {view.money(price)}" if view.price is not None else ""
     says = (
-        f"{counted(len(found), 'event')} cost {counted(whole, 'GPU hour')}{worth}: "
+        f"{amount(len(found), 'event')} cost {amount(whole, 'GPU hour')}{worth}: "
         f"{number(parts['waiting'])} without work and {number(parts['starting'])} to start again, "
         f"of the {number(lost(view.total))} that were lost; and {number(parts['repeating'])} to "
         f"repeat what was done since the last checkpoint, of the {number(useful(view.total))} that "
@@ -136,7 +136,7 @@ def _row(view: PeriodView, event: CostlyEvent) -> tuple[Value, ...]:
     kinds = {one.kind for one in event.incidents}
     kind = next((one for one in BEGINS if one in kinds), None)
     named = [f"{one.id} on {view.node_name(one.node)}" for one in event.incidents]
-    more = f" and {len(named) - MOST_NAMED} more" if len(named) > MOST_NAMED else ""
+    more = f" and {len(named) - MAX_NAMED} more" if len(named) > MAX_NAMED else ""
     return (
         clock(event.incidents[0].began) if event.incidents else "",
         KINDS[kind] if kind else "it began again, with no incident on its nodes",
@@ -145,5 +145,5 @@ def _row(view: PeriodView, event: CostlyEvent) -> tuple[Value, ...]:
         *(event.hours.get(part, 0.0) for part in PARTS),
         event.whole,
         *((_price(view, event),) if view.price is not None else ()),
-        f"{'; '.join(named[:MOST_NAMED])}{more}" or "gpunode_job_repeated_seconds_total",
+        f"{'; '.join(named[:MAX_NAMED])}{more}" or "gpunode_job_repeated_seconds_total",
     )

@@ -6,20 +6,20 @@ import math
 
 from gpunode.report import history
 from gpunode.report.changes import (
-    LEAST_CHANGED,
-    LEAST_OTHERS,
+    MIN_CHANGED_JOBS,
+    MIN_OTHER_JOBS,
     MeasuredEffect,
     VersionChange,
     changes,
     paces,
 )
 from gpunode.report.document import ReportSection, Table, TableColumn, Value
-from gpunode.report.view import MOST_ROWS, PeriodView, shown
-from gpunode.report.words import written
+from gpunode.report.view import MAX_ROWS, PeriodView, clean
+from gpunode.report.words import as_text
 
 NAME, PACE = "changes", "pace"
 KEY = ("cluster", "owner_namespace", "workload", "user")
-MOST_JOBS = 2000
+MAX_JOBS = 2000
 
 
 def changed(view: PeriodView) -> ReportSection:
@@ -27,16 +27,16 @@ def changed(view: PeriodView) -> ReportSection:
     found = changes(view.past)
     rows = tuple(
         (
-            "; ".join(map(shown, one.what)),
+            "; ".join(map(clean, one.what)),
             view.begin(one.first),
             view.begin(one.last),
             float(one.changed),
             float(one.others),
-            _said(one),
+            _direction(one),
             *_bounds(one.step, logarithm=True),
             *_bounds(one.useful),
         )
-        for one in found[:MOST_ROWS]
+        for one in found[:MAX_ROWS]
     )
     return ReportSection(
         NAME,
@@ -69,8 +69,8 @@ def changed(view: PeriodView) -> ReportSection:
                     history.JOBS.over("1d"),
                 ),
                 note="The same jobs up to a week before and after, beside jobs that kept their "
-                f"version over the same days. It takes {LEAST_CHANGED} jobs that met the change "
-                f"and {LEAST_OTHERS} that did not. What came together cannot be told apart.",
+                f"version over the same days. It takes {MIN_CHANGED_JOBS} jobs that met the change "
+                f"and {MIN_OTHER_JOBS} that did not. What came together cannot be told apart.",
             ),
             Table(
                 PACE,
@@ -80,7 +80,7 @@ def changed(view: PeriodView) -> ReportSection:
                     TableColumn("step", "Step", "seconds"),
                     TableColumn("useful", "Useful", "share"),
                 ),
-                tuple((*job, *pace) for job, pace in list(paces(view.past).items())[:MOST_JOBS]),
+                tuple((*job, *pace) for job, pace in list(paces(view.past).items())[:MAX_JOBS]),
                 (history.STEPS.over("1d"), history.JOBS.over("1d")),
                 note="What the option baseline of a later report compares.",
                 hidden=True,
@@ -96,7 +96,7 @@ def _sentence(found: list[VersionChange]) -> str:
     if not sure:
         return "No change of a version made steps longer or shorter, as far as can be told."
     return " ".join(
-        f"{'; '.join(map(shown, one.what))} made steps {_percent(one.step)}."
+        f"{'; '.join(map(clean, one.what))} made steps {_percent(one.step)}."
         for one in sure
         if one.step
     )
@@ -104,10 +104,10 @@ def _sentence(found: list[VersionChange]) -> str:
 
 def _percent(effect: MeasuredEffect) -> str:
     share = math.expm1(effect.estimate)
-    return f"{written(abs(share), 'share')} {'longer' if share > 0 else 'shorter'}"
+    return f"{as_text(abs(share), 'share')} {'longer' if share > 0 else 'shorter'}"
 
 
-def _said(one: VersionChange) -> str:
+def _direction(one: VersionChange) -> str:
     if one.step is None:
         return "cannot be told"
     if not one.step.sure:

@@ -7,23 +7,23 @@ from collections.abc import Callable, Mapping
 
 from gpunode.report import history, words
 from gpunode.report.document import Figure, ReportSection, Table, TableColumn
-from gpunode.report.history import Amounts, JobKey, JobPast
+from gpunode.report.history import Amounts, JobHours, JobKey
 from gpunode.report.view import (
-    MOST_ROWS,
+    MAX_ROWS,
     PeriodView,
     added,
+    clean,
     energy_by_day,
     held,
     kind,
     lost,
     owner,
     ratio,
-    shown,
     used,
     useful,
 )
 
-ASKED_BY = {"node": history.NODES, "model": history.MODELS}
+GROUP_QUERIES = {"node": history.NODES, "model": history.MODELS}
 """What is asked for groups that are no jobs or owners."""
 
 
@@ -31,8 +31,8 @@ def groups(view: PeriodView) -> ReportSection:
     """Who held GPUs."""
     groups, costs = _grouped(view)
     ranked = sorted(groups.items(), key=lambda item: -held(item[1]))
-    listed = ranked[:MOST_ROWS]
-    if rest := ranked[MOST_ROWS:]:
+    listed = ranked[:MAX_ROWS]
+    if rest := ranked[MAX_ROWS:]:
         others = f"{len(rest)} others"
         listed.append((others, added(states for _, states in rest)))
         costs[others] = sum(costs[name] for name, _ in rest)
@@ -70,7 +70,7 @@ def groups(view: PeriodView) -> ReportSection:
                     *view.cost_column("Price of what was lost"),
                 ),
                 rows,
-                (view.over(ASKED_BY.get(view.by, history.JOBS)),),
+                (view.over(GROUP_QUERIES.get(view.by, history.JOBS)),),
             ),
         ),
     )
@@ -86,18 +86,18 @@ def _grouped(view: PeriodView) -> tuple[dict[str, Amounts], dict[str, float]]:
             costs[view.node_name(node)] += lost(seen.states) * (view.price or 0.0)
     elif view.by == "model":
         for model, states in view.past.models.items():
-            _put(groups, shown(model), states)
+            _put(groups, clean(model), states)
             price = view.billing.price_of(model) if view.billing.prices else view.price
-            costs[shown(model)] += lost(states) * (price or 0.0)
+            costs[clean(model)] += lost(states) * (price or 0.0)
     else:
-        of: dict[str, Callable[[JobKey, JobPast], str]] = {
+        of: dict[str, Callable[[JobKey, JobHours], str]] = {
             "namespace": lambda job, _: job.owner_namespace or "no namespace",
             "job": lambda job, _: f"{job.workload} ({owner(job)})",
             "user": lambda job, _: job.user or "no user",
             "kind": lambda _, past: words.KINDS.get(kind(past), kind(past)),
         }
         for job, past in view.past.jobs.items():
-            name = shown(of[view.by](job, past))
+            name = clean(of[view.by](job, past))
             _put(groups, name, past.states)
             costs[name] += lost(past.states) * (view.price_of(past) or 0.0)
     return groups, costs
@@ -108,7 +108,7 @@ def energy(view: PeriodView) -> ReportSection:
     days = energy_by_day(view.past).values()
     energy = sum(view.past.energy.values())
     dark = sorted(view.past.clusters.keys() - {cluster for cluster, _ in view.past.energy})
-    without = f" No power is recorded of {' and '.join(map(shown, dark))}." if dark else ""
+    without = f" No power is recorded of {' and '.join(map(clean, dark))}." if dark else ""
     by_state = view.past.energy_by_state
     by_cluster = view.over(history.ENERGY)
     asked = f"sum ({by_cluster})"

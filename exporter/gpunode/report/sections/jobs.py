@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 
 from gpunode.report import history, words
 from gpunode.report.document import Figure, ReportSection, Table, TableColumn, Value
-from gpunode.report.history import Amounts, JobKey, JobPast
+from gpunode.report.history import Amounts, JobHours, JobKey
 from gpunode.report.sections.losses import loss_of
 from gpunode.report.sections.scaling import twice_the_gpus
 from gpunode.report.view import (
@@ -24,7 +24,7 @@ from gpunode.report.view import (
 )
 from gpunode.report.words import clock, number
 
-SLOWER = 1.1
+SLOWER_RATIO = 1.1
 """From how much longer a step takes than before it is a regression."""
 
 
@@ -125,7 +125,7 @@ def _idle_jobs(view: PeriodView) -> Table:
     )
 
 
-def _use(view: PeriodView, job: JobKey, past: JobPast) -> tuple[Value, ...]:
+def _use(view: PeriodView, job: JobKey, past: JobHours) -> tuple[Value, ...]:
     idle_hours = past.states.get("idle", 0.0)
     return (
         *view.job_cells(job),
@@ -138,7 +138,7 @@ def _use(view: PeriodView, job: JobKey, past: JobPast) -> tuple[Value, ...]:
     )
 
 
-def _idle_now(view: PeriodView, job: JobKey, past: JobPast) -> float | None:
+def _idle_now(view: PeriodView, job: JobKey, past: JobHours) -> float | None:
     """Idle GPUs in the mean of the last week; None for a job that holds none any more."""
     end = view.past.period.end
     hours = sum(end - at < WEEK for at in view.past.clusters.get(job.cluster, {}))
@@ -254,7 +254,7 @@ def _slower_steps(view: PeriodView) -> Table:
         tuple((*view.job_cells(found[0]), *found[1:]) for found in slower[:TOP]),
         (history.STEPS.over("1d"),),
         note="The median of the last third of a job's days against that of the first "
-        f"third, of jobs with six days or more, from {SLOWER:g} times on. Runs of one "
+        f"third, of jobs with six days or more, from {SLOWER_RATIO:g} times on. Runs of one "
         "name count as one job.",
     )
 
@@ -268,7 +268,7 @@ def _regressions(view: PeriodView) -> Iterator[tuple[JobKey, float, float, float
             continue
         before = statistics.median(past.steps[day] for day in days[:third])
         after = statistics.median(past.steps[day] for day in days[-third:])
-        if before > 0 and after / before >= SLOWER:
+        if before > 0 and after / before >= SLOWER_RATIO:
             middle = (before + after) / 2
             since = next(
                 day

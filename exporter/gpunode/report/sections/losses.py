@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from gpunode.report.history import Amounts
 from gpunode.report.view import (
-    LOST,
+    LOSSES,
     held,
     ratio,
 )
-from gpunode.report.words import REMEDIES, counted, headline, helps, written
+from gpunode.report.words import REMEDIES, amount, as_text, headline, helps
 from gpunode.verdict.causes.cause import GAPS
 
 
@@ -46,9 +46,9 @@ def taken(states: Mapping[str, float], causes: Mapping[str, float]) -> dict[tupl
     """
     found: dict[tuple[str, str], float] = defaultdict(float)
     left = dict(causes)
-    unexplained = {state: states.get(state, 0.0) for state in LOST}
+    unexplained = {state: states.get(state, 0.0) for state in LOSSES}
     for place in range(max(len(remedy.states) for remedy in REMEDIES.values())):
-        for state in LOST:
+        for state in LOSSES:
             named = {
                 cause: hours
                 for cause, hours in left.items()
@@ -78,7 +78,7 @@ def losses_of(states: Mapping[str, float], causes: Mapping[str, float]) -> list[
             nobody_knows = hours
         else:
             ranked.append(Loss(state, "", share_of(state, states), helps(state), hours))
-    ranked += [_of_cause(cause, hours, states, causes[cause]) for cause, hours in back.items()]
+    ranked += [_cause_loss(cause, hours, states, causes[cause]) for cause, hours in back.items()]
     ranked.sort(key=lambda loss: -loss.given_back)
     unknown = Loss("unknown", "", share_of("unknown", states), helps("unknown"), 0.0)
     if not ranked[0].cause and ranked[0].given_back < nobody_knows:
@@ -86,13 +86,13 @@ def losses_of(states: Mapping[str, float], causes: Mapping[str, float]) -> list[
     return [*ranked, unknown]
 
 
-def _of_cause(cause: str, back: float, states: Mapping[str, float], named: float) -> Loss:
+def _cause_loss(cause: str, back: float, states: Mapping[str, float], named: float) -> Loss:
     taken = max(REMEDIES[cause].states, key=lambda name: states.get(name, 0.0))
-    evidence = f"{share_of(taken, states)}; verdicts name it for {counted(named, 'GPU hour')}"
+    evidence = f"{share_of(taken, states)}; verdicts name it for {amount(named, 'GPU hour')}"
     return Loss(taken, cause, evidence, REMEDIES[cause].do, back)
 
 
 def share_of(state: str, states: Mapping[str, float]) -> str:
     """For which share of the time that was held the GPUs were in a state, in words."""
-    share = written(ratio(states.get(state, 0.0), held(states)), "share")
+    share = as_text(ratio(states.get(state, 0.0), held(states)), "share")
     return f"{headline(state)} for {share} of the time held"

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from gpunode.report.history import Amounts, JobPast
+from gpunode.report.history import Amounts, JobHours
 from gpunode.report.sections.losses import taken
 from gpunode.report.sections.nodes import waited_for
-from gpunode.report.view import LOST, PeriodView, added, held, owner, ratio
+from gpunode.report.view import LOSSES, PeriodView, added, held, owner, ratio
 from gpunode.report.words import REMEDIES, headline, number
 from gpunode.verdict.causes.communication import STRAGGLER
 from gpunode.verdict.causes.host import NO_REQUESTS
@@ -41,7 +41,7 @@ WITHOUT_CAUSE = {
 }
 """By state: what it counts as where no verdict names a cause."""
 
-SAID = {
+CAUSE_TEXTS = {
     OTHERS: ("Other causes", ""),
     NO_CAUSE: ("No cause known", STATES["starved"].for_good),
     EXCHANGE: ("Other communication and copies", ""),
@@ -81,11 +81,11 @@ class LostTo:
     @property
     def what(self) -> str:
         """What it is, for somebody who does not know its name."""
-        return SAID[self.name][0] if self.name in SAID else headline(self.name)
+        return CAUSE_TEXTS[self.name][0] if self.name in CAUSE_TEXTS else headline(self.name)
 
     @property
     def remedy(self) -> str:
-        return SAID[self.name][1] if self.name in SAID else REMEDIES[self.name].do
+        return CAUSE_TEXTS[self.name][1] if self.name in CAUSE_TEXTS else REMEDIES[self.name].do
 
     def ask(self) -> str:
         """Who can mend it: who runs the nodes, or the owners that lost most."""
@@ -118,7 +118,7 @@ def lost_to(view: PeriodView) -> list[LostTo]:
                 owners[name][owner(job)] += hours
                 unused[name] += hours if runs_nothing(past) else 0.0
     by_name: dict[str, Amounts] = {name: {} for name in view.past.gains if name in REMEDIES}
-    for state in LOST:
+    for state in LOSSES:
         whole, of_jobs = view.total.get(state, 0.0), _in(state, jobs)
         fits = min(1.0, whole / sum(of_jobs.values())) if of_jobs else 1.0
         no_cause = WITHOUT_CAUSE[state]
@@ -180,6 +180,6 @@ def worth(one: LostTo, view: PeriodView) -> float:
     return one.back.estimate * (price or 0.0)
 
 
-def runs_nothing(past: JobPast) -> bool:
+def runs_nothing(past: JobHours) -> bool:
     """Whether a job ran nothing for so much of its time that its GPUs might be given back."""
     return past.states.get("idle", 0.0) >= HALF * held(past.states) > 0

@@ -11,15 +11,15 @@ from itertools import pairwise
 
 from gpunode.report import history
 from gpunode.report.document import Figure, ReportSection, Table, TableColumn
-from gpunode.report.history import HOUR, Amounts, JobKey, NodeKey, NodePast
+from gpunode.report.history import HOUR, Amounts, JobKey, NodeHours, NodeKey
 from gpunode.report.view import (
-    MOST_ROWS,
+    MAX_ROWS,
     TOP,
     PeriodView,
+    clean,
     ratio,
-    shown,
 )
-from gpunode.report.words import clock, counted, number
+from gpunode.report.words import amount, clock, number
 from gpunode.words import FAULTS, PARTS
 
 LATE_SHARE = 0.05
@@ -28,8 +28,8 @@ LATE_SHARE = 0.05
 REPAIRED_AFTER = 7 * 86_400
 """Seconds without a fault after which the same one on the same part is another failure."""
 
-LEAST_PEERS = 3
-LEAST_HOURS_TOGETHER = 12.0
+MIN_PEERS = 3
+MIN_SHARED_HOURS = 12.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def slow(view: PeriodView) -> ReportSection:
                     history.BLOCKED.over("1d"),
                     history.BLOCKED_HOURS.over("1d"),
                 ),
-                note=f"Of jobs on {LEAST_PEERS} nodes or more, from {LATE_SHARE:.0%} on. A "
+                note=f"Of jobs on {MIN_PEERS} nodes or more, from {LATE_SHARE:.0%} on. A "
                 "node's mean hides that one GPU is slow.",
             ),
         ),
@@ -92,15 +92,15 @@ def slow(view: PeriodView) -> ReportSection:
 
 def waited_for(view: PeriodView) -> list[SlowNode]:
     """The nodes for which others wait, by how long those waited, the longest first."""
-    return sorted(_behind(view), key=lambda one: -one.waited)
+    return sorted(_slow_nodes(view), key=lambda one: -one.waited)
 
 
-def _behind(view: PeriodView) -> Iterator[SlowNode]:
+def _slow_nodes(view: PeriodView) -> Iterator[SlowNode]:
     behind: dict[NodeKey, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
     jobs: dict[NodeKey, set[JobKey]] = defaultdict(set)
     for (job, _), nodes in view.past.blocked.items():
         waits = {node: sums[0] / sums[1] for node, sums in nodes.items() if sums[1] > 0}
-        if len(waits) < LEAST_PEERS:
+        if len(waits) < MIN_PEERS:
             continue
         for node, own in waits.items():
             peers = statistics.median(wait for other, wait in waits.items() if other != node)
@@ -114,7 +114,7 @@ def _behind(view: PeriodView) -> Iterator[SlowNode]:
             sums[2] += max(0.0, peers - own) * hours * gpus
             jobs[node].add(job)
     for node, (gap, hours, waited) in behind.items():
-        if hours >= LEAST_HOURS_TOGETHER and gap / hours >= LATE_SHARE:
+        if hours >= MIN_SHARED_HOURS and gap / hours >= LATE_SHARE:
             yield SlowNode(node, gap / hours, len(jobs[node]), hours, waited)
 
 
@@ -254,7 +254,7 @@ def coverage(view: PeriodView) -> ReportSection:
         "coverage",
         "What is not known",
         f"{number(missing)} of {view.hours_of(expected)} have no data. "
-        f"{counted(len(view.past.nodes), 'node')} in all, {number(len(partly))} seen for part of "
+        f"{amount(len(view.past.nodes), 'node')} in all, {number(len(partly))} seen for part of "
         "the time. What was not seen is not counted anywhere."
         + (
             f" {number(view.total['unknown'])} GPU hours are unknown because sensors were "
@@ -269,7 +269,7 @@ def coverage(view: PeriodView) -> ReportSection:
                 float(expected),
                 "count",
                 by_hour,
-                f"{counted(period.hours, 'hour')} of {counted(len(view.past.clusters), 'cluster')}",
+                f"{amount(period.hours, 'hour')} of {amount(len(view.past.clusters), 'cluster')}",
             ),
             Figure(
                 "hours_missing",
@@ -288,11 +288,11 @@ def coverage(view: PeriodView) -> ReportSection:
                 "seen at some time",
             ),
         ),
-        (_without_data(view), _came_and_went(view, partly)),
+        (_gap_table(view), _came_and_went(view, partly)),
     )
 
 
-def _seen_in_part(view: PeriodView) -> list[tuple[NodeKey, NodePast]]:
+def _seen_in_part(view: PeriodView) -> list[tuple[NodeKey, NodeHours]]:
     """Nodes that were there for part of the time, the least seen first."""
     found = [
         (node, seen)
@@ -302,9 +302,9 @@ def _seen_in_part(view: PeriodView) -> list[tuple[NodeKey, NodePast]]:
     return sorted(found, key=lambda item: item[1].hours)
 
 
-def _without_data(view: PeriodView) -> Table:
+def _gap_table(view: PeriodView) -> Table:
     gaps = tuple(
-        (shown(cluster) or "the only one", clock(first - HOUR), clock(last), float(hours))
+        (clean(cluster) or "the only one", clock(first - HOUR), clock(last), float(hours))
         for cluster, own in sorted(view.past.clusters.items())
         for first, last, hours in _gaps(own, view.past.period)
     )
@@ -317,12 +317,12 @@ def _without_data(view: PeriodView) -> Table:
             TableColumn("to", "To"),
             TableColumn("hours", "Hours", "count"),
         ),
-        gaps[:MOST_ROWS],
+        gaps[:MAX_ROWS],
         (history.STATES.over("1h"),),
     )
 
 
-def _came_and_went(view: PeriodView, nodes: Sequence[tuple[NodeKey, NodePast]]) -> Table:
+def _came_and_went(view: PeriodView, nodes: Sequence[tuple[NodeKey, NodeHours]]) -> Table:
     return Table(
         "nodes",
         "Nodes that came, went or were not seen",
@@ -341,17 +341,17 @@ def _came_and_went(view: PeriodView, nodes: Sequence[tuple[NodeKey, NodePast]]) 
                 seen.hours,
                 view.gpus(node),
             )
-            for node, seen in nodes[:MOST_ROWS]
+            for node, seen in nodes[:MAX_ROWS]
         ),
         (history.NODE_HOURS.over("1d"),),
-        note=f"The {MOST_ROWS} seen least." if len(nodes) > MOST_ROWS else "",
+        note=f"The {MAX_ROWS} seen least." if len(nodes) > MAX_ROWS else "",
     )
 
 
 def _named(fault: str) -> str:
     """A part of a node, or what is wrong with a GPU, in words."""
     of_gpu = FAULTS.get(("gpu", fault))
-    return PARTS.get(fault) or (of_gpu.headline if of_gpu else shown(fault))
+    return PARTS.get(fault) or (of_gpu.headline if of_gpu else clean(fault))
 
 
 def _often(faults: Mapping[str, float]) -> str:

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from gpunode.gpu.ledger import STATES
 from gpunode.report import history, words
 from gpunode.report.document import Figure, ReportSection, Table, TableColumn, Value
-from gpunode.report.history import DAY, Amounts, Past
+from gpunode.report.history import DAY, Amounts, PeriodHours
 from gpunode.report.sections.lost_to import lost_to
-from gpunode.report.sections.trend import LEAST_DAYS, LEAST_FOR_INTERVAL, Trend, trend
+from gpunode.report.sections.trend import MIN_DAYS, MIN_INTERVAL_DAYS, Trend, trend
 from gpunode.report.view import (
-    LOST,
+    LOSSES,
     WEEK,
     PeriodView,
     added,
@@ -25,9 +25,9 @@ from gpunode.report.view import (
     used,
     useful,
 )
-from gpunode.report.words import clock, counted, date, gained, number
+from gpunode.report.words import amount, clock, date, format_gain, number
 
-FULL = 0.995
+FULL_SHARE = 0.995
 """Share of the GPUs from which on they are all held."""
 
 NEARLY_ALL = 20
@@ -83,16 +83,16 @@ def demand(view: PeriodView) -> ReportSection:
     end = view.past.period.end
     lately = [day for at, day in found.days.items() if end - at < WEEK]
     full = sum(
-        sum(states.values()) > 0 and held(states) / sum(states.values()) >= FULL
+        sum(states.values()) > 0 and held(states) / sum(states.values()) >= FULL_SHARE
         for states in whole.values()
     )
-    full_days = sum(day.supply > 0 and day.held / day.supply >= FULL for day in lately)
+    full_days = sum(day.supply > 0 and day.held / day.supply >= FULL_SHARE for day in lately)
     by_hour = history.STATES.over("1h")
     gains = found.line.gains() if found.line else None
     return ReportSection(
         "demand",
         "Buy or reclaim",
-        _full(full, len(whole), full_days, len(lately)) + buy_or_reclaim(end, found),
+        _full_text(full, len(whole), full_days, len(lately)) + buy_or_reclaim(end, found),
         (
             Figure("supply", "GPUs", found.supply, "GPUs", by_hour, "in the last week"),
             Figure(
@@ -101,7 +101,7 @@ def demand(view: PeriodView) -> ReportSection:
                 float(full),
                 "count",
                 by_hour,
-                f"of {counted(len(whole), 'hour')}",
+                f"of {amount(len(whole), 'hour')}",
             ),
             Figure(
                 "demand_gain",
@@ -111,7 +111,7 @@ def demand(view: PeriodView) -> ReportSection:
                 by_hour,
                 "GPUs a week"
                 + (
-                    f" (80\u202f%: {gained(gains[0] * 7)} to {gained(gains[1] * 7)})"
+                    f" (80\u202f%: {format_gain(gains[0] * 7)} to {format_gain(gains[1] * 7)})"
                     if gains
                     else ""
                 ),
@@ -172,24 +172,24 @@ def _trend_rows(
             yield (clock(end + (ahead - 1) * DAY), None, None, supply, *line.at(ahead))
 
 
-def _full(full: int, hours: int, full_days: int, days: int) -> str:
+def _full_text(full: int, hours: int, full_days: int, days: int) -> str:
     """For how long every GPU was held, and whether the supply hides demand of late."""
-    says = f"In {number(full)} of {counted(hours, 'hour')} every GPU was held. "
+    says = f"In {number(full)} of {amount(hours, 'hour')} every GPU was held. "
     if not full_days:
         return says
     return says + (
         f"In the last week, that was so in the busiest hour of {full_days} of "
-        f"{counted(days, 'day')}: what was wanted beyond it is not seen. "
+        f"{amount(days, 'day')}: what was wanted beyond it is not seen. "
     )
 
 
 def buy_or_reclaim(end: int, of: Demand) -> str:
     """What to do about supply, in one sentence; ``end`` is that of the period."""
-    worth = f"the time that can be had back is worth {counted(round(of.back), 'GPU')}"
+    worth = f"the time that can be had back is worth {amount(round(of.back), 'GPU')}"
     reclaim = of.back >= 1
     if of.line is None or of.supply is None:
         also = f"; {worth}" if reclaim else ""
-        return f"Whether to buy GPUs cannot be told: it takes {LEAST_DAYS} days of data{also}."
+        return f"Whether to buy GPUs cannot be told: it takes {MIN_DAYS} days of data{also}."
     every = f"all {number(round(of.supply))} GPUs in the busiest hour"
     likely, early, late = of.line.reaches(of.supply)
     if likely is None and early is None:
@@ -200,7 +200,7 @@ def buy_or_reclaim(end: int, of: Demand) -> str:
     if likely != 0 and (of.line.gains() is None or late is None):
         when = f"from {_day(end, early)} on, perhaps not within two years"
         why = (
-            f"it takes {LEAST_FOR_INTERVAL} days of data"
+            f"it takes {MIN_INTERVAL_DAYS} days of data"
             if of.line.gains() is None
             else f"with 80\u202f% confidence it is {when}"
         )
@@ -227,10 +227,10 @@ def _day(end: int, days: float | None) -> str:
 def change(view: PeriodView) -> ReportSection:
     """Now and before."""
     before = view.before
-    known = counted(before.period.hours, "hour")
+    known = amount(before.period.hours, "hour")
     known = f"{number(view.hours_before())} of {known}"
     if not view.comparable():
-        return _changed(
+        return _change_section(
             view,
             f"Of the {view.length()} before, {known} have data: too few to compare with."
             if before.clusters
@@ -242,7 +242,7 @@ def change(view: PeriodView) -> ReportSection:
         f" A useful GPU hour took {number(new)} kWh, before {number(old)}." if new and old else ""
     )
     says = f"Compared with the {view.length()} before, of which {known} have data.{energy}"
-    return _changed(view, says, tuple(_shares_of_all(view)))
+    return _change_section(view, says, tuple(_shares_of_all(view)))
 
 
 def _by_day(view: PeriodView) -> Table:
@@ -270,7 +270,7 @@ def _by_day(view: PeriodView) -> Table:
     )
 
 
-def _compared(
+def _comparison(
     what: str, new: float | None, old: float | None, *, more_is_better: bool | None
 ) -> Iterator[tuple[Value, ...]]:
     """A row if both are known; None is for what is neither good nor bad by itself."""
@@ -297,25 +297,27 @@ def _shares_of_all(view: PeriodView) -> Iterator[tuple[Value, ...]]:
         ("Used, of what was held", used, held, True),
         ("Useful, of what was held", useful, held, True),
     ):
-        yield from _compared(
+        yield from _comparison(
             what,
             ratio(of(now), whole(now)),
             ratio(of(then), whole(then)),
             more_is_better=more_is_better,
         )
-    for state in LOST:
+    for state in LOSSES:
         if now.get(state, 0.0) or then.get(state, 0.0):
-            yield from _compared(
+            yield from _comparison(
                 f"{words.headline(state)}, of what was held",
                 ratio(now.get(state, 0.0), held(now)),
                 ratio(then.get(state, 0.0), held(then)),
                 more_is_better=False,
             )
     goodput, before = _goodput(view.past), _goodput(view.before)
-    yield from _compared("Goodput of training", goodput, before, more_is_better=True)
+    yield from _comparison("Goodput of training", goodput, before, more_is_better=True)
 
 
-def _changed(view: PeriodView, says: str, rows: tuple[tuple[Value, ...], ...]) -> ReportSection:
+def _change_section(
+    view: PeriodView, says: str, rows: tuple[tuple[Value, ...], ...]
+) -> ReportSection:
     return ReportSection(
         "change",
         "Better or worse than before",
@@ -346,11 +348,11 @@ def _changed(view: PeriodView, says: str, rows: tuple[tuple[Value, ...], ...]) -
     )
 
 
-def _goodput(past: Past) -> float | None:
+def _goodput(past: PeriodHours) -> float | None:
     phases = added(phases for job in past.jobs.values() for phases in job.phases.values())
     return ratio(phases.get("step", 0.0), sum(phases.values()))
 
 
-def _energy_of_useful_hour(past: Past) -> float | None:
+def _energy_of_useful_hour(past: PeriodHours) -> float | None:
     days = energy_by_day(past).values()
     return ratio(sum(day[0] for day in days), sum(day[1] for day in days))

@@ -10,10 +10,10 @@ from gpunode.report import history, sacct
 from gpunode.report.document import ReportSection, Table, TableColumn
 from gpunode.report.history import HOUR
 from gpunode.report.sacct import SlurmJob
-from gpunode.report.view import MOST_ROWS, PeriodView, shown
-from gpunode.report.words import counted, lasting, number
+from gpunode.report.view import MAX_ROWS, PeriodView, clean
+from gpunode.report.words import amount, lasting, number
 
-LONG = 0.9
+LONG_WAIT_QUANTILE = 0.9
 """The share of the jobs that waited no longer than the figure of the long waits."""
 
 
@@ -22,7 +22,7 @@ def queue(view: PeriodView) -> ReportSection:
     says: list[str] = []
     tables: list[Table] = []
     if view.slurm is not None:
-        said, found = _waits(view, view.slurm)
+        said, found = _wait_tables(view, view.slurm)
         says.append(said)
         tables += found
     if view.past.queue_hours:
@@ -31,18 +31,18 @@ def queue(view: PeriodView) -> ReportSection:
         tables += found
     if not says:
         says.append(
-            f"Not known. Give `gpunode report` a file of what `{sacct.ASKED}` prints "
+            f"Not known. Give `gpunode report` a file of what `{sacct.SACCT_COMMAND}` prints "
             "(--sacct-file) for the queue of Slurm and the accounts of its jobs, or have "
             "Prometheus scrape Slurm or an exporter for it."
         )
     return ReportSection("queue", "How long jobs waited", " ".join(says), (), tuple(tables))
 
 
-def _waits(view: PeriodView, jobs: Sequence[SlurmJob]) -> tuple[str, list[Table]]:
+def _wait_tables(view: PeriodView, jobs: Sequence[SlurmJob]) -> tuple[str, list[Table]]:
     """What the file of ``sacct`` says of each job."""
     period = view.past.period
     of: dict[str, list[float]] = defaultdict(list)
-    for account, seconds in sacct.waits(jobs, period.start, period.end):
+    for account, seconds in sacct.job_waits(jobs, period.start, period.end):
         of[account].append(seconds)
     every = [seconds for own in of.values() for seconds in own]
     if not every:
@@ -63,18 +63,18 @@ def _waits(view: PeriodView, jobs: Sequence[SlurmJob]) -> tuple[str, list[Table]
                 account or "no account",
                 float(len(own)),
                 statistics.median(own),
-                _long(own),
+                _long_wait(own),
                 sum(own) / HOUR,
             )
-            for account, own in ranked[:MOST_ROWS]
+            for account, own in ranked[:MAX_ROWS]
         ),
         (),
-        note=f"From what `{sacct.ASKED}` printed, not from Prometheus.",
+        note=f"From what `{sacct.SACCT_COMMAND}` printed, not from Prometheus.",
     )
     says = (
-        f"{counted(len(every), 'job')} of Slurm started in the period; half of them waited no "
+        f"{amount(len(every), 'job')} of Slurm started in the period; half of them waited no "
         f"longer than {lasting(statistics.median(every))}, and one in ten longer than "
-        f"{lasting(_long(every))}. Waiting begins when a job might have started."
+        f"{lasting(_long_wait(every))}. Waiting begins when a job might have started."
     )
     return says, [table]
 
@@ -86,7 +86,7 @@ def _waiting(view: PeriodView) -> tuple[str, list[Table]]:
     queued = {account: hours for account, hours in past.queued.items() if hours > 0}
     says = (
         f"{number(sum(queued.values()) / known)} jobs of Slurm waited at a time, in the mean of "
-        f"the {number(known)} of {counted(past.period.hours, 'hour')} of which the queue is known."
+        f"the {number(known)} of {amount(past.period.hours, 'hour')} of which the queue is known."
     )
     table = Table(
         "queued",
@@ -97,9 +97,9 @@ def _waiting(view: PeriodView) -> tuple[str, list[Table]]:
             TableColumn("sum", "Hours in all", "hours"),
         ),
         tuple(
-            (shown(account) or "no account", hours / known, hours)
+            (clean(account) or "no account", hours / known, hours)
             for account, hours in sorted(queued.items(), key=lambda item: (-item[1], item[0]))
-        )[:MOST_ROWS],
+        )[:MAX_ROWS],
         (view.over(history.QUEUED), view.over(history.QUEUE_HOURS)),
         note="All jobs that Slurm calls pending, also those that need no GPU, and those that wait "
         "for another job or are held.",
@@ -107,5 +107,5 @@ def _waiting(view: PeriodView) -> tuple[str, list[Table]]:
     return says, [table] if queued else []
 
 
-def _long(seconds: list[float]) -> float:
-    return sorted(seconds)[min(len(seconds) - 1, int(LONG * len(seconds)))]
+def _long_wait(seconds: list[float]) -> float:
+    return sorted(seconds)[min(len(seconds) - 1, int(LONG_WAIT_QUANTILE * len(seconds)))]

@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 from gpunode.report import history
 from gpunode.report.document import Table, TableColumn
-from gpunode.report.history import JobPast
+from gpunode.report.history import JobHours
 from gpunode.report.view import TOP, PeriodView, ratio
 
-LEAST_DAYS = 3
+MIN_DAYS = 3
 """Days at a size from which on its pace stands for it."""
 
 EXACT = 0.01
@@ -62,13 +62,13 @@ def twice_the_gpus(view: PeriodView) -> Table:
         tuple(rows[:TOP]),
         (history.STEPS.over("1d"), history.JOBS.over("1d"), history.JOB_HOURS.over("1d")),
         note="Of jobs that ran under one name on both sizes for "
-        f"{LEAST_DAYS} days or more. Efficiency is the MFU on twice the GPUs over that on the GPUs "
+        f"{MIN_DAYS} days or more. Efficiency is the MFU on twice the GPUs over that on the GPUs "
         "or, without MFU, the GPU time of a step, where steps became shorter. The next doubling "
         "seldom gives more than the last one.",
     )
 
 
-def _doublings(past: JobPast) -> Iterator[tuple[JobSize, JobSize, float]]:
+def _doublings(past: JobHours) -> Iterator[tuple[JobSize, JobSize, float]]:
     sizes = {size.gpus: size for size in _sizes(past)}
     for small in sizes.values():
         large = sizes.get(2 * small.gpus)
@@ -80,14 +80,14 @@ def _doublings(past: JobPast) -> Iterator[tuple[JobSize, JobSize, float]]:
             yield small, large, small.step / (2 * large.step)
 
 
-def _sizes(past: JobPast) -> Iterator[JobSize]:
+def _sizes(past: JobHours) -> Iterator[JobSize]:
     days: dict[int, list[int]] = defaultdict(list)
     for day in past.steps:
         gpus = ratio(past.held.get(day, 0.0), past.hours.get(day, 0.0))
         if gpus and abs(gpus - round(gpus)) <= EXACT * gpus:
             days[round(gpus)].append(day)
     for number, own in sorted(days.items()):
-        if len(own) >= LEAST_DAYS:
+        if len(own) >= MIN_DAYS:
             reached = [past.mfu[day] for day in own if day in past.mfu]
             yield JobSize(
                 number,

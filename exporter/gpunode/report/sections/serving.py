@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpunode.report import history
 from gpunode.report.document import ReportSection, Table, TableColumn, Value
-from gpunode.report.history import JobKey, ServicePast
+from gpunode.report.history import JobKey, ServiceUse
 from gpunode.report.view import TOP, PeriodView, held, ratio
 from gpunode.report.words import number
 
@@ -58,7 +58,7 @@ def _hours(view: PeriodView, job: JobKey) -> float:
     return held(past.states) if past is not None else 0.0
 
 
-def _row(view: PeriodView, job: JobKey, one: ServicePast) -> tuple[Value, ...]:
+def _row(view: PeriodView, job: JobKey, one: ServiceUse) -> tuple[Value, ...]:
     past = view.past.jobs.get(job)
     hours, millions = _hours(view, job), one.tokens / MILLION
     price = view.price_of(past) if past is not None else None

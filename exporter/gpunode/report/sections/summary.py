@@ -9,14 +9,14 @@ from gpunode.report.document import Figure, ReportSection, Table, TableColumn
 from gpunode.report.sections.lost_to import LostTo, lost_to, together, worth
 from gpunode.report.sections.outlook import Demand, buy_or_reclaim
 from gpunode.report.view import (
-    LOST,
+    LOSSES,
     PeriodView,
     held,
     lost,
     ratio,
     useful,
 )
-from gpunode.report.words import counted, number, written
+from gpunode.report.words import amount, as_text, number
 
 ACTIONS = 3
 NAMED = 6
@@ -28,15 +28,15 @@ def finding(view: PeriodView) -> str:
     total = view.total
     whole = sum(total.values())
     says = [
-        f"Of {counted(whole, 'GPU hour')}{_worth(view, view.worth(total), end=',')} jobs held "
-        f"{written(ratio(held(total), whole), 'share')}, and "
-        f"{written(ratio(useful(total), whole), 'share')} did useful work."
+        f"Of {amount(whole, 'GPU hour')}{_worth(view, view.worth(total), end=',')} jobs held "
+        f"{as_text(ratio(held(total), whole), 'share')}, and "
+        f"{as_text(ratio(useful(total), whole), 'share')} did useful work."
     ]
     if lost(total) > 0:
         all_of = together(one for one in lost_to(view) if one.lost)
-        share, low, high = (written(ratio(one, lost(total)), "share") for one in all_of.back)
+        share, low, high = (as_text(ratio(one, lost(total)), "share") for one in all_of.back)
         says.append(
-            f"{number(lost(total))} were held and lost{_worth(view, view.worth(LOST))}; about "
+            f"{number(lost(total))} were held and lost{_worth(view, view.worth(LOSSES))}; about "
             f"{number(all_of.back.estimate)} of these ({share}; at least {low}, at most {high}) "
             f"can be had back{_worth(view, worth(all_of, view))}."
         )
@@ -46,7 +46,7 @@ def finding(view: PeriodView) -> str:
         rest.append(
             f"Against the {view.length()} before, the useful share of what was held "
             f"{'rose' if change >= 0 else 'fell'} by {abs(change) * 100:.1f} points, to "
-            f"{written(ratio(useful(total), held(total)), 'share')}."
+            f"{as_text(ratio(useful(total), held(total)), 'share')}."
         )
     if missing := view.missing_hours():
         rest.append(
@@ -78,27 +78,29 @@ def summary(view: PeriodView) -> ReportSection:
     )
 
 
-def _asked(view: PeriodView, selector: str) -> str:
+def _state_query(view: PeriodView, selector: str) -> str:
     """The PromQL of all GPU hours in some states."""
     return f"sum (sum_over_time(cluster:{history.LEDGER}{selector}[{view.window}]))"
 
 
 def _shares(view: PeriodView) -> Iterator[Figure]:
     whole = sum(view.total.values())
-    everything, lost_hours = _asked(view, ""), _asked(view, history.IS_LOST)
+    everything, lost_hours = _state_query(view, ""), _state_query(view, history.IS_LOST)
     yield Figure("gpu_hours", "Installed", whole, "GPU hours", everything, "GPU hours")
     for name, title, of, states, note in (
         ("allocated", "Held", held, '{state!="free"}', "by jobs"),
         ("useful", "Useful", useful, history.IS_USEFUL, "computing"),
     ):
         share = ratio(of(view.total), whole)
-        yield Figure(name, title, share, "share", f"{_asked(view, states)} / {everything}", note)
+        yield Figure(
+            name, title, share, "share", f"{_state_query(view, states)} / {everything}", note
+        )
     yield Figure("lost", "Lost", lost(view.total), "GPU hours", lost_hours, "GPU hours")
     if view.price is not None:
         yield Figure(
             "lost_cost",
             "Price of lost",
-            view.worth(LOST),
+            view.worth(LOSSES),
             "price",
             "" if view.billing.prices else f"{lost_hours} * {view.price:g}",
             f"at {view.hourly(view.price)} for a GPU hour"

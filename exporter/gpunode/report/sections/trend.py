@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 WEEK = 7
-LEAST_DAYS = 14
+MIN_DAYS = 14
 """Days of data from which on a line is worth drawing: each weekday twice."""
 
-LEAST_FOR_INTERVAL = 21
+MIN_INTERVAL_DAYS = 21
 """Days of data from which on its interval holds what it says (``bench/forecasts.py``)."""
 
-DRAWN = 1000
+DRAWS = 1000
 HORIZON = 730
 """Days after the end beyond which nothing is foretold."""
 
@@ -24,10 +24,14 @@ INTERVAL = (0.1, 0.9)
 SEED = 1
 """A report on the same data says the same."""
 
-LASTING = (0.02, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.86, 0.9, 0.94, 0.97, 0.99)
+AUTOCORRELATIONS = (0.02, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.86, 0.9, 0.94, 0.97, 0.99)
 """What may be left of a day's difference from the line on the next day."""
 
-BETWEEN = (0.0, *((one + next_one) / 2 for one, next_one in pairwise(LASTING)), 1.0)
+AUTOCORRELATION_EDGES = (
+    0.0,
+    *((one + next_one) / 2 for one, next_one in pairwise(AUTOCORRELATIONS)),
+    1.0,
+)
 """Each stands for what is nearest to it, of which all is as likely beforehand."""
 
 SHARES = (0.25, 0.5, 0.75, 1.0)
@@ -61,11 +65,11 @@ class Trend:
 
         ``less`` is what is taken from the line throughout. None is beyond the horizon.
         """
-        likely = _within(_days(self.level - less, self.gain, value))
+        likely = _within_horizon(_days(self.level - less, self.gain, value))
         if not self.others:
             return likely, None, None
         early, late = _interval([_days(level - less, gain, value) for level, gain in self.others])
-        return likely, _within(early), _within(late)
+        return likely, _within_horizon(early), _within_horizon(late)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +101,15 @@ def trend(values: Mapping[float, float]) -> Trend | None:
     intervals that hold half of what they say.
     """
     days = sorted(values)
-    if len(days) < LEAST_DAYS:
+    if len(days) < MIN_DAYS:
         return None
     found, weekdays = _without_weekdays(days, values)
     freedom = len(days) - 2 - weekdays
     fits = [
-        fit for lasting in LASTING for share in SHARES if (fit := _fit(days, found, lasting, share))
+        fit
+        for lasting in AUTOCORRELATIONS
+        for share in SHARES
+        if (fit := _fit(days, found, lasting, share))
     ]
     best = max(fits, key=lambda fit: fit.weight)
     if best.squares <= 1e-9 * sum(value * value for value in found):  # a line without noise
@@ -113,10 +120,12 @@ def trend(values: Mapping[float, float]) -> Trend | None:
         / sum(weights)
         for name in ("level", "gain")
     )
-    if len(days) < LEAST_FOR_INTERVAL:
+    if len(days) < MIN_INTERVAL_DAYS:
         return Trend(level, gain, ())
     chance = random.Random(SEED)  # noqa: S311 no secret
-    others = tuple(_drawn(fit, freedom, chance) for fit in chance.choices(fits, weights, k=DRAWN))
+    others = tuple(
+        _draw_line(fit, freedom, chance) for fit in chance.choices(fits, weights, k=DRAWS)
+    )
     return Trend(level, gain, others)
 
 
@@ -125,7 +134,7 @@ def _without_weekdays(
 ) -> tuple[list[float], int]:
     """The values without the usual difference of each weekday, and how many figures that took."""
     found = [values[day] for day in days]
-    if len(days) < LEAST_FOR_INTERVAL:
+    if len(days) < MIN_INTERVAL_DAYS:
         return found, 0
     gain, level = statistics.linear_regression(days, found)
     of: dict[int, list[float]] = {}
@@ -142,7 +151,7 @@ def _fit(
 ) -> _Fit | None:
     """The line through values whose difference from it lasts so long, by a Kalman filter."""
     ones = dates = both = with_ones = with_dates = squares = logarithms = 0.0
-    at = LASTING.index(lasting)
+    at = AUTOCORRELATIONS.index(lasting)
     for variance, (one, date, value) in _whitened(days, found, lasting, share):
         logarithms += math.log(variance)
         ones += one * one / variance
@@ -158,7 +167,7 @@ def _fit(
     gain = (ones * with_dates - both * with_ones) / determinant
     left = max(squares - level * with_ones - gain * with_dates, 1e-12 * squares, 1e-300)
     weight = -(logarithms + math.log(determinant) + (len(days) - 2) * math.log(left)) / 2
-    weight += math.log(BETWEEN[at + 1] - BETWEEN[at])
+    weight += math.log(AUTOCORRELATION_EDGES[at + 1] - AUTOCORRELATION_EDGES[at])
     return _Fit(
         weight, level, gain, left, dates / determinant, ones / determinant, -both / determinant
     )
@@ -188,7 +197,7 @@ def _whitened(
         before = day
 
 
-def _drawn(fit: _Fit, freedom: int, chance: random.Random) -> tuple[float, float]:
+def _draw_line(fit: _Fit, freedom: int, chance: random.Random) -> tuple[float, float]:
     """A level and a gain that may be the true ones if a fit's assumption is."""
     variance = fit.squares / chance.gammavariate(freedom / 2, 2)
     of_gain = math.sqrt(variance * fit.of_gain)
@@ -204,7 +213,7 @@ def _days(level: float, gain: float, value: float) -> float:
     return (value - level) / gain if gain > 0 else float("inf")
 
 
-def _within(days: float) -> float | None:
+def _within_horizon(days: float) -> float | None:
     return days if days <= HORIZON else None
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gpunode.report.document import Report
-from gpunode.report.job import RunPast
+from gpunode.report.job import RunRecord
 from gpunode.report.why.finding import finding
 from gpunode.report.why.sections import alerts, causes, changes, others, runs, seconds
 from gpunode.report.why.view import JobView
 from gpunode.report.words import clock
 
 
-def answer(past: RunPast, price: float | None, source: str, warnings: Iterable[str]) -> Report:
+def answer(past: RunRecord, price: float | None, source: str, warnings: Iterable[str]) -> Report:
     """Everything that there is to say about a run."""
     view = JobView(past, price)
     every = (seconds, causes, alerts, runs, others, changes)

@@ -8,18 +8,18 @@ from collections.abc import Iterator
 from gpunode.incidents.incident import Price
 from gpunode.report.history import HOUR, PARTS
 from gpunode.report.job import FLEET
-from gpunode.report.view import added, shown
+from gpunode.report.view import added, clean
 from gpunode.report.why.view import JobView
-from gpunode.report.words import counted, lasting, number
+from gpunode.report.words import amount, lasting, number
 
-LEAST = 0.005
+MIN_HOURS = 0.005
 """GPU hours that are worth a word."""
 
-MOST_NAMED = 3
-FEWEST_STARTS = 3
+MAX_NAMED = 3
+MIN_STARTS = 3
 """New starts of jobs of its cluster from which on they have a rate."""
 
-FEWEST_CHECKPOINTS = 3
+MIN_CHECKPOINTS = 3
 
 
 def broke(view: JobView) -> Iterator[str]:
@@ -28,20 +28,20 @@ def broke(view: JobView) -> Iterator[str]:
     costs = {of: sum(parts.values()) for of, parts in past.incidents.items()}
     whole = sum(costs.values())
     told = sum(parts.get("repeating", 0.0) for parts in past.incidents.values())
-    if whole >= LEAST:
-        costliest = sorted(costs, key=lambda of: -costs[of])[:MOST_NAMED]
-        named = ", ".join(f"{shown(one)} on {shown(node)}" for node, one in costliest)
+    if whole >= MIN_HOURS:
+        costliest = sorted(costs, key=lambda of: -costs[of])[:MAX_NAMED]
+        named = ", ".join(f"{clean(one)} on {clean(node)}" for node, one in costliest)
         spent = added(past.incidents.values())
         waiting, starting, repeating = (HOUR * spent.get(part, 0.0) for part in PARTS)
         price = Price(waiting, starting, repeating, known=True)
-        yield f"{counted(len(costs), 'incident')} cost it {price}{_worth(view, whole)} ({named})."
-    if (again := past.repeated.get("estimate", 0.0) * view.gpus / HOUR) >= LEAST:
+        yield f"{amount(len(costs), 'incident')} cost it {price}{_worth(view, whole)} ({named})."
+    if (again := past.repeated.get("estimate", 0.0) * view.gpus / HOUR) >= MIN_HOURS:
         low, high = (
             past.repeated.get(bound, 0.0) * view.gpus / HOUR for bound in ("lower", "upper")
         )
         within = f" ({number(low)} to {number(high)})" if high > low else ""
         yield (
-            f"It did {counted(again, 'GPU hour')}{within} of work again that it had done before it "
+            f"It did {amount(again, 'GPU hour')}{within} of work again that it had done before it "
             f"began anew{'' if told else _worth(view, again)}."
         )
     yield from _interval(view)
@@ -67,7 +67,7 @@ def best_interval(cost: float, between: float) -> float:
 def _interval(view: JobView) -> Iterator[str]:
     """How often to save, beside how often it does; nothing where too little is known."""
     past = view.past
-    if past.new_starts < FEWEST_STARTS or past.checkpoints < FEWEST_CHECKPOINTS:
+    if past.new_starts < MIN_STARTS or past.checkpoints < MIN_CHECKPOINTS:
         return
     cost = past.checkpoint_seconds / past.checkpoints
     if not (cost > 0 and past.fleet_hours > 0 and view.gpus):
@@ -78,6 +78,6 @@ def _interval(view: JobView) -> Iterator[str]:
         f"A checkpoint takes it {lasting(cost)}, and it works {lasting(does)} between two; jobs of "
         f"its cluster began again {number(past.new_starts)} times in {number(past.fleet_hours)} "
         f"GPU hours of the last {lasting(FLEET)}, which is once in {lasting(between)} for "
-        f"{counted(view.gpus, 'GPU')}: then {lasting(best_interval(cost, between))} between two "
+        f"{amount(view.gpus, 'GPU')}: then {lasting(best_interval(cost, between))} between two "
         "loses least (Young and Daly)."
     )

@@ -8,32 +8,32 @@ from dataclasses import dataclass
 
 from gpunode.report import words
 from gpunode.report.history import RULE_INTERVAL
-from gpunode.report.job import LATELY, JobGpu
+from gpunode.report.job import RECENT, JobGpu
 from gpunode.report.runs import Run
 from gpunode.report.sections.losses import losses_of
-from gpunode.report.view import held, shown
+from gpunode.report.view import clean, held
 from gpunode.report.why.broke import broke
 from gpunode.report.why.view import (
-    MOST_PLACES,
+    MAX_PLACES,
     OWN_STATES,
-    Held,
+    CauseHours,
     JobView,
     is_as_much,
     known_lost,
-    listed,
+    node_list,
     useful_share,
 )
-from gpunode.report.words import clock, counted, lasting, number, written
+from gpunode.report.words import amount, as_text, clock, lasting, number
 from gpunode.verdict.causes import CAUSES
 from gpunode.verdict.causes.cause import BOUND
-from gpunode.verdict.causes.cause import LOST as CLEARLY
-from gpunode.verdict.held_up import STILL_FROM, stands_still
+from gpunode.verdict.causes.cause import MIN_LOSS as CLEARLY
+from gpunode.verdict.held_up import HANG_SECONDS, stands_still
 from gpunode.verdict.reasons import GONE, REASONS
 
-LEAST = 0.005
+MIN_HOURS = 0.005
 """GPU hours that are worth a number."""
 
-OF_KUBERNETES = re.compile("[a-z0-9][a-z0-9.-]{0,252}")
+KUBERNETES_NAME = re.compile("[a-z0-9][a-z0-9.-]{0,252}")
 """A name of a node, namespace, pod or container, which a shell takes as it is:
 https://kubernetes.io/docs/concepts/overview/working-with-objects/names/"""
 
@@ -45,32 +45,32 @@ def finding(view: JobView) -> str:
     """The lines above all; what holds the job up now comes first."""
     run = view.run
     began = "at least since" if run.cut else "from"
-    nodes = listed(view.past.nodes)
+    nodes = node_list(view.past.nodes)
     if len(view.past.nodes) != 1:
-        nodes = f"{counted(len(view.past.nodes), 'node')} ({nodes})" if nodes else "no known node"
+        nodes = f"{amount(len(view.past.nodes), 'node')} ({nodes})" if nodes else "no known node"
     name = (
-        f"{view.name} held {counted(view.gpus, 'GPU')} on {nodes} for {lasting(run.seconds)}, "
+        f"{view.name} held {amount(view.gpus, 'GPU')} on {nodes} for {lasting(run.seconds)}, "
         f"{began} {clock(run.first)} to {clock(run.last)} UTC{_ending(run)}."
     )
     if view.held <= 0:
-        return f"{name}\nNothing is recorded of where its time went. {missing(view)}".strip()
+        return f"{name}\nNothing is recorded of where its time went. {gaps_text(view)}".strip()
     if view.short:
-        return "\n".join((*_so_far(view), name, missing(view)))
-    now = _now(view)
+        return "\n".join((*_so_far(view), name, gaps_text(view)))
+    now = _current_cause(view)
     price = f", worth {number(view.lost * view.price)}" if view.price is not None else ""
     unknown = f"{number(view.unknown)} are unknown; of the rest, "
     says = [
         *now.says,
         name,
-        f"Of {counted(view.held, 'GPU hour')}, {unknown if view.unknown >= LEAST else ''}"
-        f"{written(useful_share(view.states), 'share')} did useful work; "
+        f"Of {amount(view.held, 'GPU hour')}, {unknown if view.unknown >= MIN_HOURS else ''}"
+        f"{as_text(useful_share(view.states), 'share')} did useful work; "
         f"{number(view.lost)} were lost{price}.",
         *_verdict(view, now),
     ]
     says += broke(view)
-    if fired := sorted({shown(one.alert) for one in view.past.alerts if not one.instance}):
+    if fired := sorted({clean(one.alert) for one in view.past.alerts if not one.instance}):
         says.append(f"Alerts about it meanwhile: {', '.join(fired)}.")
-    says.append(missing(view))
+    says.append(gaps_text(view))
     return "\n".join(filter(None, says))
 
 
@@ -83,8 +83,8 @@ def _so_far(view: JobView) -> Iterator[str]:
         yield from now.says
     elif judged := sum(past.causes_now.values()):
         most = sorted(past.causes_now.items(), key=lambda item: -item[1])
-        says = "; ".join(f"{number(gpus)} {_does(cause)}" for cause, gpus in most if gpus)
-        yield f"So far, of {counted(judged, 'GPU')}: {says}."
+        says = "; ".join(f"{number(gpus)} {_activity(cause)}" for cause, gpus in most if gpus)
+        yield f"So far, of {amount(judged, 'GPU')}: {says}."
     else:
         yield "So far there is no verdict on its GPUs."
 
@@ -99,49 +99,49 @@ def _ending(run: Run) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Now:
-    """What holds a job up at this moment, and the cause whose remedy is said with it."""
+class CurrentCause:
+    """What holds a job up now, and the cause whose remedy goes with it."""
 
     says: tuple[str, ...] = ()
     remedied: str = ""
     hangs: bool = False
 
 
-def _now(view: JobView) -> Now:
+def _current_cause(view: JobView) -> CurrentCause:
     """Whether a job that goes on is held up now, whatever it was like before."""
     past = view.past
     if not view.run.goes_on:
-        return Now()
+        return CurrentCause()
     if (hang := _stands_still(view)) is not None:
         return hang
     states = past.states_now
     if known_lost(states) <= BOUND * held(states):
-        return Now()
+        return CurrentCause()
     losses = [one for one in losses_of(states, past.causes_now) if one.name != "unknown"]
     if not losses:
-        return Now()
+        return CurrentCause()
     most = losses[0]
     alike = [one for one in losses if is_as_much(one.given_back, most.given_back, held(states))]
-    lost_now = written(known_lost(states) / held(states), "share")
-    does = "; and ".join(_does(one.name) for one in alike)
+    lost_now = as_text(known_lost(states) / held(states), "share")
+    does = "; and ".join(_activity(one.name) for one in alike)
     says = f"In the last {lasting(RATE)}, {lost_now} of its time was lost: GPUs are {does}."
     if {one.name for one in alike} <= {one.name for one in view.most}:
-        return Now((says,))
+        return CurrentCause((says,))
     remedy = view.remedy(most.cause) if most.cause else most.remedy
-    return Now((says, f"What helps: {remedy}"), most.name)
+    return CurrentCause((says, f"What helps: {remedy}"), most.name)
 
 
-def _stands_still(view: JobView) -> Now | None:
+def _stands_still(view: JobView) -> CurrentCause | None:
     past = view.past
     still = {cause: gpus for cause, gpus in past.causes_now.items() if stands_still(cause)}
-    if (past.stalled_now or 0.0) > STILL_FROM or sum(still.values()) > BOUND * sum(
+    if (past.stalled_now or 0.0) > HANG_SECONDS or sum(still.values()) > BOUND * sum(
         past.causes_now.values()
     ):
         return _hang(view, max(still, key=lambda cause: still[cause], default=""))
     return None
 
 
-def _hang(view: JobView, cause: str) -> Now:
+def _hang(view: JobView, cause: str) -> CurrentCause:
     """Since when nothing goes on, for whom the GPUs wait, and what to do about it."""
     past = view.past
     since = f"Hangs since {clock(_still_since(view))} UTC"
@@ -154,16 +154,16 @@ def _hang(view: JobView, cause: str) -> Now:
     if not awaited:
         meaning = f": {CAUSES[cause].meaning}" if cause else ": none of its GPUs works"
         helps = [f"What helps: {view.remedy(cause)}"] if cause in words.REMEDIES else []
-        return Now((f"{since}{meaning}.", *helps), cause, hangs=True)
+        return CurrentCause((f"{since}{meaning}.", *helps), cause, hangs=True)
     waited_for = " and ".join(
-        f"{_rank(place)}, {reason.guidance.does}" for place, reason in awaited[:MOST_PLACES]
+        f"{_rank(place)}, {reason.guidance.does}" for place, reason in awaited[:MAX_PLACES]
     )
-    more = f", and for {len(awaited) - MOST_PLACES} more" if len(awaited) > MOST_PLACES else ""
+    more = f", and for {len(awaited) - MAX_PLACES} more" if len(awaited) > MAX_PLACES else ""
     waiting = wait or max(1.0, view.gpus - len(awaited))
     place, reason = awaited[0]
-    return Now(
+    return CurrentCause(
         (
-            f"{since}: {counted(waiting, 'GPU')} {'waits' if waiting == 1 else 'wait'} for "
+            f"{since}: {amount(waiting, 'GPU')} {'waits' if waiting == 1 else 'wait'} for "
             f"{waited_for}{more}.",
             *([] if reason is GONE else _process(place, view)),
             f"What helps: {view.remedy_of(place, reason)}",
@@ -180,14 +180,14 @@ def _process(place: JobGpu, view: JobView) -> Iterator[str]:
     https://kubernetes.io/docs/reference/kubectl/generated/kubectl_debug/
     """
     node, process = place.instance, view.process_of(place)
-    stacks = f"`gpunode stacks --gpu {shown(place.gpu)}`"
+    stacks = f"`gpunode stacks --gpu {clean(place.gpu)}`"
     if process is None:
-        yield f"On {shown(node)}: {stacks}, which has the PID."
+        yield f"On {clean(node)}: {stacks}, which has the PID."
         return
-    yield f"On {shown(node)}, where its PID is {process.pid}: {stacks}."
+    yield f"On {clean(node)}, where its PID is {process.pid}: {stacks}."
     pod, namespace, container = process.pod, process.namespace, process.container
-    if all(map(OF_KUBERNETES.fullmatch, (node, pod, namespace))):
-        only = f" -c {container}" if OF_KUBERNETES.fullmatch(container) else ""
+    if all(map(KUBERNETES_NAME.fullmatch, (node, pod, namespace))):
+        only = f" -c {container}" if KUBERNETES_NAME.fullmatch(container) else ""
         yield (
             f"Its pod is {namespace}/{pod}, where it has another PID: `kubectl exec -it -n "
             f"{namespace} {pod}{only} -- sh`. Or ask the operator for a shell on the node: "
@@ -197,8 +197,8 @@ def _process(place: JobGpu, view: JobView) -> Iterator[str]:
 
 def _rank(place: JobGpu) -> str:
     if not place.rank:
-        return shown(str(place))
-    return f"rank {shown(place.rank)} ({shown(place.instance)}, GPU {shown(place.gpu)})"
+        return clean(str(place))
+    return f"rank {clean(place.rank)} ({clean(place.instance)}, GPU {clean(place.gpu)})"
 
 
 def _still_since(view: JobView) -> float:
@@ -216,32 +216,32 @@ def _still_since(view: JobView) -> float:
     return since
 
 
-def _verdict(view: JobView, now: Now) -> Iterator[str]:
+def _verdict(view: JobView, now: CurrentCause) -> Iterator[str]:
     """What held it up most; that nothing did only where it was looked for."""
     says = []
     if view.unknown >= CLEARLY * view.held:
         says.append(
-            f"For {written(view.unknown / view.held, 'share')} of its time the sensors could not "
+            f"For {as_text(view.unknown / view.held, 'share')} of its time the sensors could not "
             "tell what the GPUs did."
         )
     if view.judged < 1 - CLEARLY:
         says.append(
-            f"For {written(1 - view.judged, 'share')} of its GPU hours there is no verdict, so a "
+            f"For {as_text(1 - view.judged, 'share')} of its GPU hours there is no verdict, so a "
             "cause may be missing."
         )
     yield " ".join(says)
     for one in view.most:
-        yield from _most(one, view, now)
+        yield from _main_cause(one, view, now)
     if not view.most and not says:
         nothing = "Until then, nothing" if now.says else "Nothing"
         yield f"{nothing} took a tenth of the time that was recorded."
 
 
-def _most(first: Held, view: JobView, now: Now) -> Iterator[str]:
+def _main_cause(first: CauseHours, view: JobView, now: CurrentCause) -> Iterator[str]:
     """The cause and what it would give back, from what it was seen, and what helps."""
     yield (
-        f"For {written(first.took / view.held, 'share')} of their time, its GPUs were "
-        f"{_does(first.name)}; {_without(first, view)}."
+        f"For {as_text(first.took / view.held, 'share')} of their time, its GPUs were "
+        f"{_activity(first.name)}; {_gain_text(first, view)}."
     )
     for seen in (first.late, "; ".join(first.seen)):
         if seen:
@@ -250,20 +250,20 @@ def _most(first: Held, view: JobView, now: Now) -> Iterator[str]:
         yield f"What helps: {first.remedy}"
 
 
-def _does(name: str) -> str:
-    """What GPUs do that have a cause or are in a state, after ``are``."""
+def _activity(name: str) -> str:
+    """What GPUs with a cause or in a state do, to follow ``are``."""
     return CAUSES[name].guidance.does if name in CAUSES else OWN_STATES[name]
 
 
-def _without(one: Held, view: JobView) -> str:
-    """What mending would give, in a sentence."""
+def _gain_text(one: CauseHours, view: JobView) -> str:
+    """What removing the cause would give back, in a sentence."""
     back = one.back
     worth = f", worth {number(back.hours * view.price)}" if view.price is not None else ""
     lately = _from_now_on(one, view)
     over = " over the whole run" if lately else ""
     if back.estimate is None:
         at_most = f": the job would be {back.faster}{over}" if back.faster else ""
-        says = f"mending it gives back at most {counted(back.hours, 'GPU hour')}{worth}{at_most}"
+        says = f"mending it gives back at most {amount(back.hours, 'GPU hour')}{worth}{at_most}"
     elif back.estimate < CLEARLY * view.held:
         says = (
             f"mending it gives back little, {number(back.estimate)} GPU hours{worth}, as most of "
@@ -274,22 +274,22 @@ def _without(one: Held, view: JobView) -> str:
     return f"{says}{lately}"
 
 
-def _from_now_on(one: Held, view: JobView) -> str:
+def _from_now_on(one: CauseHours, view: JobView) -> str:
     """What mending would give by the last half hour, where the whole run says another thing."""
     lately = view.past.lately
     if lately is None or one.name not in CAUSES:
         return ""
     if one.lately is None:
         judged = sum(lately.causes.values()) >= (1 - CLEARLY) * held(lately.states) > 0
-        return f"; in the last {lasting(LATELY)} it was not named" if judged else ""
+        return f"; in the last {lasting(RECENT)} it was not named" if judged else ""
     if not one.lately.faster or one.lately.faster == one.back.faster:
         return ""
-    since = clock(view.run.end - LATELY)
+    since = clock(view.run.end - RECENT)
     return f"; from now on it would be {one.lately.faster}, by what is recorded since {since} UTC"
 
 
-def missing(view: JobView) -> str:
-    """What is not known of the run, for nobody to take it for well."""
+def gaps_text(view: JobView) -> str:
+    """What is unknown of the run, so that it is not taken for good."""
     says = []
     if view.short:
         says.append(

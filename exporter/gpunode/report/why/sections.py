@@ -10,22 +10,22 @@ from gpunode.report import job as asked
 from gpunode.report import words
 from gpunode.report.document import Figure, ReportSection, Table, TableColumn, Value
 from gpunode.report.history import DAY, Amounts
-from gpunode.report.job import LATELY, EarlierRun, JobGpu, RunPast, kind
+from gpunode.report.job import RECENT, EarlierRun, JobGpu, RunRecord, kind
 from gpunode.report.runs import SLURM
 from gpunode.report.sections.losses import losses_of
-from gpunode.report.view import added, held, ratio, shown
-from gpunode.report.why.finding import RATE, missing
-from gpunode.report.why.view import JobView, is_as_much, known_lost, listed, useful_share
-from gpunode.report.words import clock, counted, lasting, written
-from gpunode.verdict.causes.cause import LOST as CLEARLY
+from gpunode.report.view import added, clean, held, ratio
+from gpunode.report.why.finding import RATE, gaps_text
+from gpunode.report.why.view import JobView, is_as_much, known_lost, node_list, useful_share
+from gpunode.report.words import amount, as_text, clock, lasting
+from gpunode.verdict.causes.cause import MIN_LOSS as CLEARLY
 
-FEWEST_OTHERS = 3
+MIN_OTHER_JOBS = 3
 """Jobs of the same shape from which on there is a middle to compare with."""
 
-AS_MUCH = 0.75
+SIMILAR_SHARE = 0.75
 """Share of what is lost in the end from which on it is about as much."""
 
-YOUNG = 2 * RATE
+RAMP_SECONDS = 2 * RATE
 """Seconds from which on a loss is no more the ramp of a rate that has just begun."""
 
 
@@ -36,7 +36,7 @@ def seconds(view: JobView) -> ReportSection:
     return ReportSection(
         "seconds",
         "Where its time went",
-        f"Every second of its GPUs by state. {missing(view)}".strip(),
+        f"Every second of its GPUs by state. {gaps_text(view)}".strip(),
         (
             Figure("held", "Held", view.held, "GPU hours", view.promql(asked.SECONDS), "GPU hours"),
             Figure("useful", "Useful", useful_share(view.states), "share", note=of_known),
@@ -139,7 +139,7 @@ def causes(view: JobView) -> ReportSection:
         )
         for one in view.held_up
     )
-    judged = f"There is a verdict for {written(min(1.0, view.judged), 'share')} of its GPU hours. "
+    judged = f"There is a verdict for {as_text(min(1.0, view.judged), 'share')} of its GPU hours. "
     return ReportSection(
         "held_up",
         "What held it up",
@@ -159,7 +159,7 @@ def causes(view: JobView) -> ReportSection:
                     TableColumn("given_back_upper", "At most", "GPU hours"),
                     TableColumn("faster", "Without it"),
                     *(
-                        (TableColumn("faster_lately", f"By the last {lasting(LATELY)}"),)
+                        (TableColumn("faster_lately", f"By the last {lasting(RECENT)}"),)
                         if view.past.lately
                         else ()
                     ),
@@ -189,9 +189,9 @@ def alerts(view: JobView) -> ReportSection:
     past = view.past
     rows = tuple(
         (
-            shown(fired.alert),
-            shown(fired.severity),
-            shown(str(JobGpu(fired.instance, fired.gpu))) if fired.gpu else shown(fired.instance),
+            clean(fired.alert),
+            clean(fired.severity),
+            clean(str(JobGpu(fired.instance, fired.gpu))) if fired.gpu else clean(fired.instance),
             clock(past.begin(min(ends))),
             clock(max(ends)),
         )
@@ -221,7 +221,7 @@ def alerts(view: JobView) -> ReportSection:
     )
 
 
-def _step(past: RunPast) -> float | None:
+def _step(past: RunRecord) -> float | None:
     return statistics.mean(past.steps.values()) if past.steps else None
 
 
@@ -246,7 +246,7 @@ def runs(view: JobView) -> ReportSection:
     ]
     slurm = view.run.job.workload.startswith(SLURM)
     which = "the user's last Slurm jobs with as many GPUs" if slurm else "the last of its name"
-    days = asked.EARLIER // DAY
+    days = asked.LOOKBACK // DAY
     return ReportSection(
         "runs",
         "Beside its last runs",
@@ -317,9 +317,9 @@ def others(view: JobView) -> ReportSection:
     days = asked.SHAPE // DAY
     if not work or kind(past) == "unknown":
         says = "What kind of work it does is not known, so there are no others to compare with."
-    elif len(shares) < FEWEST_OTHERS:
+    elif len(shares) < MIN_OTHER_JOBS:
         says = (
-            f"{counted(len(shares), 'other job')} ({work}) with {counted(view.gpus, 'GPU')} "
+            f"{amount(len(shares), 'other job')} ({work}) with {amount(view.gpus, 'GPU')} "
             f"within {days} days: too few to compare with."
         )
     elif (own := useful_share(view.states)) is None:
@@ -327,10 +327,10 @@ def others(view: JobView) -> ReportSection:
     else:
         better = sum(share > own for share in shares)
         says = (
-            f"Of {len(shares)} other jobs ({work}) with {counted(view.gpus, 'GPU')} within "
+            f"Of {len(shares)} other jobs ({work}) with {amount(view.gpus, 'GPU')} within "
             f"{days} days, {better} made more use of them."
         )
-    enough = len(shares) >= FEWEST_OTHERS
+    enough = len(shares) >= MIN_OTHER_JOBS
     quarters = statistics.quantiles(shares, n=4, method="inclusive") if enough else []
     return ReportSection(
         "others",
@@ -339,7 +339,7 @@ def others(view: JobView) -> ReportSection:
         (
             Figure("own", "Useful here", useful_share(view.states), "share"),
             *(
-                Figure(name, title, value, "share", asked.of_shape(past))
+                Figure(name, title, value, "share", asked.shape_query(past))
                 for name, title, value in zip(
                     ("lower_quarter", "middle", "upper_quarter"),
                     ("Lower quarter of others", "Middle of others", "Upper quarter of others"),
@@ -357,7 +357,7 @@ def changes(view: JobView) -> ReportSection:
     """What is not as it was in the last run, and since when more is lost in this one."""
     past = view.past
     before = past.earlier[0] if past.earlier else None
-    rows = _changed(view, before) if before else ()
+    rows = _changed_rows(view, before) if before else ()
     says = []
     if more := _more_lost(view):
         says.append(more)
@@ -397,12 +397,12 @@ def _more_lost(view: JobView) -> str:
     What began at about the same time tells when more exactly than the mean of five minutes does.
     If the main cause began at another time, the step was none that matters.
     """
-    past, since = view.past, _lost_since(view.past)
-    if since is None or since < view.run.first + YOUNG:
+    past, since = view.past, _loss_start(view.past)
+    if since is None or since < view.run.first + RAMP_SECONDS:
         return ""
     first = view.held_up[0] if view.held_up else None
     if first and first.began is not None and first.took >= CLEARLY * view.held:
-        if abs(first.began - since) > max(YOUNG, 2 * past.length):
+        if abs(first.began - since) > max(RAMP_SECONDS, 2 * past.length):
             return ""
         since = first.began
     before, after = (
@@ -415,24 +415,24 @@ def _more_lost(view: JobView) -> str:
     if now - then < CLEARLY:
         return ""
     return (
-        f"Clearly more is lost since {clock(since)} UTC than before: {written(now, 'share')} "
-        f"of its time instead of {written(then, 'share')}."
+        f"Clearly more is lost since {clock(since)} UTC than before: {as_text(now, 'share')} "
+        f"of its time instead of {as_text(then, 'share')}."
     )
 
 
-def _lost_since(past: RunPast) -> int | None:
+def _loss_start(past: RunRecord) -> int | None:
     """When the last time began in which about as much is lost as in the end; None if nothing is."""
     lost_in = {end: known_lost(states) for end, states in sorted(past.states.items())}
     in_the_end = next(reversed(lost_in.values()), 0.0)
     since = None
     for end in reversed(lost_in):
-        if in_the_end <= 0 or lost_in[end] < AS_MUCH * in_the_end:
+        if in_the_end <= 0 or lost_in[end] < SIMILAR_SHARE * in_the_end:
             break
         since = past.begin(end)
     return since
 
 
-def _slower(past: RunPast) -> str:
+def _slower(past: RunRecord) -> str:
     """Steps of the last third of a run that take longer than those of the first."""
     ends = sorted(past.steps)
     third = len(ends) // 3
@@ -444,12 +444,12 @@ def _slower(past: RunPast) -> str:
     if first <= 0 or last / first < 1 + CLEARLY:
         return ""
     return (
-        f"A step took {written(first, 'seconds')} in the first third of the run and "
-        f"{written(last, 'seconds')} in the last."
+        f"A step took {as_text(first, 'seconds')} in the first third of the run and "
+        f"{as_text(last, 'seconds')} in the last."
     )
 
 
-def _changed(view: JobView, before: EarlierRun) -> tuple[tuple[Value, ...], ...]:
+def _changed_rows(view: JobView, before: EarlierRun) -> tuple[tuple[Value, ...], ...]:
     past = view.past
     rows: list[tuple[Value, ...]] = []
 
@@ -457,23 +457,23 @@ def _changed(view: JobView, before: EarlierRun) -> tuple[tuple[Value, ...], ...]
         if then != now:
             rows.append((what, then, now))
 
-    then_of, now_of = _by_thing(before.versions), _by_thing(past.versions)
+    then_of, now_of = _versions_by_part(before.versions), _versions_by_part(past.versions)
     for what in sorted({*then_of, *now_of}):
         put(what, then_of.get(what, "not known"), now_of.get(what, "not known"))
     put("GPUs", str(before.gpus), str(view.gpus))
-    put("nodes", listed(before.nodes), listed(past.nodes))
+    put("nodes", node_list(before.nodes), node_list(past.nodes))
     then, now = (useful_share(one) for one in (before.states, view.states))
     if then is not None and now is not None and abs(now - then) >= CLEARLY / 2:
-        put("useful", written(then, "share"), written(now, "share"))
+        put("useful", as_text(then, "share"), as_text(now, "share"))
     step = _step(past)
     if before.step and step and abs(step / before.step - 1) >= CLEARLY / 2:
-        put("step", written(before.step, "seconds"), written(step, "seconds"))
+        put("step", as_text(before.step, "seconds"), as_text(step, "seconds"))
     return tuple(rows)
 
 
-def _by_thing(versions: Iterable[tuple[str, str]]) -> dict[str, str]:
+def _versions_by_part(versions: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Versions in words, by what they are of."""
     found: dict[str, list[str]] = {}
     for what, version in sorted(versions):
-        found.setdefault(what, []).append(shown(version))
+        found.setdefault(what, []).append(clean(version))
     return {what: ", ".join(all_of) for what, all_of in found.items()}

@@ -11,24 +11,24 @@ from gpunode.report import job as asked
 from gpunode.report import words
 from gpunode.report.document import TableColumn, Value
 from gpunode.report.history import Amounts
-from gpunode.report.job import GpuProcess, JobGpu, LateGpu, RunPast, RunQuery
+from gpunode.report.job import GpuProcess, JobGpu, LateGpu, RunQuery, RunRecord
 from gpunode.report.sections.losses import Loss, losses_of, share_of
-from gpunode.report.view import added, held, lost, ratio, shown, useful
-from gpunode.report.words import clock, lasting, written
+from gpunode.report.view import added, clean, held, lost, ratio, useful
+from gpunode.report.words import as_text, clock, lasting
 from gpunode.verdict.causes import CAUSES, NONE
-from gpunode.verdict.causes.cause import LOST as CLEARLY
+from gpunode.verdict.causes.cause import MIN_LOSS as CLEARLY
 from gpunode.verdict.causes.communication import STRAGGLER
 from gpunode.verdict.reasons import REASONS, Reason
 from gpunode.words import CAUSES as TOLD
 from gpunode.words import Words
 
-WORTH_NAMING = 0.05
+MIN_CAUSE_SHARE = 0.05
 """Share of a job's hours from which on a cause is listed."""
 
 SHORT = 600
 """Seconds of a run below which rates over five minutes say little of it."""
 
-MOST_PLACES = 3
+MAX_PLACES = 3
 
 SLOW_PARTS = (
     "GpuHot",
@@ -46,7 +46,7 @@ SLOW_PARTS = (
 UNSURE = 2.0
 """Times its lower bound from which on the upper one says that nobody knows the figure."""
 
-ALIKE = 0.005
+EQUAL_SHARE = 0.005
 """Share of the time by which two causes differ that took as much."""
 
 OWN_STATES = {
@@ -64,8 +64,8 @@ BALANCE = "See what the rank does for which the others wait, or balance the work
 
 
 @dataclass(frozen=True, slots=True)
-class GivenBack:
-    """GPU hours that would come back without a cause, of all that the job held meanwhile."""
+class RegainedHours:
+    """GPU hours that would come back without a cause, of those held while it lasted."""
 
     held: float
     at_most: float | None
@@ -107,8 +107,8 @@ def _written(times: float) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """What held a job up: for how long it was named, and what would come back without it."""
+class CauseHours:
+    """A cause of a job's delay: how long it was named, and what would come back without it."""
 
     name: str
     """A cause, or a state of the ledger that no verdict explains."""
@@ -117,7 +117,7 @@ class Held:
     took: float
     """GPU hours of the states that it takes; of a cause that takes none, what would come back."""
 
-    back: GivenBack
+    back: RegainedHours
     remedy: str
     share: str
     """The share of the time, in words."""
@@ -126,8 +126,8 @@ class Held:
     began: int | None = None
     when: str = ""
     where: str = ""
-    lately: GivenBack | None = None
-    """The same of the last half hour; None if the run has ended or is no longer than that, or if
+    lately: RegainedHours | None = None
+    """What would come back of the last half hour; None if the run has ended or is shorter, or if
     the cause was not named."""
 
     late: str = ""
@@ -142,12 +142,12 @@ class Held:
 class JobView:
     """A run as the sections look at it."""
 
-    def __init__(self, past: RunPast, price: float | None) -> None:
+    def __init__(self, past: RunRecord, price: float | None) -> None:
         self.past = past
         self.run = past.run
         self.price = price
         self.states = added(past.states.values())
-        self.causes = _with_awaited(past)
+        self.causes = _move_awaited(past)
         """GPU hours by cause; the GPU for which others hang counts to the hang."""
 
         self.short = self.run.seconds < SHORT and not self.run.cut
@@ -166,7 +166,7 @@ class JobView:
         self.held_up = [
             one
             for one in sorted(self._held_up(), key=lambda one: (-one.took, -one.named))
-            if self.held > 0 and max(one.took, one.named) >= WORTH_NAMING * self.held
+            if self.held > 0 and max(one.took, one.named) >= MIN_CAUSE_SHARE * self.held
         ]
 
         first = self.held_up[0].took if self.held_up else 0.0
@@ -190,31 +190,31 @@ class JobView:
 
     @property
     def name(self) -> str:
-        users = ", ".join(map(shown, self.past.users))
+        users = ", ".join(map(clean, self.past.users))
         of = f" of {users}" if users and "@" not in self.run.job.workload else ""
         return f"{self.run.job}{of}"
 
-    def _held_up(self) -> Iterator[Held]:
+    def _held_up(self) -> Iterator[CauseHours]:
         losses = losses_of(self.states, self.causes)
         for loss in losses:
             if loss.cause:
-                yield self._of_cause(loss.cause, loss)
+                yield self._cause_hours(loss.cause, loss)
             elif loss.state == "unknown":
-                back = GivenBack(self.held, None)
-                yield Held("unknown", self.unknown, 0.0, back, loss.remedy, loss.evidence)
+                back = RegainedHours(self.held, None)
+                yield CauseHours("unknown", self.unknown, 0.0, back, loss.remedy, loss.evidence)
             else:
                 took = loss.given_back
-                back = GivenBack(self.held, took)
-                yield Held(loss.state, took, took, back, loss.remedy, loss.evidence)
+                back = RegainedHours(self.held, took)
+                yield CauseHours(loss.state, took, took, back, loss.remedy, loss.evidence)
         taken = {loss.cause for loss in losses}
         for cause, hours in self.causes.items():
             if cause not in taken and cause in words.REMEDIES and hours > 0:
-                yield self._of_cause(cause, None)
+                yield self._cause_hours(cause, None)
 
-    def _of_cause(self, cause: str, loss: Loss | None) -> Held:
+    def _cause_hours(self, cause: str, loss: Loss | None) -> CauseHours:
         past, hours = self.past, self.causes[cause]
         took = min(loss.given_back, hours) if loss else None
-        back = _given_back(self.held, took, past.gains.get(cause, {}))
+        back = _regained_hours(self.held, took, past.gains.get(cause, {}))
         windows = sorted(at for at, causes in past.causes.items() if causes.get(cause))
         began = past.begin(windows[0])
         measured = list(past.facts.get(cause, []))
@@ -223,7 +223,7 @@ class JobView:
         if CAUSES[cause].stands_still and past.stalled:
             measured.append(f"no GPU of the job worked for {lasting(past.stalled)}")
         places = sorted(past.places.get(cause, {}).items(), key=lambda item: -item[1])
-        return Held(
+        return CauseHours(
             cause,
             hours,
             (back.estimate or 0.0) if took is None else took,
@@ -233,19 +233,19 @@ class JobView:
             tuple(measured),
             began,
             f"from {clock(began)} to {clock(windows[-1])} UTC",
-            self._where([place for place, _ in places], CAUSES[cause].waits_for_peers),
+            self._places_text([place for place, _ in places], CAUSES[cause].waits_for_peers),
             lately=self._lately(cause),
-            late=self._late() if cause == STRAGGLER.name else "",
+            late=self._late_text() if cause == STRAGGLER.name else "",
         )
 
-    def _lately(self, cause: str) -> GivenBack | None:
+    def _lately(self, cause: str) -> RegainedHours | None:
         """What would come back by the last half hour, if the cause was named in it."""
         lately = self.past.lately
         if lately is None or not (hours := lately.causes.get(cause)):
             return None
         losses = {loss.cause: loss for loss in losses_of(lately.states, lately.causes)}
         took = min(losses[cause].given_back, hours) if cause in losses else None
-        return _given_back(held(lately.states), took, lately.gains.get(cause, {}))
+        return _regained_hours(held(lately.states), took, lately.gains.get(cause, {}))
 
     def remedy(self, cause: str) -> str:
         """What helps in this job: of one that waits for a GPU, what helps that."""
@@ -274,10 +274,10 @@ class JobView:
 
     def _on(self, command: re.Match[str], place: JobGpu | None) -> str:
         """A command that ends in a PID, as it is to be given."""
-        on = shown(place.instance) if place else "its node"
+        on = clean(place.instance) if place else "its node"
         if place and (process := self.process_of(place)):
             return f"`{command[1]}{process.pid}` on {on}"
-        gpu = f" --gpu {shown(place.gpu)}" if place else ""
+        gpu = f" --gpu {clean(place.gpu)}" if place else ""
         stacks = command[1].startswith("gpunode stacks")
         return f"`gpunode stacks{gpu}` on {on}" if stacks else command[0]
 
@@ -294,7 +294,7 @@ class JobView:
             says = f"Ask the operator to look at this node, for {' and '.join(alerts)}."
         elif late.reason in REASONS:
             says = self.remedy_of(late.place, REASONS[late.reason])
-        return f"On {shown(str(late.place))}: {says}" if says else BALANCE
+        return f"On {clean(str(late.place))}: {says}" if says else BALANCE
 
     def _slow_parts(self, late: LateGpu) -> list[str]:
         """The alerts by which the GPU that is waited for, or its node, is slow itself."""
@@ -305,13 +305,13 @@ class JobView:
             if fired.alert in SLOW_PARTS and fired.instance == instance and fired.gpu in ("", gpu)
         )
 
-    def _where(self, places: list[JobGpu], wait: bool) -> str:
+    def _places_text(self, places: list[JobGpu], wait: bool) -> str:
         """The GPUs, those that have it most first."""
         on = "waiting:" if wait else "on"
-        if len(places) > MOST_PLACES and len(places) >= self.gpus:
+        if len(places) > MAX_PLACES and len(places) >= self.gpus:
             return f"{on} all {self.gpus} GPUs"
-        more = f" and {len(places) - MOST_PLACES} more" if len(places) > MOST_PLACES else ""
-        listed = ", ".join(shown(str(place)) for place in places[:MOST_PLACES])
+        more = f" and {len(places) - MAX_PLACES} more" if len(places) > MAX_PLACES else ""
+        listed = ", ".join(clean(str(place)) for place in places[:MAX_PLACES])
         return f"{on} {listed}{more}" if places else ""
 
     def _by_reason(self) -> list[tuple[JobGpu, Reason]]:
@@ -323,12 +323,12 @@ class JobView:
         """For which GPUs the others waited and why, without the one that is told apart."""
         late = self.past.late if cause == STRAGGLER.name else None
         return [
-            f"{shown(str(place))} was waited for: {reason.meaning}"
+            f"{clean(str(place))} was waited for: {reason.meaning}"
             for place, reason in self._by_reason()
             if late is None or place[:2] != late.place[:2]
-        ][:MOST_PLACES]
+        ][:MAX_PLACES]
 
-    def _late(self) -> str:
+    def _late_text(self) -> str:
         """The GPU that the others waited for, and what holds it up itself."""
         late = self.past.late
         if late is None:
@@ -340,17 +340,17 @@ class JobView:
         }
         state = max(states, key=lambda name: states[name], default="")
         goes_on = self.run.goes_on
-        says = [f"{shown(str(late.place))} {'is' if goes_on else 'was'} waited for"]
+        says = [f"{clean(str(late.place))} {'is' if goes_on else 'was'} waited for"]
         if late.waits is not None and late.others_wait is not None:
             says.append(
-                f"it {'waits' if goes_on else 'waited'} {written(late.waits, 'share')} of the time "
-                f"itself, the others {written(late.others_wait, 'share')}"
+                f"it {'waits' if goes_on else 'waited'} {as_text(late.waits, 'share')} of the time "
+                f"itself, the others {as_text(late.others_wait, 'share')}"
             )
         own = CAUSES[late.cause].meaning if late.cause in CAUSES else ""
         if state and states[state] >= CLEARLY:
             does = f"{'is' if goes_on else 'was'} {OWN_STATES[state]}"
             why = f": {rest}" if (rest := own.removeprefix(f"{state}: ")) != own else ""
-            says.append(f"it {does} {written(states[state], 'share')} of the time{why}")
+            says.append(f"it {does} {as_text(states[state], 'share')} of the time{why}")
             own = "" if why else own
         if own:
             says.append(own)
@@ -361,7 +361,7 @@ class JobView:
         return "; ".join(says)
 
 
-def _with_awaited(past: RunPast) -> Amounts:
+def _move_awaited(past: RunRecord) -> Amounts:
     """GPU hours by cause, where those of a GPU for which others hang are of the hang.
 
     Its own verdict names what stopped it, or nothing.
@@ -371,7 +371,7 @@ def _with_awaited(past: RunPast) -> Amounts:
     hangs = [name for name in standing if CAUSES[name].waits_for_peers]
     stops = [name for name in standing if name not in hangs]
     for hang in hangs:
-        left = sum(_awaited_in(hang, stops, past, end) for end in past.causes)
+        left = sum(_awaited_hours(hang, stops, past, end) for end in past.causes)
         for cause in (*stops, NONE.name):
             moved = min(left, causes.get(cause, 0.0))
             causes[cause] = causes.get(cause, 0.0) - moved
@@ -380,7 +380,7 @@ def _with_awaited(past: RunPast) -> Amounts:
     return causes
 
 
-def _awaited_in(hang: str, stops: Iterable[str], past: RunPast, end: int) -> float:
+def _awaited_hours(hang: str, stops: Iterable[str], past: RunRecord, end: int) -> float:
     """GPU hours of a window that the GPUs had for which others hung, as told or by their causes."""
     causes = past.causes[end]
     hung = causes.get(hang, 0.0)
@@ -393,25 +393,25 @@ def _awaited_in(hang: str, stops: Iterable[str], past: RunPast, end: int) -> flo
     return max(0.0, min(rest, max(awaited, stopped)))
 
 
-def _given_back(held_for: float, took: float | None, gain: Amounts) -> GivenBack:
+def _regained_hours(held_for: float, took: float | None, gain: Amounts) -> RegainedHours:
     """What would come back of a cause that took so many GPU hours, or takes none of any state."""
     most = held_for if took is None else took
     at_most = min(most, gain["upper"]) if "upper" in gain else took
     if gain.get("estimate", most) < most:
-        return GivenBack(held_for, at_most, gain["estimate"], gain.get("lower"))
-    return GivenBack(held_for, at_most, capped="estimate" in gain)
+        return RegainedHours(held_for, at_most, gain["estimate"], gain.get("lower"))
+    return RegainedHours(held_for, at_most, capped="estimate" in gain)
 
 
-def listed(nodes: Iterable[str]) -> str:
+def node_list(nodes: Iterable[str]) -> str:
     """Nodes by their names: the first, and how many more."""
-    names = sorted(map(shown, nodes))
-    more = f" and {len(names) - MOST_PLACES} more" if len(names) > MOST_PLACES else ""
-    return ", ".join(names[:MOST_PLACES]) + more
+    names = sorted(map(clean, nodes))
+    more = f" and {len(names) - MAX_PLACES} more" if len(names) > MAX_PLACES else ""
+    return ", ".join(names[:MAX_PLACES]) + more
 
 
 def is_as_much(hours: float, most: float, whole: float) -> bool:
     """Whether one part of the whole is as large as the largest."""
-    return most - hours < ALIKE * whole
+    return most - hours < EQUAL_SHARE * whole
 
 
 def useful_share(states: Amounts) -> float | None:

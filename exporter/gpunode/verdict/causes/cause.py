@@ -10,7 +10,7 @@ from gpunode.verdict.case import Case, Evidence
 from gpunode.verdict.guidance import Family, Guidance, Urgency
 from gpunode.words import CAUSES, CLOSER
 
-LOST = 0.1
+MIN_LOSS = 0.1
 """Minimum share of time for a loss to count."""
 
 BOUND = 0.5
@@ -26,7 +26,7 @@ class Effect:
 
 
 @dataclass(frozen=True, slots=True)
-class Explains:
+class Explanation:
     """A look for what explains time without work: it finds evidence or none.
 
     Of several with evidence, the one of the lowest rank is named: first what can be nothing else,
@@ -45,8 +45,8 @@ class Explains:
 
 
 @dataclass(frozen=True, slots=True)
-class Loses:
-    """A look for a loss of time of its own; the largest loss is named."""
+class OwnLoss:
+    """A look for a loss that is measured by itself; the largest is named."""
 
     look: Callable[[Case], Effect | None]
 
@@ -58,14 +58,14 @@ class Bounds:
     look: Callable[[Case], Effect | None]
 
 
-def takes(state: str, least: float) -> Loses:
+def state_loss(state: str, least: float) -> OwnLoss:
     """A look that needs only the ledger: a state that takes at least this share of the time."""
 
     def look(case: Case) -> Effect | None:
         share = case.shares[state]
         return Effect(share, (case.state(state, least),)) if share >= least else None
 
-    return Loses(look)
+    return OwnLoss(look)
 
 
 GAPS = ("starved", "idle")
@@ -76,7 +76,7 @@ RESIDUE = 0.1
 ``docs/performance/gain.jsonl``."""
 
 
-def without(states: Iterable[str], case: Case) -> float | None:
+def share_without(states: Iterable[str], case: Case) -> float | None:
     """The share of its time that a job takes without some states; None if nobody wants that time.
 
     Of gaps, whatever their length, it keeps what every job has.
@@ -88,9 +88,9 @@ def without(states: Iterable[str], case: Case) -> float | None:
     return rest / (1.0 - RESIDUE) if gone.issuperset(GAPS) else rest
 
 
-def without_gaps_and_copies(case: Case) -> float | None:
+def share_without_host(case: Case) -> float | None:
     """What is left if the host does what made the GPU wait elsewhere, and copies nothing for it."""
-    return without(("starved", "copy"), case)
+    return share_without(("starved", "copy"), case)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class Remedy:
 
     left: Callable[[Case], float | None] | None = None
     """The share of its time in which the job does the same once that is done; None if it cannot be
-    told. Without a function, that is what ``without`` leaves of the states."""
+    told. Without a function, that is what ``share_without`` leaves of the states."""
 
     unsure: float = 0.05
     """Standard error of what comes back, as a share of it."""
@@ -123,7 +123,7 @@ class Cause:
     family: Family
     """Whose hue it has where it is shown."""
 
-    looks: tuple[Explains | Loses | Bounds, ...] = ()
+    looks: tuple[Explanation | OwnLoss | Bounds, ...] = ()
 
     closer: Metric | None = None
     """The metric of which a series among the evidence lets more be said: ``words.CLOSER``."""
@@ -174,7 +174,7 @@ class Cause:
     @property
     def explains(self) -> bool:
         """Whether it is named for time without work."""
-        return self.uncertain or any(isinstance(look, Explains) for look in self.looks)
+        return self.uncertain or any(isinstance(look, Explanation) for look in self.looks)
 
     def says(self, evidence: Iterable[Evidence]) -> Guidance:
         """What is said of it, as closely as the evidence tells."""

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpunode.driver.driver import DIRECTIONS
-from gpunode.gpu.activity import BLOCKED_STREAK, LEDGER_SENSOR, SURE_AFTER
+from gpunode.gpu.activity import BLOCKED_STREAK, LEDGER_SENSOR, STALL_FROM
 from gpunode.gpu.models import MEASURED_ON_H200
 from gpunode.gpu.nvlink import NVLINK_SPEED
 from gpunode.gpu.units import NVLINK_BYTES, PCIE_BYTES
 from gpunode.jobs.owners import NCCL_SETTING
 from gpunode.nccl.ras import AWAITED
-from gpunode.verdict.case import STANDS, Case, Evidence
-from gpunode.verdict.causes.cause import LOST, Cause, Effect, Loses, Remedy, takes
+from gpunode.verdict.case import POSITION_PREFIX, Case, Evidence
+from gpunode.verdict.causes.cause import MIN_LOSS, Cause, Effect, OwnLoss, Remedy, state_loss
 from gpunode.verdict.causes.limits import LAUNCHES
 from gpunode.verdict.engine import USES as OF_ENGINE
-from gpunode.verdict.engine import engine_of, nobody_asks
+from gpunode.verdict.engine import engine_of, no_requests
 from gpunode.verdict.facts import series_name
-from gpunode.verdict.reasons import AT_WORK, REASONS, WAITED_FOR
+from gpunode.verdict.reasons import FINITE_REASONS, REASONS, WAITED_FOR
 from gpunode.words import CAUSES as WORDS
 
 COMMUNICATES = 0.25
@@ -26,7 +26,7 @@ COMMUNICATES = 0.25
 FORWARD = 1 / 3
 """Share of the forward pass in the time of a step; the backward pass takes twice as long."""
 
-OF_HOST = ("starved", "copy")
+HOST_STATES = ("starved", "copy")
 """States in which a rank is late for what its host does."""
 
 COUNTERS = ("gpm", "dcgm")
@@ -80,7 +80,7 @@ def _p2p_off(case: Case) -> Evidence | None:
 
 
 def _communicates(case: Case) -> Effect | None:
-    found = takes("communication", COMMUNICATES).look(case)
+    found = state_loss("communication", COMMUNICATES).look(case)
     if found is None:
         return None
     off = _p2p_off(case)
@@ -112,7 +112,7 @@ COMMUNICATION = Cause(
         "data moves between GPUs or nodes for at least a quarter of the time, without "
         f"computation; the finding names `{'='.join(P2P_OFF)}` where it is set"
     ),
-    looks=(Loses(_communicates),),
+    looks=(OwnLoss(_communicates),),
     urgency="soon",
     closer=NCCL_SETTING,
     uses=(NCCL_SETTING, NVLINK_BYTES, NVLINK_SPEED, PCIE_BYTES),
@@ -131,31 +131,32 @@ def _balanced(case: Case) -> float | None:
     ranks = (case.shares, *case.peers)
     if len(ranks) < 2:
         return 1.0 - case.shares["blocked"]  # who is late is on another node
-    least = {state: min(one[state] for one in ranks) for state in OF_HOST}
+    least = {state: min(one[state] for one in ranks) for state in HOST_STATES}
     busy = [
-        1.0 - one["blocked"] - sum(one[state] - least[state] for state in OF_HOST) for one in ranks
+        1.0 - one["blocked"] - sum(one[state] - least[state] for state in HOST_STATES)
+        for one in ranks
     ]
     return sum(busy) / len(busy)
 
 
-def _stands_still(case: Case) -> Effect | None:
+def _no_progress(case: Case) -> Effect | None:
     """Nothing has moved for longer than a collective takes."""
     streak = case.now(BLOCKED_STREAK)
-    if streak < STALLED or nobody_asks(case) is not None:
+    if streak < STALLED or no_requests(case) is not None:
         return None
     meaning = "seconds for which nothing moved and nothing was launched"
     ledger = case.evidence(BLOCKED_STREAK, streak, STALLED, meaning)
-    return Effect(1.0, (ledger, *_less_certain(case), *_asked(case), *_late(case)))
+    return Effect(1.0, (ledger, *_missing_counters(case), *_requests(case), *_late_ranks(case)))
 
 
-def _asked(case: Case) -> Iterator[Evidence]:
-    """That a server has requests for whose answers somebody waits."""
+def _requests(case: Case) -> Iterator[Evidence]:
+    """Evidence that a server has running requests."""
     engine = engine_of(case)
     if engine is not None and engine.least("running") > 0:
         yield engine.running()
 
 
-def _less_certain(case: Case) -> Iterator[Evidence]:
+def _missing_counters(case: Case) -> Iterator[Evidence]:
     """That no counters of SMs and PCIe were read, without which nothing tells launches."""
     used = {sensor: case.now(LEDGER_SENSOR, sensor) for sensor in _sensors(case)}
     if used and not any(used.values()):
@@ -175,22 +176,22 @@ def _sensors(case: Case) -> Iterator[str]:
 
 def _at_work(case: Case) -> bool:
     """Whether a peer is seen to do what ends by itself."""
-    return any(late.reason in AT_WORK for late in case.waits_for)
+    return any(late.reason in FINITE_REASONS for late in case.waits_for)
 
 
-def _late(case: Case) -> Iterator[Evidence]:
-    """For whom a GPU waits, as seen from this node and as NCCL says."""
+def _late_ranks(case: Case) -> Iterator[Evidence]:
+    """The ranks for which a GPU waits, by this node and by NCCL."""
     for late in case.waits_for:
         series = series_name(WAITED_FOR, (*late.at, late.reason))
         meaning = f"the GPU that others wait for: {REASONS[late.reason].meaning}"
         yield Evidence(series, 1.0, 1.0, meaning)
         if late.where:
-            yield Evidence(series, 1.0, 1.0, f"{STANDS}{late.where}")
+            yield Evidence(series, 1.0, 1.0, f"{POSITION_PREFIX}{late.where}")
     for labels in case.facts.series(AWAITED):
         yield Evidence(series_name(AWAITED, labels), 1.0, 1.0, "the rank that others wait for")
 
 
-def _by_turns(case: Case) -> bool:
+def _wait_for_each_other(case: Case) -> bool:
     """Whether each rank waits for the others, as all of them launch too slowly: nobody is late.
 
     None waits longer than the gaps of another explain.
@@ -199,24 +200,25 @@ def _by_turns(case: Case) -> bool:
     gaps = [one["starved"] for one in ranks]
     short_gaps = (case.short_gaps, *case.short_gaps_of_peers)
     return len(ranks) > 1 and all(
-        LOST <= one["blocked"] <= BY_TURNS * max(gaps[:at] + gaps[at + 1 :]) and short >= LAUNCHES
+        MIN_LOSS <= one["blocked"] <= BY_TURNS * max(gaps[:at] + gaps[at + 1 :])
+        and short >= LAUNCHES
         for at, (one, short) in enumerate(zip(ranks, short_gaps, strict=True))
     )
 
 
 def _straggler(case: Case) -> Effect | None:
     """Waiting for a peer that is slow, or at work on something else."""
-    if still := _stands_still(case):
+    if still := _no_progress(case):
         return still if _at_work(case) else None
     share = case.shares["blocked"]
     if (
-        share < LOST
-        or nobody_asks(case) is not None
-        or (case.peers_starve and case.without_work >= LOST)
-        or _by_turns(case)
+        share < MIN_LOSS
+        or no_requests(case) is not None
+        or (case.peers_starve and case.without_work >= MIN_LOSS)
+        or _wait_for_each_other(case)
     ):
         return None
-    return Effect(share, (case.state("blocked", LOST), *_late(case)))
+    return Effect(share, (case.state("blocked", MIN_LOSS), *_late_ranks(case)))
 
 
 STRAGGLER = Cause(
@@ -225,7 +227,7 @@ STRAGGLER = Cause(
         "the GPU spins in a collective (`blocked`) until a peer arrives, and the ranks do not "
         "merely take turns; the evidence names the peer"
     ),
-    looks=(Loses(_straggler),),
+    looks=(OwnLoss(_straggler),),
     uses=(*OF_ENGINE, AWAITED, BLOCKED_STREAK, LEDGER_SENSOR),
     urgency="soon",
     remedy=Remedy(
@@ -241,7 +243,7 @@ STRAGGLER = Cause(
 
 def _stalled(case: Case) -> Effect | None:
     """Waiting for a peer that does not come, unless it is seen at work."""
-    return None if _at_work(case) else _stands_still(case)
+    return None if _at_work(case) else _no_progress(case)
 
 
 STALLED_COLLECTIVE = Cause(
@@ -249,9 +251,9 @@ STALLED_COLLECTIVE = Cause(
     named_when=(
         "the GPU has spun for six seconds while nothing moved and nothing was launched, and no "
         "peer is seen evaluating, saving or preparing data; without counters of SMs, for "
-        f"{SURE_AFTER:g} seconds near the draw of a resting GPU"
+        f"{STALL_FROM:g} seconds near the draw of a resting GPU"
     ),
-    looks=(Loses(_stalled),),
+    looks=(OwnLoss(_stalled),),
     uses=(*OF_ENGINE, AWAITED, BLOCKED_STREAK, LEDGER_SENSOR),
     urgency="now",
     remedy=Remedy(("blocked", "idle"), WORDS["stalled_collective"].for_good),

@@ -12,13 +12,13 @@ from gpunode.jobs import processes as job
 from gpunode.jobs import steps
 from gpunode.verdict.case import UNPINNED, Case, Evidence, per_second
 from gpunode.verdict.causes.cause import (
-    LOST,
+    MIN_LOSS,
     Cause,
     Effect,
-    Explains,
-    Loses,
+    Explanation,
+    OwnLoss,
     Remedy,
-    without,
+    share_without,
 )
 from gpunode.verdict.causes.host import (
     CHECKPOINT,
@@ -57,7 +57,7 @@ LANE = {1.0: 0.25e9, 2.0: 0.5e9, 3.0: 0.985e9, 4.0: 1.969e9, 5.0: 3.938e9, 6.0: 
 """Bytes per second of a lane in each direction, by the generation of PCI Express.
 https://en.wikipedia.org/wiki/PCI_Express#Comparison_table"""
 
-OF_LINK = 0.85
+PINNED_LINK_SHARE = 0.85
 """Share of the link's rate that copies of pinned memory reach."""
 
 QUOTA_THROTTLED = 0.05
@@ -71,7 +71,7 @@ def _data(case: Case) -> Iterator[Evidence]:
 DATA_LOADING = Cause(
     name="data_loading",
     named_when="the GPU is `starved`, and the client reports that the training waits for data",
-    looks=(Explains(_data, rank=90),),
+    looks=(Explanation(_data, rank=90),),
     uses=(steps.SECONDS,),
     urgency="soon",
     remedy=Remedy(("starved",), WORDS["data_loading"].for_good),
@@ -126,7 +126,7 @@ def _pressure(facts: Facts, at: At, resource: str) -> tuple[str, float] | None:
     return None
 
 
-def _in_short_gaps(case: Case) -> Effect | None:
+def _short_waits(case: Case) -> Effect | None:
     """The process waits a little in every step: for its loader, or for a CPU."""
     waits = waits_in_short_gaps(case)
     why = (*_loader(case), *_cpu(case)) if waits else ()
@@ -141,10 +141,10 @@ DATA_LOADING_CPU = Cause(
         "wait for a CPU (PSI)"
     ),
     looks=(
-        Explains(_loader, rank=70),
-        Explains(_data_on_host, rank=80),
-        Explains(_cpu, rank=110),
-        Loses(_in_short_gaps),
+        Explanation(_loader, rank=70),
+        Explanation(_data_on_host, rank=80),
+        Explanation(_cpu, rank=110),
+        OwnLoss(_short_waits),
     ),
     uses=(
         SECONDS,
@@ -195,7 +195,7 @@ DATA_LOADING_STORAGE = Cause(
         "the GPU is `starved`, and the job's tasks wait for I/O (PSI), a disk is always busy, "
         "or an NFS or Lustre server answers slowly"
     ),
-    looks=(Explains(_storage, rank=60),),
+    looks=(Explanation(_storage, rank=60),),
     uses=(
         disk.BUSY,
         job.PRESSURE_WAITING,
@@ -210,19 +210,19 @@ DATA_LOADING_STORAGE = Cause(
 
 def _pinned(case: Case) -> float:
     """Copies of pinned memory take what the link allows, and are hidden by what is computed."""
-    link = OF_LINK * LANE.get(case.now(PCIE_GENERATION), 0.0) * case.now(PCIE_WIDTH)
+    link = PINNED_LINK_SHARE * LANE.get(case.now(PCIE_GENERATION), 0.0) * case.now(PCIE_WIDTH)
     moved = max(case.rate(PCIE_BYTES, way) for way in ("transmit", "receive"))
-    return max(without(("starved", "copy"), case) or 0.0, moved / link if link else 0.0)
+    return max(share_without(("starved", "copy"), case) or 0.0, moved / link if link else 0.0)
 
 
 def _copies(case: Case) -> Effect | None:
     """Copies that wait for nothing else; what computes or saves the results explains the rest."""
     share = case.copies
-    if share < LOST:
+    if share < MIN_LOSS:
         return None
     if case.results and (explained_by(CHECKPOINT, case) or explained_by(HOST_COMPUTE, case)):
         return None
-    evidence = [case.state("copy", LOST)]
+    evidence = [case.state("copy", MIN_LOSS)]
     if case.copies_wait:
         meaning = (
             "bytes per second over PCI Express, which take this long from memory that is not "
@@ -231,8 +231,8 @@ def _copies(case: Case) -> Effect | None:
         way = max(UNPINNED, key=lambda each: case.rate(PCIE_BYTES, each) / UNPINNED[each])
         moved = case.rate(PCIE_BYTES, way)
         evidence = [
-            case.state("starved", LOST),
-            case.evidence(PCIE_BYTES, moved, LOST * UNPINNED[way], meaning, way),
+            case.state("starved", MIN_LOSS),
+            case.evidence(PCIE_BYTES, moved, MIN_LOSS * UNPINNED[way], meaning, way),
         ]
     return Effect(share, tuple(evidence))
 
@@ -243,7 +243,7 @@ DATA_LOADING_COPY = Cause(
         "copies between host and device run while the compute engines wait, which takes longest "
         "from pageable memory"
     ),
-    looks=(Loses(_copies),),
+    looks=(OwnLoss(_copies),),
     uses=(PCIE_BYTES, PCIE_GENERATION, PCIE_WIDTH, *CHECKPOINT.uses, *HOST_COMPUTE.uses),
     urgency="soon",
     remedy=Remedy(("copy",), WORDS["data_loading_copy"].for_good, left=_pinned),
@@ -264,7 +264,7 @@ def _shm(case: Case) -> Iterator[Evidence]:
 SHM = Cause(
     name="shm",
     named_when="the GPU is `starved`, and the `/dev/shm` of the job is full",
-    looks=(Explains(_shm, rank=40),),
+    looks=(Explanation(_shm, rank=40),),
     uses=(job.SHM_SIZE, job.SHM_USED),
     urgency="soon",
     remedy=Remedy(("starved",), WORDS["shm"].for_good),

@@ -12,18 +12,18 @@ from gpunode.jobs import processes as job
 from gpunode.jobs import steps
 from gpunode.verdict.case import Case, Evidence
 from gpunode.verdict.causes.cause import (
-    LOST,
+    MIN_LOSS,
     Cause,
     Effect,
-    Explains,
-    Loses,
+    Explanation,
+    OwnLoss,
     Remedy,
-    without_gaps_and_copies,
+    share_without_host,
 )
 from gpunode.verdict.causes.limits import LAUNCHES
 from gpunode.verdict.engine import USES as OF_ENGINE
-from gpunode.verdict.engine import engine_of, nobody_asks
-from gpunode.verdict.facts import LATEST
+from gpunode.verdict.engine import engine_of, no_requests
+from gpunode.verdict.facts import LATEST_SECONDS
 from gpunode.verdict.workload import WORKLOAD
 from gpunode.words import CAUSES as WORDS
 
@@ -63,22 +63,22 @@ WRITES = 50e6
 ASLEEP = 0.5
 """If a process slept in so much of the gaps between kernels, none of them is a launch."""
 
-IN_PHASE = 0.5
+MIN_PHASE_SHARE = 0.5
 """Share of the GPU's lost time that the client's phase must cover to explain it."""
 
 
 def explained_by(cause: Cause, case: Case) -> bool:
     """Whether a cause has evidence that it explains the time without work."""
-    return any(look.evidence(case) for look in cause.looks if isinstance(look, Explains))
+    return any(look.evidence(case) for look in cause.looks if isinstance(look, Explanation))
 
 
 def phase(case: Case, phase: str) -> Iterator[Evidence]:
     """What the client (``steps.SECONDS``) says was done for most of the time without work."""
     share = case.rate(steps.SECONDS, phase)
-    least = IN_PHASE * case.without_work
-    if share >= max(least, LOST):
+    least = MIN_PHASE_SHARE * case.without_work
+    if share >= max(least, MIN_LOSS):
         meaning = f"share of time that the process reports as {phase}"
-        yield case.evidence(steps.SECONDS, share, max(least, LOST), meaning, phase)
+        yield case.evidence(steps.SECONDS, share, max(least, MIN_LOSS), meaning, phase)
 
 
 def busy_thread(case: Case) -> Iterator[Evidence]:
@@ -115,7 +115,7 @@ def waits_in_short_gaps(case: Case) -> Effect | None:
 
 def _host_compute(case: Case) -> Iterator[Evidence]:
     """Like a thread that prepares data, but it computes with what the GPU sent, or on many CPUs."""
-    cpus, results = case.now(job.HOST_CPUS), case.results >= LOST
+    cpus, results = case.now(job.HOST_CPUS), case.results >= MIN_LOSS
     evidence = tuple(busy_thread(case))
     several = cpus >= SEVERAL_CPUS and (evidence or results)
     if (evidence and (results or case.without_work >= RUNS_NOTHING)) or several:
@@ -131,13 +131,13 @@ HOST_COMPUTE = Cause(
         "the GPU is `starved` while its process computes on several CPUs, or on one CPU with "
         "results from the GPU (such as an optimizer on the CPU) or while no step runs"
     ),
-    looks=(Explains(_host_compute, rank=100, of_idle=True),),
+    looks=(Explanation(_host_compute, rank=100, of_idle=True),),
     uses=(PCIE_BYTES, job.HOST_CPUS, job.HOST_THREAD),
     urgency="soon",
     remedy=Remedy(
         ("starved",),
         WORDS["host_compute"].for_good,
-        left=without_gaps_and_copies,
+        left=share_without_host,
     ),
     family="host",
     slows_its_gpu=True,
@@ -196,8 +196,8 @@ COMPILE = Cause(
         "or the process allocates memory as compilers do"
     ),
     looks=(
-        Explains(_compile, rank=30, of_idle=True),
-        Explains(_compiles_itself, rank=95),
+        Explanation(_compile, rank=30, of_idle=True),
+        Explanation(_compiles_itself, rank=95),
     ),
     uses=(
         MEMORY_USED,
@@ -230,13 +230,13 @@ CHECKPOINT = Cause(
         f"the GPU is `starved` while the job writes at least {WRITES / 1e6:g} MB/s, or the "
         "client reports a checkpoint"
     ),
-    looks=(Explains(_checkpoint, rank=20, of_idle=True),),
+    looks=(Explanation(_checkpoint, rank=20, of_idle=True),),
     uses=(job.IO_BYTES, steps.SECONDS),
     urgency="note",
     remedy=Remedy(
         ("starved",),
         WORDS["checkpoint"].for_good,
-        left=without_gaps_and_copies,
+        left=share_without_host,
     ),
     family="host",
     ends_by_itself=True,
@@ -250,7 +250,7 @@ def _no_requests(case: Case) -> Iterator[Evidence]:
     keeps a CPU busy although it has none.
     """
     if engine_of(case) is not None:
-        if (said := nobody_asks(case)) is not None:
+        if (said := no_requests(case)) is not None:
             yield said
         return
     busy = case.facts.now(job.HOST_THREAD, *case.at)
@@ -267,10 +267,10 @@ def _no_requests(case: Case) -> Iterator[Evidence]:
 
 def _spins_for_requests(case: Case) -> Effect | None:
     """A server that hands each request on by a collective spins until there is one."""
-    share, said = case.shares["blocked"], nobody_asks(case)
-    if share < LOST or said is None:
+    share, said = case.shares["blocked"], no_requests(case)
+    if share < MIN_LOSS or said is None:
         return None
-    return Effect(share, (case.state("blocked", LOST), said))
+    return Effect(share, (case.state("blocked", MIN_LOSS), said))
 
 
 NO_REQUESTS = Cause(
@@ -279,7 +279,7 @@ NO_REQUESTS = Cause(
         "a server's engine reports no requests, or without a report its threads have time left or "
         "its GPU runs nothing; or a notebook's threads have time left and its GPU runs nothing"
     ),
-    looks=(Explains(_no_requests, rank=50, of_idle=True), Loses(_spins_for_requests)),
+    looks=(Explanation(_no_requests, rank=50, of_idle=True), OwnLoss(_spins_for_requests)),
     uses=(*OF_ENGINE, job.HOST_THREAD, job.LOADER_CPUS),
     urgency="note",
     remedy=Remedy(("idle", "starved"), WORDS["no_requests"].for_good),
@@ -290,7 +290,7 @@ NO_REQUESTS = Cause(
 
 def _stopped(case: Case) -> Iterator[Evidence]:
     stopped = case.now(STOPPED_ON_GPU)
-    latest = case.facts.recent(LATEST).shares(case.at)
+    latest = case.facts.recent(LATEST_SECONDS).shares(case.at)
     if stopped and latest.get("starved", 0.0) + latest.get("idle", 0.0) >= RUNS_NOTHING:
         yield case.evidence(STOPPED_ON_GPU, stopped, 1.0, "processes on the GPU that are stopped")
 
@@ -306,8 +306,8 @@ STOPPED = Cause(
     name="stopped",
     named_when="the state of the process (SIGSTOP, a debugger)",
     looks=(
-        Explains(_stopped, rank=10, of_idle=True),
-        Explains(_uninterruptible, rank=120),
+        Explanation(_stopped, rank=10, of_idle=True),
+        Explanation(_uninterruptible, rank=120),
     ),
     uses=(SECONDS, job.BLOCKED, job.HOST_CPUS, STOPPED_ON_GPU),
     urgency="now",
@@ -323,7 +323,7 @@ UNREAD_OF_JOB = {
 """What may explain time without work, and is not known of processes that cannot be read."""
 
 
-def unread(case: Case) -> Iterator[Evidence]:
+def unread_evidence(case: Case) -> Iterator[Evidence]:
     """What could not be read of the job, and may explain time without work."""
     for what, unknown in UNREAD_OF_JOB.items():
         if many := case.now(job.UNREADABLE, what):
@@ -337,7 +337,7 @@ UNEXPLAINED = Cause(
         "the GPU is `starved`, or its process sleeps in most of its short gaps, and nothing on "
         "this node shows a cause: a remote service, a sleep or a lock is likely"
     ),
-    looks=(Loses(waits_in_short_gaps),),
+    looks=(OwnLoss(waits_in_short_gaps),),
     uses=(SECONDS, job.HOST_CPUS, job.UNREADABLE),
     urgency="soon",
     closer=job.HOST_CPUS,

@@ -19,7 +19,7 @@ from gpunode.gpu.models import MEASURED_ON_H200
 from gpunode.gpu.power import POWER_DEFAULT_LIMIT, POWER_LIMIT
 from gpunode.gpu.units import ACTIVE
 from gpunode.verdict.case import Case, Evidence, per_second
-from gpunode.verdict.causes.cause import BOUND, Bounds, Cause, Effect, Loses, Remedy
+from gpunode.verdict.causes.cause import BOUND, Bounds, Cause, Effect, OwnLoss, Remedy
 from gpunode.words import CAUSES as WORDS
 
 LAUNCHES = 0.15
@@ -65,7 +65,7 @@ KERNEL_LAUNCH = Cause(
         f"gaps of less than 20 ms between kernels take at least {LAUNCHES:g} of the time, as the "
         "draw shows, which does not fall to that of a resting GPU"
     ),
-    looks=(Loses(_launches),),
+    looks=(OwnLoss(_launches),),
     urgency="soon",
     remedy=Remedy(("starved",), WORDS["kernel_launch"].for_good, unsure=0.22),
     family="host",
@@ -138,7 +138,7 @@ def _cooled(case: Case) -> float | None:
 THERMAL = Cause(
     name="thermal",
     named_when="heat held the clocks down",
-    looks=(Loses(_thermal),),
+    looks=(OwnLoss(_thermal),),
     uses=(ACTIVE, SM_CLOCK, SM_CLOCK_MAX, TEMPERATURE, THROTTLED),
     urgency="soon",
     remedy=Remedy((), WORDS["thermal"].for_good, left=_cooled, unsure=0.3),
@@ -147,7 +147,7 @@ THERMAL = Cause(
 )
 
 
-def _lowered(case: Case) -> float | None:
+def _lowered_limit(case: Case) -> float | None:
     """The enforced power limit over the board's default, where somebody has lowered it."""
     limit, default = case.now(POWER_LIMIT), case.now(POWER_DEFAULT_LIMIT)
     share = limit / default if limit and default else 1.0
@@ -156,7 +156,7 @@ def _lowered(case: Case) -> float | None:
 
 def _power(case: Case) -> Effect | None:
     braked, capped = _held_down(case, (BRAKE,)), _held_down(case, (CAP,))
-    lowered = _lowered(case)
+    lowered = _lowered_limit(case)
     if capped is None or lowered is None:
         return braked  # at the board's default limit, a GPU does all it can
     meaning = "enforced over default limit"
@@ -166,13 +166,13 @@ def _power(case: Case) -> Effect | None:
 
 
 def _at_default_limit(case: Case) -> float | None:
-    return _unthrottled(case, (BRAKE,) if _lowered(case) is None else (BRAKE, CAP))
+    return _unthrottled(case, (BRAKE,) if _lowered_limit(case) is None else (BRAKE, CAP))
 
 
 POWER = Cause(
     name="power",
     named_when="a power brake, or a power limit below the board's default, held the clocks down",
-    looks=(Loses(_power),),
+    looks=(OwnLoss(_power),),
     uses=(ACTIVE, POWER_DEFAULT_LIMIT, POWER_LIMIT, SM_CLOCK, SM_CLOCK_MAX, THROTTLED),
     urgency="soon",
     remedy=Remedy(
@@ -186,7 +186,7 @@ POWER = Cause(
 )
 
 
-def _on_tensor_cores(case: Case) -> float:
+def _tensor_share(case: Case) -> float:
     """The matrix products take a fraction of their time."""
     products = case.shares["compute"] * arithmetic(case)
     return 1.0 - products * (1.0 - 1.0 / TENSOR_CORES)
@@ -203,14 +203,14 @@ def _precision(case: Case) -> Effect | None:
             active = f"share of the compute time with the {pipe} pipe active"
             evidence = (
                 case.state("compute", BOUND),
-                _of_compute(case, tensor / work, TENSOR_IDLE, idle, "tensor"),
-                _of_compute(case, busy, PIPE_BUSY, active, pipe),
+                _pipe_evidence(case, tensor / work, TENSOR_IDLE, idle, "tensor"),
+                _pipe_evidence(case, busy, PIPE_BUSY, active, pipe),
             )
             return Effect(work, evidence)
     return None
 
 
-def _of_compute(case: Case, share: float, least: float, meaning: str, pipe: str) -> Evidence:
+def _pipe_evidence(case: Case, share: float, least: float, meaning: str, pipe: str) -> Evidence:
     """How long a pipe was active, as a share of the compute time."""
     active = per_second(case.series(ACTIVE, pipe))
     compute = per_second(case.series(SECONDS, "compute"))
@@ -230,7 +230,7 @@ PRECISION = Cause(
     remedy=Remedy(
         (),
         WORDS["precision"].for_good,
-        left=_on_tensor_cores,
+        left=_tensor_share,
         unsure=0.09,
     ),
     family="device",

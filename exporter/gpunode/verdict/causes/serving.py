@@ -20,24 +20,24 @@ from gpunode.serving.requests import (
 from gpunode.verdict.case import Case, Evidence
 from gpunode.verdict.causes.cause import (
     BOUND,
-    LOST,
+    MIN_LOSS,
     Bounds,
     Cause,
     Effect,
-    Explains,
-    Loses,
+    Explanation,
+    OwnLoss,
     Remedy,
 )
 from gpunode.verdict.causes.host import EXPLAINED, THREAD_BUSY, busy_thread
 from gpunode.verdict.causes.limits import LAUNCHES, bound_by_memory
-from gpunode.verdict.engine import USES, ServingEngine, engine_of, other_side
+from gpunode.verdict.engine import USES, ServingEngine, engine_of, peer_engines
 from gpunode.words import CAUSES as WORDS
 
 FULL = 0.95
 """From this share of the KV cache in use, a request that waits has no room: vLLM and SGLang keep a
 few percent free for those that run."""
 
-FEW = 8.0
+SMALL_BATCH = 8.0
 """Up to so many requests at a time, decoding reads all weights for little: an H100 needs about 300
 to be bound by arithmetic (989 TFLOP/s in BF16 over 3.35 TB/s)."""
 
@@ -76,7 +76,7 @@ def _waits_for_cache(case: Case) -> Iterator[Evidence]:
     engine = engine_of(case)
     if engine is None or engine.least("running") >= 1.0:
         return
-    spent, least = engine.rate(PARTS, "transfer"), max(LOST, EXPLAINED * case.without_work)
+    spent, least = engine.rate(PARTS, "transfer"), max(MIN_LOSS, EXPLAINED * case.without_work)
     if (on_way := engine.least("transferring")) >= 1.0:
         meaning = "requests whose KV cache is on its way, at each look"
         yield engine.evidence(REQUESTS, on_way, 1.0, meaning, "transferring", least=True)
@@ -85,12 +85,12 @@ def _waits_for_cache(case: Case) -> Iterator[Evidence]:
         yield engine.evidence(PARTS, spent, least, meaning, "transfer")
     else:
         return
-    yield from _other_side_at_work(case)
+    yield from _awaited_engine(case)
 
 
-def _other_side_at_work(case: Case) -> Iterator[Evidence]:
+def _awaited_engine(case: Case) -> Iterator[Evidence]:
     """Whom an instance waits for: the one of the other role that has most to do."""
-    others = sorted(other_side(case), key=lambda one: one.least("waiting") + one.least("running"))
+    others = sorted(peer_engines(case), key=lambda one: one.least("waiting") + one.least("running"))
     for other in others[-1:]:
         if other.least("waiting") >= 1.0:
             yield other.waiting()
@@ -104,7 +104,7 @@ KV_TRANSFER = Cause(
         "the GPU has no work while its engine only has requests that are `transferring`; or "
         f"requests wait, and transfers take at least {EXPLAINED:g} of the time without work"
     ),
-    looks=(Explains(_waits_for_cache, rank=44, of_idle=True),),
+    looks=(Explanation(_waits_for_cache, rank=44, of_idle=True),),
     uses=(*USES, PARTS),
     urgency="soon",
     remedy=Remedy(("starved",), WORDS["kv_transfer"].for_good),
@@ -112,7 +112,7 @@ KV_TRANSFER = Cause(
 )
 
 
-def _without_room(case: Case) -> Iterator[Evidence]:
+def _cache_full(case: Case) -> Iterator[Evidence]:
     """Requests wait, and the KV cache has no room for one or takes it from those that run."""
     engine = engine_of(case)
     if engine is None or engine.least("waiting") < 1.0:
@@ -130,7 +130,7 @@ def _without_room(case: Case) -> Iterator[Evidence]:
 
 
 def _bound_by_room(case: Case) -> Effect | None:
-    evidence = tuple(_without_room(case))
+    evidence = tuple(_cache_full(case))
     return Effect(1.0, evidence) if evidence else None
 
 
@@ -139,7 +139,7 @@ def _gaps_of_few(case: Case) -> Effect | None:
     share = case.short_gaps
     if not LAUNCHES <= share < LARGE_GAPS:
         return None
-    evidence = tuple(_without_room(case))
+    evidence = tuple(_cache_full(case))
     return Effect(share, (case.launches(LAUNCHES), *evidence)) if evidence else None
 
 
@@ -149,7 +149,7 @@ KV_FULL = Cause(
         f"requests wait while at least {FULL:g} of the engine's KV cache is in use, or there is "
         "no room for another, or the engine takes requests off the GPU to compute them again"
     ),
-    looks=(Explains(_without_room, rank=45), Loses(_gaps_of_few), Bounds(_bound_by_room)),
+    looks=(Explanation(_cache_full, rank=45), OwnLoss(_gaps_of_few), Bounds(_bound_by_room)),
     uses=(*USES, KV_CACHE, PREEMPTIONS),
     urgency="soon",
     remedy=Remedy((), WORDS["kv_full"].for_good),
@@ -157,7 +157,7 @@ KV_FULL = Cause(
 )
 
 
-def _waits(case: Case) -> Iterator[Evidence]:
+def _queued_requests(case: Case) -> Iterator[Evidence]:
     """Requests wait although the GPU has time left, and there is room for them."""
     engine = engine_of(case)
     if engine is not None and engine.least("waiting") >= 1.0 and engine.kv_cache < FULL:
@@ -167,13 +167,13 @@ def _waits(case: Case) -> Iterator[Evidence]:
             yield engine.evidence(KV_CACHE, engine.kv_cache, FULL, meaning, most=True)
 
 
-def _limited(case: Case) -> Effect | None:
+def _batch_limited(case: Case) -> Effect | None:
     """Decoding reads all weights for some requests, while others wait for which there is room."""
     engine, bound = engine_of(case), bound_by_memory(case)
     if engine is None or not bound or engine.least("running") < 1.0:
         return None
     has_room = 0.0 < engine.kv_cache < _no_room_from(engine)
-    evidence = tuple(_waits(case)) if has_room else ()
+    evidence = tuple(_queued_requests(case)) if has_room else ()
     return Effect(case.shares["compute"], (*bound, *evidence)) if evidence else None
 
 
@@ -183,7 +183,7 @@ QUEUE = Cause(
         "the GPU is `starved`, or no time is lost and HBM limits the work, while requests wait "
         "and the KV cache has room for another"
     ),
-    looks=(Explains(_waits, rank=46), Bounds(_limited)),
+    looks=(Explanation(_queued_requests, rank=46), Bounds(_batch_limited)),
     uses=(*USES, ACTIVE, KV_CACHE),
     urgency="soon",
     remedy=Remedy(("starved",), WORDS["queue"].for_good),
@@ -230,9 +230,9 @@ HOST_BOUND = Cause(
         f"{THREAD_BUSY:g} CPUs"
     ),
     looks=(
-        Explains(_thread_holds_up, rank=48),
-        Explains(_requests_held_up, rank=49, of_idle=True),
-        Loses(_launches),
+        Explanation(_thread_holds_up, rank=48),
+        Explanation(_requests_held_up, rank=49, of_idle=True),
+        OwnLoss(_launches),
     ),
     uses=(*USES, API_CPUS, job.HOST_THREAD),
     refines=("kernel_launch", "data_loading_cpu"),
@@ -259,7 +259,7 @@ COLD_START = Cause(
         "the GPU has no work, and an engine's process on it does not answer yet or says that it "
         "loads"
     ),
-    looks=(Explains(_starts, rank=25, of_idle=True),),
+    looks=(Explanation(_starts, rank=25, of_idle=True),),
     uses=(STARTING,),
     urgency="note",
     remedy=Remedy(("idle", "starved"), WORDS["cold_start"].for_good),
@@ -273,10 +273,12 @@ def _small_batch(case: Case) -> Effect | None:
     engine, bound = engine_of(case), bound_by_memory(case)
     if engine is None or not bound or engine.most("waiting") > 0:
         return None
-    if not 0 < engine.most("running") <= FEW:
+    if not 0 < engine.most("running") <= SMALL_BATCH:
         return None
     meaning = "requests that the engine computes at a time, at most"
-    few = engine.evidence(REQUESTS, engine.most("running"), FEW, meaning, "running", most=True)
+    few = engine.evidence(
+        REQUESTS, engine.most("running"), SMALL_BATCH, meaning, "running", most=True
+    )
     return Effect(case.shares["compute"], (*bound, few))
 
 
@@ -326,7 +328,7 @@ BATCH_SMALL = Cause(
     name="batch_small",
     named_when=(
         "no time is lost and HBM limits the work, while the engine computes at most "
-        f"{FEW:g} requests at a time and none waits"
+        f"{SMALL_BATCH:g} requests at a time and none waits"
     ),
     looks=(Bounds(_small_batch),),
     uses=(*USES, ACTIVE),

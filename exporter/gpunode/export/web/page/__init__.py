@@ -10,7 +10,7 @@ from fastapi import Request, Response
 
 from gpunode import words
 from gpunode.export import palette
-from gpunode.export.web.prepared import Prepared
+from gpunode.export.web.prepared import PreparedAnswer
 
 FOLDER = Path(__file__).parent
 
@@ -38,14 +38,14 @@ TYPES = {
 }
 
 
-def files() -> dict[str, Prepared]:
+def files() -> dict[str, PreparedAnswer]:
     """The files of the page by their path."""
     names = ("page.css", "icon.svg")
     found = {f"/page/{name}": _file(name) for name in names}
     return {
         "/": _file("index.html"),
-        "/page/page.js": Prepared(script().encode(), TYPES[".js"], HEADERS),
-        "/page/palette.css": Prepared(colours().encode(), TYPES[".css"], HEADERS),
+        "/page/page.js": PreparedAnswer(script().encode(), TYPES[".js"], HEADERS),
+        "/page/palette.css": PreparedAnswer(colours().encode(), TYPES[".css"], HEADERS),
         **found,
     }
 
@@ -67,7 +67,7 @@ def colours() -> str:
     return "\n".join([named, *rules, ""])
 
 
-def sends(file: Prepared) -> Callable[[Request], Awaitable[Response]]:
+def sends(file: PreparedAnswer) -> Callable[[Request], Awaitable[Response]]:
     """The endpoint of a file."""
 
     async def send(request: Request) -> Response:
@@ -76,6 +76,6 @@ def sends(file: Prepared) -> Callable[[Request], Awaitable[Response]]:
     return send
 
 
-def _file(name: str) -> Prepared:
+def _file(name: str) -> PreparedAnswer:
     path = FOLDER / name
-    return Prepared(path.read_bytes(), TYPES[path.suffix], HEADERS)
+    return PreparedAnswer(path.read_bytes(), TYPES[path.suffix], HEADERS)
