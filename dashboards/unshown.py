@@ -90,7 +90,6 @@ UNSHOWN: Mapping[str, tuple[str, ...]] = {
         "gpunode_lustre_rpcs_in_flight",
         "gpunode_lustre_targets",
         "gpunode_nccl_communicator_info",
-        "gpunode_network_up",
         "gpunode_nfs_requests_in_flight",
         "gpunode_nfs_retransmissions_total",
         "gpunode_nfs_timeouts_total",
@@ -114,5 +113,8 @@ UNSHOWN: Mapping[str, tuple[str, ...]] = {
         "gpunode_stack_looks_total",
         "gpunode_verdict_failures_total",
     ),
+    "What the report and `gpunode why` sum up over days": (
+        "gpunode_incident_gpu_seconds",
+        "gpunode_training_checkpoints_total",
+    ),
 }
-"""By reason, in the order of the alphabet."""

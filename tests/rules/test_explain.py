@@ -80,7 +80,10 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
             *(f"--storage.tsdb.path={folder}/data", f"--web.listen-address=127.0.0.1:{port}"),
         ]
         with program(command, folder / "log"):
-            for awaited in ("job:gpunode_stall_explained:gpus", "ALERTS{alertname='JobStalled'}"):
+            for awaited in (
+                "job:gpunode_stall_explained:gpus",
+                "ALERTS{alertname='JobStalled',alertstate='firing',severity='page'}",
+            ):
                 until(partial(_recorded, port, awaited))
                 stalled.set()
             yield port
