@@ -100,7 +100,7 @@ class Figure:
 
 
 CLOSE, NEAR = "every state within 0.05", "every state within 0.10"
-LEDGER, HANGS, NODE, COST = "22-ledger", "28-hangs", "9-node", "5-gpus-cost"
+LEDGER, HANGS, NODE = "22-ledger", "28-hangs", "9-node"
 
 ACCURACY = (
     *(
@@ -140,11 +140,10 @@ ACCURACY = (
 )
 PRICE = (
     *(
-        Figure(f"8 busy GPUs: {name}", f"8 busy GPUs: {name}", "0-peers")
+        Figure(f"{situation}: {name}", f"{situation}: {name}", "0-peers")
+        for situation in ("one busy H200", "8 busy GPUs", "no GPU")
         for name in ("gpunode", "nvitop-exporter", "node_exporter")
-    ),
-    Figure(
-        "CPU, 8 busy GPUs, share of one core", "whole daemon for 8 GPUs, share of one core", COST
+        if (situation, name) != ("no GPU", "nvitop-exporter")
     ),
     Figure("Memory, 8 GPUs and a busy node", "resident memory", NODE),
     Figure("Time of a scrape, the same node", "/metrics p99", NODE),
@@ -155,7 +154,7 @@ PRICE = (
 """What the page opens with."""
 
 IN_FULL = (
-    *(LEDGER, "21-gain", HANGS, "11-gpus-jobs", "29-serving", COST, NODE, "4-gpu-disturbance"),
+    *(LEDGER, "21-gain", HANGS, "11-gpus-jobs", "29-serving", "0-peers", NODE, "4-gpu-disturbance"),
     *("25-forecasts", "27-updates", "17-review"),
 )
 """The measurements of which the page has the figures, in this order; of others it has a line."""
