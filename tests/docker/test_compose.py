@@ -143,14 +143,14 @@ def test_an_alert_goes_from_the_demo_to_alertmanager(tmp_path: Path) -> None:
     with ExitStack() as running:
         for name, command in commands.items():
             running.enter_context(program(command, tmp_path / f"{name}.log"))
-        alerts = until(
+        until(
             lambda: [
-                alert["labels"]
+                alert
                 for alert in ask(alertmanager, "/api/v2/alerts") or ()
                 if alert["labels"]["alertname"] == "JobStalled"
+                and alert["labels"]["severity"] == "page"
             ]
         )
-        assert alerts[0]["severity"] == "page"
         targets = ask(prometheus, "/api/v1/targets")["data"]["activeTargets"]
         assert sorted(target["health"] for target in targets) == ["up", "up"]
         groups = ask(prometheus, "/api/v1/rules")["data"]["groups"]
