@@ -34,7 +34,8 @@ from bench.serving.served import ServedEngine
 from tests.serving.scheduler import Scheduler, Setting
 
 setting = Setting(1e9, users=6, prompt=300, output=20, most_requests=4, before=0.02, after=0.02)
-served = ServedEngine(Scheduler(setting, Random(1)), lambda step: time.sleep(0.005 + 2e-5 * step.tokens))
+work = lambda step: time.sleep(0.005 + 2e-5 * step.tokens)
+served = ServedEngine(Scheduler(setting, Random(1)), work)
 served.listen(int(sys.argv[1]))
 served.run()
 """

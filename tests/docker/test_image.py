@@ -53,7 +53,7 @@ PRIVILEGED = {"gpunode_job_shm_size_bytes", "gpunode_job_shm_used_bytes"}
 """What takes a right, as docs/security.md says, and is not exported without."""
 
 UNREAD = {"gpunode_serving_unanswered", "gpunode_source_late_reads_total"}
-"""What says that something was not read, or late, such as the sockets of a process of another user."""
+"""What says that something was not read, such as the sockets of another user, or read late."""
 
 
 def names(running: Daemon) -> set[str]:
