@@ -12,13 +12,13 @@ from gpunode.cli.commands import COMMANDS
 
 ADDED = {
     "exporter": [],
-    "cli": ["httpx2", "prometheus_client", "rich"],
+    "cli": ["httpx2", "rich"],
     "report": ["jinja2", "svg", "tenacity"],
     "mcp": ["mcp"],
 }
 """The libraries that each extra adds to those of the one before it."""
 
-OF_THE_DAEMON = {"fastapi", "gpunode.sources", "psutil", "pynvml", "uvicorn"}
+OF_THE_DAEMON = {"fastapi", "gpunode.sources", "prometheus_client", "psutil", "pynvml", "uvicorn"}
 
 ASKED = {"replay": ["x"], "why": ["x"]}
 """What else a command must be given."""

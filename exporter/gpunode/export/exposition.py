@@ -1,13 +1,25 @@
 """Encodes samples in the Prometheus text format or OpenMetrics, as the scraper requests.
 
-Of a series only the value changes: the part of each line before it is made once and kept.
+prometheus_client defines the format of every line, but takes 15 to 27 µs per line, which is 30 ms
+for eight GPUs. It therefore encodes a family only when a series is new. After that, the part of
+each line before the value is kept, and a scrape formats only values.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import accumulate
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+)
+from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
+from prometheus_client.registry import Collector
 
 from gpunode.metric import Distribution, Metric, Sample
 
@@ -16,21 +28,17 @@ Labels = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A format of expositions, and how every exposition ends."""
+    """A format of expositions: how prometheus_client writes it, and how every exposition ends."""
 
     content_type: str
+    encode: Callable[[CollectorRegistry], bytes]
     end: str
 
-    def header(self, metric: Metric) -> str:
-        """What comes before the series of a metric."""
-        name, said = metric.name, metric.help.replace("\\", r"\\").replace("\n", r"\n")
-        if self is OPENMETRICS:
-            name, said = name.removesuffix("_total"), said.replace('"', r"\"")
-        return f"# HELP {name} {said}\n# TYPE {name} {metric.kind}\n"
 
-
-TEXT = Format("text/plain; version=0.0.4; charset=utf-8", "")
-OPENMETRICS = Format("application/openmetrics-text; version=1.0.0; charset=utf-8", "# EOF\n")
+TEXT = Format("text/plain; version=0.0.4; charset=utf-8", generate_latest, "")
+OPENMETRICS = Format(
+    "application/openmetrics-text; version=1.0.0; charset=utf-8", generate_openmetrics, "# EOF\n"
+)
 
 
 def requested(accept: str) -> Format:
@@ -87,7 +95,7 @@ class Exposition:
 
 
 def _values(sample: Sample) -> tuple[float, ...]:
-    """The values of a series' lines, in their order."""
+    """The values of a series' lines, in the order in which prometheus_client writes them."""
     if not isinstance(sample.value, Distribution):
         return (float(sample.value),)  # an int would be written without its ".0"
     counts = tuple(map(float, accumulate(sample.value.counts)))
@@ -104,27 +112,49 @@ def _updated(
         if len(samples) == len(lines):
             return known
         return Template(known.header, {sample.labels: lines[sample.labels] for sample in samples})
-    lines = {**lines, **{sample.labels: _lines(metric, sample.labels) for sample in fresh}}
-    header = known.header if known else form.header(metric)
-    return Template(header, {sample.labels: lines[sample.labels] for sample in samples})
+    encoded = _template(metric, fresh, form)
+    lines = {**lines, **encoded.lines}
+    return Template(encoded.header, {sample.labels: lines[sample.labels] for sample in samples})
 
 
-def _lines(metric: Metric, labels: Labels) -> list[str]:
-    """A series' lines without values."""
-    texts = dict(zip(metric.labels, map(_escaped, labels), strict=True))
-    if metric.kind != "histogram":
-        return [metric.name + _braced(texts)]
+def _template(metric: Metric, samples: list[Sample], form: Format) -> Template:
+    """Have prometheus_client encode a family, and strip the values."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Once(_family(metric, samples)))
+    text = form.encode(registry).decode().removesuffix(form.end)
+    lines = text.removesuffix("\n").split("\n")  # a label may contain other line separators
+    header = "".join(f"{line}\n" for line in lines if line.startswith("#"))
+    heads = iter(line.rpartition(" ")[0] for line in lines if not line.startswith("#"))
+    return Template(header, {s.labels: [next(heads) for _ in _values(s)] for s in samples})
+
+
+class _Once(Collector):
+    def __init__(self, family: Family) -> None:
+        self.family = family
+
+    def collect(self) -> Iterator[Family]:
+        yield self.family
+
+
+def _family(metric: Metric, samples: list[Sample]) -> Family:
+    if metric.kind == "histogram":
+        return _histogram(metric, samples)
+    kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+    family = kind(metric.name, metric.help, labels=metric.labels)
+    for sample in samples:
+        family.add_metric(_encodable(sample.labels), 0.0)
+    return family
+
+
+def _histogram(metric: Metric, samples: list[Sample]) -> Family:
+    family = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
     bounds = (*map(str, metric.buckets), "+Inf")
-    buckets = [f"{metric.name}_bucket{_braced({**texts, 'le': bound})}" for bound in bounds]
-    return [*buckets, *(f"{metric.name}_{total}{_braced(texts)}" for total in ("count", "sum"))]
+    for sample in samples:
+        labels = _encodable(sample.labels)
+        family.add_metric(labels, [(bound, 0.0) for bound in bounds], 0.0)
+    return family
 
 
-def _braced(texts: dict[str, str]) -> str:
-    inside = ",".join(f'{name}="{text}"' for name, text in sorted(texts.items()))
-    return f"{{{inside}}}" if inside else ""
-
-
-def _escaped(label: str) -> str:
-    """The label; what is not Unicode in a file name becomes an escape sequence, too."""
-    unicode = label.encode(errors="backslashreplace").decode()
-    return unicode.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+def _encodable(labels: Labels) -> Labels:
+    """The labels; what is not Unicode in a file name becomes an escape sequence."""
+    return tuple(label.encode(errors="backslashreplace").decode() for label in labels)
