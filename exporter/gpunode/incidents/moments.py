@@ -32,11 +32,13 @@ class SharedMoments:
             self._of.setdefault(whose, deque()).append(moment)
             self._size += 1
             if self._size > self.most:
-                of_most = max(self._of.values(), key=len)
+                loudest = max(self._of, key=lambda one: len(self._of[one]))
                 if self.latest_makes_way:
-                    of_most.pop()
+                    self._of[loudest].pop()
                 else:
-                    of_most.popleft()
+                    self._of[loudest].popleft()
+                if not self._of[loudest]:  # there is no end to those who come and go
+                    del self._of[loudest]
                 self._size -= 1
                 self.left_out += 1
 
