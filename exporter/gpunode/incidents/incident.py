@@ -96,6 +96,10 @@ class Brief:
     """Size of its tape; 0 if it has none."""
 
 
+PRICE_PARTS = ("waiting", "starting", "repeating")
+"""Of what an incident costs: without work, from a new start to the first step, and what the job
+does again."""
+
 GpuSeconds = Annotated[float, Field(ge=0, lt=1e12, allow_inf_nan=False)]
 
 

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from gpunode.gpu.activity import SECONDS
-from gpunode.incidents.incident import Kind, Price
+from gpunode.incidents.incident import PRICE_PARTS, Kind, Price
 from gpunode.metric import Metric, Sample
 from gpunode.source import Readings
 from gpunode.verdict.facts import At
@@ -27,7 +27,6 @@ COST = Metric(
     ("incident", "kind", "part", "owner_namespace", "workload", "user"),
 )
 
-PARTS = ("waiting", "starting", "repeating")
 WITHOUT_WORK = ("blocked", "starved", "idle", "unknown")
 """States whose time an incident costs while a job stands still, or a process of it is gone."""
 
@@ -61,7 +60,7 @@ class OpenPrice:
 
     gpus: set[At] = field(default_factory=set)
     jobs: set[JobKey] = field(default_factory=set)
-    spent: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
+    spent: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PRICE_PARTS, 0.0))
     settled: bool = False
 
 
@@ -79,7 +78,7 @@ class Prices:
         found = self._prices.get(incident)
         if found is None:
             return None
-        waiting, starting, repeating = (round(found.spent[part], 1) for part in PARTS)
+        waiting, starting, repeating = (round(found.spent[part], 1) for part in PRICE_PARTS)
         return Price(waiting, starting, repeating, found.settled)
 
     def samples(self) -> Iterator[Sample]:

@@ -145,9 +145,6 @@ FAULTS = Query(
 )
 """Hours of faults that are worth waking somebody."""
 
-PARTS = ("waiting", "starting", "repeating")
-"""Of what an incident costs."""
-
 INCIDENTS = Query(
     f"max by (cluster, instance, incident, kind, part, {OWNER}) "
     f"(max_over_time(gpunode_incident_gpu_seconds[WINDOW])) / {HOUR}",

@@ -30,6 +30,9 @@ Unit = Literal[
 
 MINUTE = 60
 
+MIN_HOURS = 0.005
+"""GPU hours that are worth a word: fewer are 0.00."""
+
 REMEDIES: dict[str, Remedy] = {
     name: cause.remedy for name, cause in CAUSES.items() if cause.remedy is not None
 }

@@ -21,9 +21,8 @@ from gpunode.node.endings import ended_badly
 from gpunode.node.node import Node
 from gpunode.source import Reading, Readings
 from gpunode.verdict.facts import At
+from gpunode.verdict.gain import BOUNDS
 from gpunode.verdict.last_work import WORKLESS, Process
-
-BOUNDS = ("lower", "estimate", "upper")
 
 REPEATED = Metric(
     "gpunode_job_repeated_seconds_total",

@@ -6,12 +6,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from gpunode.incidents.incident import KINDS, Kind
+from gpunode.incidents.incident import KINDS, PRICE_PARTS, Kind
 from gpunode.report import history
 from gpunode.report.document import Figure, ReportSection, Table, TableColumn, Value
-from gpunode.report.history import PARTS, Amounts, IncidentPast, JobKey, NodeKey
+from gpunode.report.history import Amounts, IncidentPast, JobKey, NodeKey
 from gpunode.report.view import TOP, PeriodView, added, lost, useful
-from gpunode.report.words import amount, clock, number
+from gpunode.report.words import MIN_HOURS, amount, clock, number
 
 TOGETHER = 900
 """Seconds within which incidents of a job on several nodes are one event."""
@@ -20,8 +20,6 @@ BEGINS: tuple[Kind, ...] = ("gpu_lost", "xid", "out_of_memory", "stall", "crash_
 """What an event is called by: the first of these that its incidents are."""
 
 MAX_NAMED = 3
-MIN_HOURS = 0.005
-"""GPU hours that are worth a row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +66,7 @@ def _together(job: JobKey, incidents: Iterable[IncidentPast]) -> Iterator[Costly
 
 def _event(job: JobKey, group: list[IncidentPast]) -> CostlyEvent:
     """What a group cost; all ranks repeat what one does, also those of which no node can tell."""
-    hours = {**dict.fromkeys(PARTS, 0.0), **added(one.hours for one in group)}
+    hours = {**dict.fromkeys(PRICE_PARTS, 0.0), **added(one.hours for one in group)}
     nodes: dict[NodeKey, float] = defaultdict(float)
     for one in group:
         nodes[one.node] += one.hours.get("repeating", 0.0)
@@ -85,7 +83,7 @@ def broke(view: PeriodView) -> ReportSection:
     """The events that cost most, with what tells of each."""
     found = events(view)
     whole, price = sum(one.whole for one in found), sum(_price(view, one) for one in found)
-    parts = {**dict.fromkeys(PARTS, 0.0), **added(one.hours for one in found)}
+    parts = {**dict.fromkeys(PRICE_PARTS, 0.0), **added(one.hours for one in found)}
     worth = f", worth {view.money(price)}" if view.price is not None else ""
     says = (
         f"{amount(len(found), 'event')} cost {amount(whole, 'GPU hour')}{worth}: "
@@ -119,7 +117,10 @@ def broke(view: PeriodView) -> ReportSection:
                     TableColumn("what", "What"),
                     *view.job_columns(),
                     TableColumn("nodes", "Nodes", "count"),
-                    *(TableColumn(*of, "GPU hours") for of in zip(PARTS, titles, strict=True)),
+                    *(
+                        TableColumn(*of, "GPU hours")
+                        for of in zip(PRICE_PARTS, titles, strict=True)
+                    ),
                     TableColumn("whole", "In all", "GPU hours"),
                     *view.cost_column(),
                     TableColumn("evidence", "Evidence"),
@@ -142,7 +143,7 @@ def _row(view: PeriodView, event: CostlyEvent) -> tuple[Value, ...]:
         KINDS[kind] if kind else "it began again, with no incident on its nodes",
         *view.job_cells(event.job),
         float(len({one.node for one in event.incidents})),
-        *(event.hours.get(part, 0.0) for part in PARTS),
+        *(event.hours.get(part, 0.0) for part in PRICE_PARTS),
         event.whole,
         *((_price(view, event),) if view.price is not None else ()),
         f"{'; '.join(named[:MAX_NAMED])}{more}" or "gpunode_job_repeated_seconds_total",

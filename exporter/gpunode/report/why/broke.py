@@ -5,15 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from gpunode.incidents.incident import Price
-from gpunode.report.history import HOUR, PARTS
+from gpunode.incidents.incident import PRICE_PARTS, Price
+from gpunode.report.history import HOUR
 from gpunode.report.job import FLEET
 from gpunode.report.view import added, clean
 from gpunode.report.why.view import JobView
-from gpunode.report.words import amount, lasting, number
-
-MIN_HOURS = 0.005
-"""GPU hours that are worth a word."""
+from gpunode.report.words import MIN_HOURS, amount, lasting, number
 
 MAX_NAMED = 3
 MIN_STARTS = 3
@@ -32,7 +29,7 @@ def broke(view: JobView) -> Iterator[str]:
         costliest = sorted(costs, key=lambda of: -costs[of])[:MAX_NAMED]
         named = ", ".join(f"{clean(one)} on {clean(node)}" for node, one in costliest)
         spent = added(past.incidents.values())
-        waiting, starting, repeating = (HOUR * spent.get(part, 0.0) for part in PARTS)
+        waiting, starting, repeating = (HOUR * spent.get(part, 0.0) for part in PRICE_PARTS)
         price = Price(waiting, starting, repeating, known=True)
         yield f"{amount(len(costs), 'incident')} cost it {price}{_worth(view, whole)} ({named})."
     if (again := past.repeated.get("estimate", 0.0) * view.gpus / HOUR) >= MIN_HOURS:

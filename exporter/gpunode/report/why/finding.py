@@ -23,15 +23,12 @@ from gpunode.report.why.view import (
     node_list,
     useful_share,
 )
-from gpunode.report.words import amount, as_text, clock, lasting, number
+from gpunode.report.words import MIN_HOURS, amount, as_text, clock, lasting, number
 from gpunode.verdict.causes import CAUSES
 from gpunode.verdict.causes.cause import BOUND
 from gpunode.verdict.causes.cause import MIN_LOSS as CLEARLY
 from gpunode.verdict.held_up import HANG_SECONDS, stands_still
 from gpunode.verdict.reasons import GONE, REASONS
-
-MIN_HOURS = 0.005
-"""GPU hours that are worth a number."""
 
 KUBERNETES_NAME = re.compile("[a-z0-9][a-z0-9.-]{0,252}")
 """A name of a node, namespace, pod or container, which a shell takes as it is:
