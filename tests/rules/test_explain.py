@@ -90,8 +90,10 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
 
 
 def _recorded(port: int, query: str) -> bool:
+    """Whether there is a result at the last whole second, which the command asks about."""
     try:
-        return bool(ask(port, f"/api/v1/query?query={query}")["data"]["result"])
+        asked = f"/api/v1/query?query={query}&time={int(time.time())}"
+        return bool(ask(port, asked)["data"]["result"])
     except OSError:
         return False
 
